@@ -76,7 +76,7 @@ def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
 def _rows() -> dict[str, dict[str, Any]]:
     from tool_runtime.core import sandbox
 
-    looked = {level: sandbox.look(level) for level in LEVELS[1:]}
+    looked = {level: sandbox.look(level) for level in LEVELS[:0:-1]}  # the strongest tries the others on its way
     return {
         level: {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)} for level, one in looked.items()
     }

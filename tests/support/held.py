@@ -239,7 +239,7 @@ async def main() -> None:
         become_plain()
     if "abi" in asked:
         mask(asked["abi"])
-    sandbox_levels.look.cache_clear()
+    sandbox_levels._look.cache_clear()  # this process became another user on its way
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
         if asked["level"] != "none":

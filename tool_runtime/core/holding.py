@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import re
 import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from agent_host.contracts import Denial
-from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
@@ -28,6 +25,7 @@ from tool_runtime.platform import landlock_rules, linux_sandbox
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.core.guarded import Guarded, Look
@@ -39,14 +37,6 @@ if TYPE_CHECKING:
 
     Opened = Callable[..., subprocess.Popen[bytes]]
 
-_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
-_NO_NAME: Final = re.compile(
-    r"resolv|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
-)
-_HOST: Final = re.compile(
-    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
-    re.IGNORECASE,
-)
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
 
@@ -114,9 +104,10 @@ class HeldCommand:
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in
+        from tool_runtime.core.socket_denials import missed
 
         text = printed.decode("utf-8", "replace")
-        seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
+        seen = missed(self.denials, text)
         found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
         return tuple(dict.fromkeys([*seen, *found]))
 
@@ -239,7 +230,6 @@ class Sandbox:
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
-
         if self._supervisor is None:
             self._supervisor = Supervisor()
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
@@ -251,7 +241,7 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
-            address_allowed=self._runtime.address_allowed or address_is_public,
+            address_allowed=self._runtime.address_allowed or _is_public,
             report=command.report,
         )
         self._supervisor.watch(listener, HeldSockets(held), command.gone)
@@ -261,6 +251,7 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
+        from policy.addresses import address_is_public
         from tool_runtime.core.domain_gate import DomainScope, Network
         from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
 
@@ -300,19 +291,10 @@ class Sandbox:
             await asyncio.wait(self._ending)
 
 
-def _shows(denial: Denial, text: str) -> bool:
-    """Whether a refused socket was missed: many programs try one and go on without."""
-    if denial.action == "look up names by":
-        return _NO_NAME.search(text) is not None
-    return denial.action != "use" or _NO_SOCKET.search(text) is not None
+def _is_public(address: str) -> bool:
+    from policy.addresses import address_is_public  # most commands connect to nobody
 
-
-def named(denial: Denial, text: str) -> Denial:
-    """A refused look-up with the host that was looked for, where the output has it."""
-    if denial.action != "look up names by":
-        return denial
-    host = _HOST.search(text)
-    return denial if host is None else Denial("host", host[1], denial.rule, "connect")
+    return address_is_public(address)
 
 
 def _is_open(scope: CommandScope) -> bool:

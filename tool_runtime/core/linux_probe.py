@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
@@ -98,9 +99,20 @@ def _ended(process: subprocess.Popen[bytes], listener: int | None) -> str | None
     return None if process.returncode == 0 else f"a held program ended with {process.returncode}"
 
 
-def namespace_level(under: Found) -> Found:
-    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them, which was
-    found to be `under`."""
+def namespace_level(below: Callable[[], Found]) -> Found:
+    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them: `below`
+    finds that one."""
+    try:
+        launcher = Launcher()  # it takes longest to be ready
+    except OSError as error:
+        return Found("namespace", works=False, problem=_said(error))
+    try:
+        return _namespaces(launcher, below())
+    finally:
+        threading.Thread(target=launcher.close, name="sandbox-launcher-end").start()
+
+
+def _namespaces(launcher: Launcher, under: Found) -> Found:
     if not under.works:
         return Found("namespace", works=False, problem=under.problem)
     problems = []
@@ -108,7 +120,7 @@ def namespace_level(under: Found) -> Found:
         for processes in (True, False):
             kinds = Namespaces(users, processes)
             try:
-                problem = _try_namespaces(kinds, under)
+                problem = _try_namespaces(launcher, kinds, under)
             except OSError as error:
                 problem = _said(error)
             if problem is None:
@@ -118,7 +130,7 @@ def namespace_level(under: Found) -> Found:
     return Found("namespace", works=False, problem=problems[-1])
 
 
-def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
+def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str | None:
     """Why a program cannot be given `kinds`; None where it can. Raises OSError."""
     with _scratch() as directory:
         kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
@@ -129,20 +141,16 @@ def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
         rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
-        launcher = Launcher()
+        null = os.open(os.devnull, os.O_RDWR)
         try:
-            null = os.open(os.devnull, os.O_RDWR)
-            try:
-                argv = ["/bin/sh", "-c", _TRY_VIEW, "sh", kept, hidden]
-                began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
-            finally:
-                os.close(null)
-            if began.listener is not None:
-                os.close(began.listener)
-            code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
-            return None if code == 0 else f"a program with a view of its own ended with {code}"
+            argv = ["/bin/sh", "-c", _TRY_VIEW, "sh", kept, hidden]
+            began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
         finally:
-            launcher.close()
+            os.close(null)
+        if began.listener is not None:
+            os.close(began.listener)
+        code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
+        return None if code == 0 else f"a program with a view of its own ended with {code}"
 
 
 def _said(error: OSError) -> str:

@@ -61,7 +61,9 @@ def _look(level: Level) -> Found:
         return Found(level, works=False, problem=f"there is no such level on {sys.platform}")
     from tool_runtime.core import linux_probe
 
-    return linux_probe.landlock_level() if level == "landlock" else linux_probe.namespace_level(_look("landlock"))
+    if level == "landlock":
+        return linux_probe.landlock_level()
+    return linux_probe.namespace_level(lambda: _look("landlock"))
 
 
 def strongest() -> Found:

@@ -9,12 +9,14 @@ import errno
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Final
 
 LEAST_ABI: Final = 3
 """Below it truncate(2) is held nowhere."""

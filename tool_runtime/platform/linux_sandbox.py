@@ -8,12 +8,14 @@ between fork and exec. Such a thread has to end afterwards: nothing gives its ri
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock, linux_calls, seccomp
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
     from tool_runtime.platform.landlock import PathRule
     from tool_runtime.platform.seccomp import Network
@@ -46,8 +48,12 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
-    built = seccomp.program(seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener))
-    return seccomp.install(built, with_listener=wanted.with_listener)
+    return seccomp.install(filter_of(wanted), with_listener=wanted.with_listener)
+
+
+def filter_of(wanted: Restriction) -> bytes:
+    """The filter of system calls, built once in a process for each kind."""
+    return seccomp.program(seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener))
 
 
 def hold_files(wanted: Restriction) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Final, Literal
 
-Network = Literal["closed", "supervised", "open"]
-"""`closed`: no internet sockets, and no connection. `supervised`: whoever holds the filter's descriptor is asked about
-each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections are asked about where the
-filter has a descriptor."""
+    Network = Literal["closed", "supervised", "open"]
+    """`closed`: no internet sockets, and no connection. `supervised`: whoever holds the filter's descriptor is asked
+    about each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections are asked about
+    where the filter has a descriptor."""
 
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
@@ -142,9 +144,18 @@ def numbers_of(machine: str) -> dict[int, str]:
     return {both[column]: name for name, both in LOOKED_INTO.items()}
 
 
+_BUILT: dict[Filter, bytes] = {}
+
+
 def program(wanted: Filter) -> bytes:
-    """The filter's instructions. What is neither refused nor looked into is allowed; calls of another architecture,
-    such as 32-bit ones, are refused. Raises KeyError for an unknown machine."""
+    """The filter's instructions, built once in a process. What is neither refused nor looked into is allowed; calls of
+    another architecture, such as 32-bit ones, are refused. Raises KeyError for an unknown machine."""
+    if wanted not in _BUILT:
+        _BUILT[wanted] = _build(wanted)
+    return _BUILT[wanted]
+
+
+def _build(wanted: Filter) -> bytes:
     column = _COLUMN[wanted.machine]
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),

@@ -11,9 +11,9 @@ import pytest
 from agent_host.contracts import Denial
 from policy.scope import CommandScope
 from tool_runtime.core.denials import RealDisk, denials_in
-from tool_runtime.core.holding import named
 from tool_runtime.core.refusals import report
 from tool_runtime.core.scope_verdict import refusal
+from tool_runtime.core.socket_denials import missed
 
 HOME, CWD = "/home/u", "/home/u/ws"
 SCOPE = CommandScope(
@@ -124,9 +124,9 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
-    found = named(Denial("socket", "UDP", "network", "look up names by"), text)
-    assert found == (Denial("socket", "UDP", "network", "look up names by") if host is None else
-                     Denial("host", host, "network", "connect"))  # fmt: skip
+    refused = Denial("socket", "UDP", "network", "look up names by")
+    found = missed([refused], text)
+    assert found == [refused if host is None else Denial("host", host, "network", "connect")]
 
 
 def test_a_report_names_ten_and_counts_the_rest() -> None:
