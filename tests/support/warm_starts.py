@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -76,13 +77,21 @@ def start(
     return _next().fork(asked, piped=piped)
 
 
+def start_argv(argv: Sequence[str], env: Mapping[str, str]) -> Forked:
+    """`start` of a whole command, `[sys.executable, "-P", "-m", program, *arguments]`, in this directory."""
+    _, _, _, program, *arguments = argv
+    asked = {"program": program, "arguments": arguments, "env": dict(env), "cwd": os.getcwd()}
+    return _next().fork(asked, piped=False)
+
+
 class Forked:
     """A process that was forked. Like a child it stays in the process table until its end has been seen."""
 
     def __init__(self, word: socket.socket, streams: Sequence[IO[bytes] | None]) -> None:
         self._word = word
         self.pid = self._number()
-        self.returncode: int | None = None
+        self.returncode: int | Any = None
+        self._read = (bytearray(), bytearray())
         self.stdin, self.stdout, self.stderr = streams
 
     def poll(self) -> int | None:
@@ -101,6 +110,22 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, 9)
 
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
+        """All that it wrote, as `subprocess.Popen.communicate` gives it."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pipes = {pipe.fileno(): pipe for pipe in (self.stdout, self.stderr) if pipe is not None and not pipe.closed}
+        while pipes:
+            for number in select.select(list(pipes), [], [], _left(deadline))[0]:
+                chunk = os.read(number, 65536)
+                self._read[pipes[number] is self.stderr].extend(chunk)
+                if not chunk:
+                    pipes.pop(number).close()
+            if pipes and deadline is not None and time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired("agent-host", timeout or 0.0)
+        self.wait(_left(deadline))
+        out, err = (bytes(data).decode(errors="replace") for data in self._read)
+        return out, err
+
     def _ended(self, within_s: float | None) -> int | None:
         if self.returncode is None and select.select([self._word], [], [], within_s)[0]:
             self.returncode = self._number()
@@ -111,6 +136,10 @@ class Forked:
         (number,) = NUMBER.unpack(self._word.recv(NUMBER.size, socket.MSG_WAITALL))
         assert isinstance(number, int)
         return number
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class _Warm:
