@@ -30,6 +30,12 @@ def _temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
 _FAULTS = Path(__file__).parent / "faults"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More than there are cores: a third of the time of most tests is waiting for a disk or for another process."""
+    return 1 + (os.cpu_count() or 1)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files are not imported for nothing: a file with a slow test says `slow`, or is of the fault suite."""
     wanted = config.option.markexpr

@@ -190,6 +190,8 @@ class Host:
     started: list[Process] = field(default_factory=list)
     cold: bool = False
     """No process is forked: the test looks at what only the interpreter's own start does."""
+    imports: tuple[str, ...] = ()
+    """What processes that are forked have imported beyond what any session needs."""
 
     def __post_init__(self) -> None:
         for folder in (self.home, self.workspace, self.temporary):
@@ -257,7 +259,9 @@ class Host:
         It is forked where that shows the same (see `warm_starts`).
         """
         if not self.cold and warm_starts.can_start(env or {}):
-            return warm_starts.start(program, arguments, piped=piped, env=self.environment(env), cwd=self.workspace)
+            return warm_starts.start(
+                program, arguments, piped=piped, env=self.environment(env), cwd=self.workspace, imports=self.imports
+            )
         return subprocess.Popen(
             [sys.executable, "-P", "-m", program, *arguments],
             stdin=subprocess.PIPE if piped else subprocess.DEVNULL,

@@ -115,7 +115,7 @@ class _Forks:
 
 def main() -> None:
     """See the module."""
-    for name in _OF_A_SESSION:
+    for name in (*_OF_A_SESSION, *sys.argv[2:]):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -70,18 +70,25 @@ def can_start(env: Mapping[str, str]) -> bool:
 
 
 def start(
-    program: str, arguments: Sequence[str], *, piped: bool, env: Mapping[str, str], cwd: str | os.PathLike[str]
+    program: str,
+    arguments: Sequence[str],
+    *,
+    piped: bool,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    imports: tuple[str, ...] = (),
 ) -> Started:
-    """`python -P -m program arguments` in a session of its own, forked; `piped`: stdin is a pipe."""
+    """`python -P -m program arguments` in a session of its own, forked. `piped`: stdin is a pipe; `imports`: modules that
+    it has imported beyond those that any session needs."""
     asked = {"program": program, "arguments": list(arguments), "env": dict(env), "cwd": os.fspath(cwd)}
-    return _next().fork(asked, piped=piped)
+    return _next(imports).fork(asked, piped=piped)
 
 
 def start_argv(argv: Sequence[str], env: Mapping[str, str]) -> Forked:
     """`start` of a whole command, `[sys.executable, "-P", "-m", program, *arguments]`, in this directory."""
     _, _, _, program, *arguments = argv
     asked = {"program": program, "arguments": arguments, "env": dict(env), "cwd": os.getcwd()}
-    return _next().fork(asked, piped=False)
+    return _next(()).fork(asked, piped=False)
 
 
 class Forked:
@@ -145,14 +152,14 @@ def _left(deadline: float | None) -> float | None:
 class _Warm:
     """A process that is forked, and the socket on which it is asked to."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, imports: tuple[str, ...]) -> None:
         self._asked, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.support.warm_process", str(other.fileno())],
+            [sys.executable, "-P", "-m", "tests.support.warm_process", str(other.fileno()), *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[other.fileno()],
-            env=environment,
+            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             start_new_session=True,
         )
         other.close()
@@ -179,12 +186,11 @@ class _Warm:
         self._process.communicate()
 
 
-_warm: list[_Warm] = []
+_warm: dict[tuple[str, ...], list[_Warm]] = {}
 _turns = itertools.count()
 
 
-def _next() -> _Warm:
-    if not _warm:
-        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
-        _warm.extend(_Warm(environment) for _ in range(_AT_ONCE))
-    return _warm[next(_turns) % _AT_ONCE]
+def _next(imports: tuple[str, ...]) -> _Warm:
+    if imports not in _warm:
+        _warm[imports] = [_Warm(imports) for _ in range(_AT_ONCE)]
+    return _warm[imports][next(_turns) % _AT_ONCE]
