@@ -78,8 +78,8 @@ def start(
     cwd: str | os.PathLike[str],
     imports: tuple[str, ...] = (),
 ) -> Started:
-    """`python -P -m program arguments` in a session of its own, forked. `piped`: stdin is a pipe; `imports`: modules that
-    it has imported beyond those that any session needs."""
+    """`python -P -m program arguments` in a session of its own, forked. `piped`: stdin is a pipe; `imports`: modules
+    that it has imported beyond those that any session needs."""
     asked = {"program": program, "arguments": list(arguments), "env": dict(env), "cwd": os.fspath(cwd)}
     return _next(imports).fork(asked, piped=piped)
 
