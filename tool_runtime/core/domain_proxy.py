@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
+_PAUSE_S: Final = 0.05
 _CONNECT_S: Final = 30.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
+
+
+MAX_CONNECTIONS: Final = 100
+"""So many of one command at once, which have two descriptors of the host each; the rest wait."""
 
 
 class Upstream(NamedTuple):
@@ -99,7 +104,13 @@ class DomainProxy:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(self._socket)
+            if len(self._running) >= MAX_CONNECTIONS:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptor is left, or the program has gone again
+                await asyncio.sleep(_PAUSE_S)
+                continue
             task = asyncio.create_task(self._through(connection), name="sandbox-proxy-connection")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
