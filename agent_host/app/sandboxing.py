@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
-    from policy.scope import SandboxLevel
+    from policy.scope import CommandScope, SandboxLevel
     from state.checkpoint import Checkpoint
 
 LEVEL = "sandbox.level"
@@ -124,7 +124,15 @@ def scoping_of(
         Widening(domains=opened),
         resolved.settings.names("policy.blocked_domains"),
         unheld=level.unheld,
+        withheld=withheld,
     )
+
+
+def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
+    """What the level refuses on this machine although the scope gives it, in words for people."""
+    from tool_runtime.platform.landlock_rules import rules_for, rules_in_view  # only where commands are held
+
+    return (rules_in_view if level == "namespace" else rules_for)(scope).notes
 
 
 def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) -> None:

@@ -210,6 +210,33 @@ def test_a_call_may_ask_for_more(host: Host) -> None:
     assert "sandboxGrant" in schema["properties"]
 
 
+@pytest.mark.slow
+def test_show_and_replay_say_how_commands_were_held_and_what_was_refused(host: Host) -> None:
+    outside = host.root / "outside"
+    outside.mkdir()
+    refused, asks = shell(f"touch {outside}/a"), shell(f"touch {outside}/b", sandboxGrant=GRANT)
+    with gateway(use(refused), use(asks), say("Done.")) as served:
+        host.task(served.url, *HELD, "--approve", "sandboxGrant", "--session-id", "s", policy="ci")
+    told = f"write {outside}/a: refused (it is not among the places that may be written)"
+    row = json.loads(host.run("show", "s", *JSON).stdout)
+    assert row["sandbox"]["level"] == "landlock"
+    assert str(host.workspace) in row["sandbox"]["scope"]["writes"]
+    assert [item.get("denials") for item in row["items"] if item["kind"] == "call"] == [[told], None]
+    text = host.run("show", "s").text
+    assert "commands are held at the level landlock:\n  reads " in text
+    assert f"    sandbox: {told}\n" in text
+    assert '    asked of the sandbox: {"write":["../outside"],"reason":"the build writes there"}' in text
+    copy = host.root / "copy"
+    copy.mkdir()
+    done = json.loads(host.run("replay", "s", "--workspace", copy, *JSON).stdout)
+    assert [done["sandbox"][when]["level"] for when in ("before", "now")] == ["landlock", "landlock"]
+    assert str(copy) in done["sandbox"]["now"]["scope"]["writes"]
+    assert done["refusals"] == [
+        {"call": 1, "toolName": "RunCommand", "before": [told], "now": [told]},
+        {"call": 2, "toolName": "RunCommand", "before": [], "now": [], "sandboxGrant": GRANT},
+    ]
+
+
 def test_nobody_is_offered_a_grant_without_a_sandbox(host: Host) -> None:
     with gateway(use(shell("true", sandboxGrant=GRANT)), say("Done.")) as served:
         done = host.task(served.url, "--sandbox", "none")

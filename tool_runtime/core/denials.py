@@ -8,10 +8,11 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.contracts import Denial
-from tool_runtime.core.scope_verdict import refusal, within
+from policy.places import Places
+from policy.rules.scope_verdict import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from policy.scope import CommandScope
 
@@ -103,9 +104,21 @@ def _device(path: str) -> int:
         return -1
 
 
-def denials_in(output: str, exit_code: int, scope: CommandScope, cwd: str, disk: Disk) -> list[Denial]:
+def nothing_closed() -> Sequence[str]:
+    """For a level that refuses what the scope refuses, and nothing more."""
+    return ()
+
+
+def denials_in(
+    output: str,
+    exit_code: int,
+    scope: CommandScope,
+    cwd: str,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]] = nothing_closed,
+) -> list[Denial]:
     """What `scope` refused to a command in `cwd` by its output, each once, in the order of the lines; nothing where it
-    succeeded."""
+    succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
     if exit_code == 0:
         return []
     lines = [line[:_MAX_LINE] for line in output.splitlines() if line.strip()]
@@ -120,7 +133,7 @@ def denials_in(output: str, exit_code: int, scope: CommandScope, cwd: str, disk:
         while not paths and back > max(0, number - _MAX_BEFORE):
             back -= 1
             paths = list(_paths(lines[back], cwd)) if _is_chained(lines[back : number + 1]) else []
-        for denial in _claimed(line, paths, exit_code, scope, disk):
+        for denial in _claimed(line, paths, exit_code, scope, disk, closed):
             found[denial] = None
         if len(found) >= _MAX_FOUND:
             break
@@ -163,28 +176,39 @@ def _named(line: str) -> Iterator[str]:
         yield path
 
 
-def _claimed(line: str, paths: list[str], exit_code: int, scope: CommandScope, disk: Disk) -> Iterator[Denial]:
+def _claimed(
+    line: str,
+    paths: list[str],
+    exit_code: int,
+    scope: CommandScope,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]],
+) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
     if _CROSS_DEVICE.search(line):
-        refused = [path for path in real if refusal(scope, path, write=True) is not None]
+        refused = [path for path in real if refusal(scope, path, "posix", write=True) is not None]
         if len(real) >= 2 and refused and len({*real}) > 1 and disk.same_device(real[0], real[1]):
-            yield Denial("path", refused[0], refusal(scope, refused[0], write=True) or "writes", "write")
+            yield Denial("path", refused[0], refusal(scope, refused[0], "posix", write=True) or "writes", "write")
         return
     if _BUSY.search(line):
         # A mount, as a guarded place is and each folder on the way to one, is neither moved nor replaced.
-        busy = [path for path in real if any(within(one, path) for one in scope.guarded)]
+        busy = [path for path in real if any(Places((path,), "posix").contain(one) for one in scope.guarded)]
         yield from (Denial("path", path, "guarded", "write") for path in busy[:1] if disk.is_there(path))
         return
     for path in real:
-        rule = refusal(scope, path, write=False)
+        rule = refusal(scope, path, "posix", write=False)
         if rule is not None and disk.is_there(path):
             if disk.may(path, write=False):
                 yield Denial("path", path, rule, "read")
                 return
             continue
-        rule = refusal(scope, path, write=True)
+        rule = refusal(scope, path, "posix", write=True)
         if rule is not None and _is_write(path, exit_code, disk) and disk.may(path, write=True):
             yield Denial("path", path, rule, "write")
+            return
+        is_new = rule is None and not disk.is_there(path) and disk.may(path, write=True)
+        if is_new and os.path.dirname(path) in closed():
+            yield Denial("path", path, "beside", "write")
             return
 
 

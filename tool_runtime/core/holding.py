@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.core.guarded import Guarded, Look
     from tool_runtime.core.launching import Launcher
+    from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -113,13 +114,16 @@ class HeldCommand:
         told = {denial.what for denial in seen}
         found = [
             denial
-            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed)
             if denial.what not in told  # a socket's place, which nobody meant to write
         ]
         return tuple(dict.fromkeys([*seen, *found]))
 
     def _is_allowed(self, host: str) -> bool:
         return self.proxy is not None and self.proxy.allows(host)
+
+    def _closed(self) -> Sequence[str]:
+        return self._sandbox.rules(self.scope).closed
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
@@ -204,13 +208,15 @@ class Sandbox:
             cargo_settings(directory, os.environ)
         return {**own_files(os.environ), **caches_in(directory, os.environ)}
 
+    def rules(self, scope: CommandScope) -> Rules:
+        """What Landlock grants to a command under `scope`, as the disk is now."""
+        if self.found.level == "namespace":
+            return landlock_rules.rules_in_view(scope)
+        return landlock_rules.rules_for(scope)
+
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""
-
-        if self.found.level == "namespace":
-            rules = landlock_rules.rules_in_view(scope)
-        else:
-            rules = landlock_rules.rules_for(scope)
+        rules = self.rules(scope)
         is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from agent_host.contracts import Denial
+from policy.rules.scope_verdict import refusal
 from policy.scope import CommandScope
 from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.refusals import report
-from tool_runtime.core.scope_verdict import refusal
 from tool_runtime.core.socket_denials import missed
 
 HOME, CWD = "/home/u", "/home/u/ws"
@@ -179,13 +179,13 @@ def test_a_report_names_ten_and_counts_the_rest() -> None:
     ],
 )
 def test_the_scope_says_what_it_refuses(path: str, read: str | None, write: str | None) -> None:
-    assert (refusal(SCOPE, path, write=False), refusal(SCOPE, path, write=True)) == (read, write)
+    assert (refusal(SCOPE, path, "posix", write=False), refusal(SCOPE, path, "posix", write=True)) == (read, write)
 
 
 def test_the_inmost_place_decides() -> None:
     scope = CommandScope(reads=("/a",), writes=("/a/h/w",), hidden=("/a/h", "/a/h/w/x"), guarded=("/a/h/w/g",))
-    assert refusal(scope, "/a/h/file", write=False) == "hidden"
-    assert refusal(scope, "/a/h/w/file", write=True) is None
-    assert refusal(scope, "/a/h/w/x/y", write=False) == "hidden"
-    assert refusal(scope, "/a/h/w/g", write=True) == "guarded"
-    assert refusal(scope, "/b", write=False) == "reads"
+    assert refusal(scope, "/a/h/file", "posix", write=False) == "hidden"
+    assert refusal(scope, "/a/h/w/file", "posix", write=True) is None
+    assert refusal(scope, "/a/h/w/x/y", "posix", write=False) == "hidden"
+    assert refusal(scope, "/a/h/w/g", "posix", write=True) == "guarded"
+    assert refusal(scope, "/b", "posix", write=False) == "reads"

@@ -68,6 +68,15 @@ async def test_a_command_is_held_and_told_why(
     assert [denial.rule for denial in result.denials] == ["hidden"]
 
 
+async def test_what_cannot_be_made_beside_a_hidden_place_is_told(make_router: MakeRouter, workspace: Path) -> None:
+    (workspace / "secret").write_text("hidden")
+    scope = CommandScope(writes=(str(workspace),), hidden=(str(workspace / "secret"),))
+    router = make_router(sandbox=SandboxSettings("landlock"))
+    result = await router.execute(request("RunCommand", held(scope), command="echo x > new"))
+    assert [(one.what, one.rule) for one in result.denials] == [(f"{workspace}/new", "beside")]
+    assert "nothing new can be made directly beside what is hidden" in text_of(result)
+
+
 async def test_without_a_scope_or_a_sandbox_commands_run_as_ever(
     make_router: MakeRouter, scope: CommandScope, tmp_path: Path
 ) -> None:
