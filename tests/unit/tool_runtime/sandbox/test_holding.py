@@ -300,6 +300,24 @@ def test_after_kill_9_of_the_host_the_command_stays_held(workspace: Path, tmp_pa
     assert "Error" in (workspace / "said").read_text()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_root_works_on_files_of_others_where_nothing_outside_can_be_changed(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, level: Any
+) -> None:
+    """As in a container whose user's files are mounted."""
+    inside, outside = Path(scope.writes[0]) / "theirs", tmp_path / "secret"
+    inside.write_text("x")
+    for path in (inside, outside):
+        os.chown(path, 4321, 4321)
+    router = make_router(sandbox=SandboxSettings(level))
+    line = "chmod +x theirs && touch -d yesterday theirs && cp -a theirs copy && tar cf t theirs && tar xf t"
+    result = await router.execute(request("RunCommand", held(scope), command=line))
+    assert (result.exit_code == 0) == (level == "namespace"), result
+    for change in (f"chmod 777 {outside}", f"chown 4321 {tmp_path}", f"touch -d yesterday {outside}"):
+        assert (await router.execute(request("RunCommand", held(scope), command=change))).exit_code, change
+    assert [os.stat(path).st_uid for path in (outside, tmp_path)] == [4321, os.geteuid()]
+
+
 @pytest.mark.parametrize(
     ("settings", "found"), [("[net]\noffline = true\n", "offline = true"), ('[registry]\ntoken = "t"\n', "none")]
 )
