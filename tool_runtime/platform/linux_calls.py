@@ -30,7 +30,6 @@ _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = 63
-_CAP_CHOWN: Final = 0
 _CAP_DAC_OVERRIDE: Final = 1
 _CAP_FOWNER: Final = 3
 _CLONE_FS: Final = 0x200
@@ -102,13 +101,13 @@ def forbid_new_privileges(known: Numbers) -> None:
     call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def drop_capabilities(known: Numbers, *, keeps_owners: bool = False) -> None:
+def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
     """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
-    needs that works on its user's files; where such files may lie is held by other means. With `keeps_owners` it also
-    keeps those to change their mode, times and owner, which other means have to hold as well. Harmless without any."""
+    needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
+    keeps the one to change their mode and times, which other means have to hold as well. Harmless without any."""
     kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
-    if kept and keeps_owners:
-        kept |= 1 << _CAP_CHOWN | 1 << _CAP_FOWNER
+    if kept and changes_modes:
+        kept |= 1 << _CAP_FOWNER
     for capability in range(_LAST_CAPABILITY + 1):
         if kept >> capability & 1:
             continue

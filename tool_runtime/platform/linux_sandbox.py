@@ -43,14 +43,14 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 
 class Restriction(NamedTuple):
-    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `keeps_owners`: as
-    root it may change mode, times and owner of files, since it sees no file outside that could be changed."""
+    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
+    as root it may change mode and times of files of others, since it sees none outside that could be changed."""
 
     rules: Sequence[PathRule]
     abi: int
     network: Network
     with_listener: bool
-    keeps_owners: bool = False
+    changes_modes: bool = False
 
 
 def restrict_this_thread(wanted: Restriction) -> int | None:
@@ -59,7 +59,7 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
-    linux_calls.drop_capabilities(known, keeps_owners=wanted.keeps_owners)
+    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
