@@ -18,7 +18,14 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, own_files, through_proxy, without_network
+from tool_runtime.core.sandbox_variables import (
+    caches_in,
+    cargo_settings,
+    offline_caches,
+    own_files,
+    through_proxy,
+    without_network,
+)
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -64,7 +71,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
-            **(without_network() if scope.domains == () else {}),
+            **(sandbox.offline_variables() if scope.domains == () else {}),
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
@@ -213,6 +220,11 @@ class Sandbox:
         if self.found.level == "namespace":
             return landlock_rules.rules_in_view(scope)
         return landlock_rules.rules_for(scope)
+
+    def offline_variables(self) -> Mapping[str, str]:
+        """Of one that reaches no host, over the others."""
+        directory = self._settings.caches
+        return {**without_network(), **({} if directory is None else offline_caches(directory))}
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""

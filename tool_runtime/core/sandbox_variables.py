@@ -20,6 +20,8 @@ _CACHES: Final[Mapping[str, str]] = {
     "GOMODCACHE": "go-mod",
 }
 
+_CARGO_OFFLINE: Final = "cargo-offline"
+
 
 def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that put the caches of package managers below `directory`, which every command of a session shares.
@@ -35,21 +37,37 @@ def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
-    """Have cargo find the user's own settings in the new place: mirrors and build options. A file that names a token
-    stays where it is. Raises OSError."""
+    """Have cargo find the user's own settings in its new places: mirrors and build options. A file that names a token
+    stays where it is. In the place for commands without a network it also finds what it has downloaded for the user,
+    to be read. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
-    target = os.path.join(directory, _CACHES["CARGO_HOME"])
+    places = [os.path.join(directory, name) for name in (_CACHES["CARGO_HOME"], _CARGO_OFFLINE)]
     for name in ("config.toml", "config"):
         source = os.path.join(home, name)
-        if not os.path.isfile(source) or os.path.exists(os.path.join(target, name)):
+        if not os.path.isfile(source):
             continue
         with open(source, "rb") as file:
             settings = file.read(_MAX_SETTINGS_BYTES + 1)
         if len(settings) > _MAX_SETTINGS_BYTES or b"token" in settings:
             continue
-        os.makedirs(target, mode=0o700, exist_ok=True)
-        with open(os.path.join(target, name), "wb") as written:
-            written.write(settings)
+        for target in (os.path.join(place, name) for place in places):
+            os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+            if not os.path.exists(target):
+                with open(target, "wb") as written:
+                    written.write(settings)
+    for name in ("registry", "git"):
+        link = os.path.join(places[1], name)
+        if os.path.isdir(os.path.join(home, name)) and not os.path.lexists(link):
+            os.makedirs(places[1], mode=0o700, exist_ok=True)
+            os.symlink(os.path.realpath(os.path.join(home, name)), link)
+
+
+def offline_caches(directory: str) -> dict[str, str]:
+    """Variables for a command that reaches no host, over those of `caches_in`: cargo reads what it has downloaded for
+    the user, unless a command of the session has downloaded something itself."""
+    if os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
+        return {}
+    return {"CARGO_HOME": os.path.join(directory, _CARGO_OFFLINE)}
 
 
 def own_files(environ: Mapping[str, str]) -> dict[str, str]:

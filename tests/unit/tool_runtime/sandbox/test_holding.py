@@ -335,3 +335,27 @@ async def test_cargo_finds_the_users_settings_in_its_new_place_but_no_token(
     text = text_of(await router.execute(request("RunCommand", held(scope), command=line)))
     assert found in text
     assert str(own) not in text
+
+
+async def test_cargo_reads_what_it_has_downloaded_where_it_can_download_nothing(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    (own / "registry").mkdir(parents=True)
+    (own / "registry" / "crate").write_text("downloaded")
+    monkeypatch.setenv("CARGO_HOME", str(own))
+    caches = tmp_path / "caches"
+    caches.mkdir()
+    scope = scope._replace(writes=(*scope.writes, str(caches)))
+    router = make_router(sandbox=SandboxSettings("landlock", caches=str(caches)))
+
+    async def run(domains: tuple[str, ...], line: str) -> str:
+        constraints = held(scope._replace(domains=domains))
+        return text_of(await router.execute(request("RunCommand", constraints, command=line)))
+
+    assert "downloaded" in await run((), "cat $CARGO_HOME/registry/crate")
+    assert "Permission denied" in await run((), "echo x > $CARGO_HOME/registry/crate")
+    made = await run(("crates.test",), "mkdir -p $CARGO_HOME/registry && echo fetched > $CARGO_HOME/registry/crate")
+    assert made.startswith("Exit code: 0"), made
+    assert "fetched" in await run((), "cat $CARGO_HOME/registry/crate")
+    assert (own / "registry" / "crate").read_text() == "downloaded"
