@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _MAX_SETTINGS_BYTES: Final = 1024 * 1024
 _CACHES: Final[Mapping[str, str]] = {
@@ -39,27 +40,46 @@ def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
 def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
     """Have cargo find the user's own settings in its new places: mirrors and build options. A file that names a token
     stays where it is. In the place for commands without a network it also finds what it has downloaded for the user,
-    to be read. Raises OSError."""
+    to be read. No link is followed that an earlier command has left in `directory`. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
-    places = [os.path.join(directory, name) for name in (_CACHES["CARGO_HOME"], _CARGO_OFFLINE)]
+    settings = dict(_settings_in(home))
+    downloads = [name for name in ("registry", "git") if os.path.isdir(os.path.join(home, name))]
+    above, name = os.path.split(directory)
+    for place, links in ((_CACHES["CARGO_HOME"], []), (_CARGO_OFFLINE, downloads)):
+        if settings or links:
+            _fill((above, name, place), settings, {one: os.path.realpath(os.path.join(home, one)) for one in links})
+
+
+def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
     for name in ("config.toml", "config"):
         source = os.path.join(home, name)
-        if not os.path.isfile(source):
-            continue
-        with open(source, "rb") as file:
-            settings = file.read(_MAX_SETTINGS_BYTES + 1)
-        if len(settings) > _MAX_SETTINGS_BYTES or b"token" in settings:
-            continue
-        for target in (os.path.join(place, name) for place in places):
-            os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-            if not os.path.exists(target):
-                with open(target, "wb") as written:
-                    written.write(settings)
-    for name in ("registry", "git"):
-        link = os.path.join(places[1], name)
-        if os.path.isdir(os.path.join(home, name)) and not os.path.lexists(link):
-            os.makedirs(places[1], mode=0o700, exist_ok=True)
-            os.symlink(os.path.realpath(os.path.join(home, name)), link)
+        if os.path.isfile(source):
+            with open(source, "rb") as file:
+                settings = file.read(_MAX_SETTINGS_BYTES + 1)
+            if len(settings) <= _MAX_SETTINGS_BYTES and b"token" not in settings:
+                yield name, settings
+
+
+def _fill(place: tuple[str, ...], files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
+    """Make the directory `place`, given as one that there is and names below it, with these files and links, as far as
+    they are not there."""
+    opened = [os.open(place[0], os.O_RDONLY | os.O_DIRECTORY)]
+    try:
+        for name in place[1:]:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=opened[-1])
+            opened.append(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        for name, data in files.items():
+            with suppress(FileExistsError):
+                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=opened[-1])
+                with os.fdopen(fd, "wb") as written:
+                    written.write(data)
+        for name, target in links.items():
+            with suppress(FileExistsError):
+                os.symlink(target, name, dir_fd=opened[-1])
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def offline_caches(directory: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tool_runtime.core import domain_proxy, sandbox
+from tool_runtime.core.sandbox_variables import cargo_settings
 from tool_runtime.platform import current
 from tool_runtime.settings import SandboxSettings
 
@@ -335,6 +336,18 @@ async def test_cargo_finds_the_users_settings_in_its_new_place_but_no_token(
     text = text_of(await router.execute(request("RunCommand", held(scope), command=line)))
     assert found in text
     assert str(own) not in text
+
+
+@pytest.mark.parametrize("link", ["caches", "caches/cargo", "caches/cargo/config.toml"])
+def test_no_link_is_followed_that_an_earlier_command_has_left(tmp_path: Path, link: str) -> None:
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    for path in (own / "registry", elsewhere, (tmp_path / link).parent):
+        path.mkdir(parents=True, exist_ok=True)
+    (own / "config.toml").write_text("offline = true")
+    (tmp_path / link).symlink_to(elsewhere if "." not in link else elsewhere / "made")
+    with suppress(OSError):
+        cargo_settings(str(tmp_path / "caches"), {"CARGO_HOME": str(own)})
+    assert list(elsewhere.iterdir()) == []
 
 
 async def test_cargo_reads_what_it_has_downloaded_where_it_can_download_nothing(
