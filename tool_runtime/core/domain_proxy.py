@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
 _PAUSE_S: Final = 0.05
+_MAX_CONNECTIONS: Final = 128
+"""So many at once for one command: others wait. Each takes two of the host's descriptors."""
 _CONNECT_S: Final = 30.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
-
-
-MAX_CONNECTIONS: Final = 100
-"""So many of one command at once, which have two descriptors of the host each; the rest wait."""
 
 
 class Upstream(NamedTuple):
@@ -79,6 +77,7 @@ class DomainProxy:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._running: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
 
     def allows(self, host: str) -> bool:
@@ -104,16 +103,20 @@ class DomainProxy:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if len(self._running) >= MAX_CONNECTIONS:
-                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            await self._places.acquire()
             try:
                 connection, _ = await loop.sock_accept(self._socket)
             except OSError:  # no descriptor is left, or the program has gone again
+                self._places.release()
                 await asyncio.sleep(_PAUSE_S)
                 continue
             task = asyncio.create_task(self._through(connection), name="sandbox-proxy-connection")
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._places.release()
 
     async def _through(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER)

@@ -273,7 +273,7 @@ async def test_a_host_that_does_not_answer_is_told_in_time(
 async def test_a_command_takes_no_more_than_its_share_of_descriptors(
     pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(domain_proxy, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(domain_proxy, "_MAX_CONNECTIONS", 3)
     async with asking(pool, ("a.test",)) as asked:
         idle = [await asyncio.open_connection(LOCAL, asked.proxy.port) for _ in range(10)]
         waiting = asyncio.create_task(asked.connect("b.test:443"))
