@@ -82,25 +82,27 @@ def _fill(place: tuple[str, ...], files: Mapping[str, bytes], links: Mapping[str
             os.close(fd)
 
 
-def offline_caches(directory: str) -> dict[str, str]:
-    """Variables for a command that reaches no host, over those of `caches_in`: cargo reads what it has downloaded for
-    the user, unless a command of the session has downloaded something itself."""
-    if os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
-        return {}
-    return {"CARGO_HOME": os.path.join(directory, _CARGO_OFFLINE)}
+def session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Of every held command of a session whose caches are below `directory`; None for no caches. As root tar would give
+    the files that it makes to others, which no command can."""
+    found: dict[str, str] = {}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        found["TAR_OPTIONS"] = " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))
+    if directory is not None:
+        with suppress(OSError):  # cargo works without them
+            cargo_settings(directory, environ)
+        found |= caches_in(directory, environ)
+    return found
 
 
-def own_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables for programs that, as root, would give the files that they make to others. A command cannot: it has
-    none of root's rights over owners."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return {}
-    return {"TAR_OPTIONS": " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))}
-
-
-def without_network() -> dict[str, str]:
-    """Variables for package managers where no host can be reached: npm would try again for a minute and more."""
-    return dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
+def offline_variables(directory: str | None) -> dict[str, str]:
+    """Of a command that reaches no host, over those of the session. Package managers do not try again: npm would for a
+    minute and more. cargo reads what it has downloaded for the user, unless a command of the session has downloaded
+    something itself."""
+    found = dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
+    if directory is not None and not os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
+        found["CARGO_HOME"] = os.path.join(directory, _CARGO_OFFLINE)
+    return found
 
 
 def through_proxy(port: int, environ: Mapping[str, str]) -> dict[str, str]:
