@@ -43,12 +43,14 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 
 class Restriction(NamedTuple):
-    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it."""
+    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
+    as root it may change mode and times of files of others, since it sees none outside that could be changed."""
 
     rules: Sequence[PathRule]
     abi: int
     network: Network
     with_listener: bool
+    changes_modes: bool = False
 
 
 def restrict_this_thread(wanted: Restriction) -> int | None:
@@ -57,7 +59,7 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
-    linux_calls.drop_capabilities(known)
+    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)

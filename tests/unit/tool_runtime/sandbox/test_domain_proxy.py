@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Denial
 from policy.urls import UrlProblem
+from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.core import domain_proxy
 from tool_runtime.core.domain_gate import DomainScope, Network
@@ -267,6 +268,21 @@ async def test_a_host_that_does_not_answer_is_told_in_time(
 
     async with asking(pool, ("a.test",)) as asked:
         assert b"502 Bad Gateway" in await asked.connect("a.test:443")
+
+
+async def test_a_command_takes_no_more_than_its_share_of_descriptors(
+    pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domain_proxy, "_MAX_CONNECTIONS", 3)
+    async with asking(pool, ("a.test",)) as asked:
+        idle = [await asyncio.open_connection(LOCAL, asked.proxy.port) for _ in range(10)]
+        waiting = asyncio.create_task(asked.connect("b.test:443"))
+        await until(lambda: len(asked.proxy._running) >= 3)
+        assert not waiting.done()
+        assert len(asked.proxy._running) == 3
+        for _, writer in idle:
+            writer.close()
+        assert b"403" in await asyncio.wait_for(waiting, 10)
 
 
 async def test_the_end_cuts_what_goes_through(pool: DaemonPool, leads: dict[str, Any]) -> None:
