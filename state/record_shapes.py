@@ -320,6 +320,7 @@ _RECORDS: dict[str, Shape] = {
             "unseen": TEXT,
             "durationMs": COUNT,
             "skill": Record({"name": TEXT, "allowedTools": Nullable(ListOf(TEXT))}),
+            "uris": ListOf(TEXT),
         },
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),

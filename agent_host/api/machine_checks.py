@@ -19,7 +19,7 @@ from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
-from agent_host.errors import PolicyBundleInvalid, UsageError
+from agent_host.errors import PolicyError, UsageError
 from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
 from agent_host.lean_httpx import httpx
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
@@ -61,7 +61,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _python(),
         _gateway(settings, state_dir),
         *_services(),
-        *_mcp_servers(settings, state_dir),
+        *_mcp_servers(flags, settings, state_dir),
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
@@ -139,15 +139,16 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
     return Check(name, True, found)
 
 
-def _mcp_servers(settings: Settings, state_dir: str) -> list[Check]:
+def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
     """Those of the configuration: each is started or connected to, and asked for its tools."""
     if not settings.tables("mcp.servers"):
         return []
     from agent_host.api.mcp_check import check_servers
 
     try:
-        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in check_servers(settings, state_dir)]
-    except UsageError as error:
+        servers = check_servers(flags, settings, state_dir)
+        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in servers]
+    except (UsageError, PolicyError) as error:
         return [Check("mcp", False, str(error))]
 
 
@@ -256,7 +257,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     found = try_levels(state_dir)
     wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
-    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
+    words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
     ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
     scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
@@ -269,7 +270,7 @@ def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mappi
     """None where there is no policy to say it: a start tells what is wrong with it."""
     try:
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir)
-    except (UsageError, PolicyBundleInvalid):
+    except (UsageError, PolicyError):
         return None
     scoping = tried.hosts.scoping(level.level, tried.here, is_here=True)
     scoping.unheld = level.unheld

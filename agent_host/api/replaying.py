@@ -7,6 +7,7 @@ the arguments that reach it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections import defaultdict, deque
@@ -16,17 +17,21 @@ import orjson
 
 from agent_host.api.options import SessionOptions, anchored, existing_directory
 from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
-from agent_host.api.sessions import open_session
+from agent_host.api.sessions import open_recorded
+from agent_host.app.recorded_tools import Answer, RecordedToolService
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.transcripts import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.thread.messages import GO_ON, decode
-from policy.names import SANDBOX_GRANT
+from policy.names import SANDBOX_GRANT, CapabilityName
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
+from state.tool_lists import kept_definitions
+from tool_runtime.backend.source import NAME as BACKEND
+from tool_runtime.remote import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 _BROKEN = "{"
 """Arguments that are no whole JSON: so were those of a recorded call that never ran."""
 _NO_APPROVAL = "the record has no approval of this call"
+_NO_FORM = "what was answered to a server's question is not on record"
 
 
 class Difference(NamedTuple):
@@ -122,6 +128,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     before, now = _recorded_calls(paths, messages, moved, log), _Run({}, [])
     script = Script.from_turns(_turns(messages, moved), name=session_id)
     approvals = _Approvals(paths, record, messages, moved)
+    backend = _backend_tools(paths, messages)
     given = _settings(record)
     if "host.policy" in flags:
         given.pop("llm.model", None)  # another policy may not allow it
@@ -130,7 +137,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
-            async with open_session(options, approve=approvals.answer, on_event=_noting(now)) as session:
+            async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
                 for prompt in prompts:
                     result = await session.run(moved.text(prompt))
                     if result.status != "TASK_COMPLETED":
@@ -180,15 +187,19 @@ class _Approvals:
                 self._answers[call.name, orjson.dumps(moved.arguments(call))].append(approved)
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """See `agent_host.api.callbacks.Approve`."""
+        """See `agent_host.api.callbacks.Approve`. What somebody typed into a server's form is not on record."""
+        if request.form is not None:
+            return ApprovalAnswer(approved=False, reason=_NO_FORM)
         waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
         return waiting.popleft() if waiting else ApprovalAnswer(approved=False, reason=_NO_APPROVAL)
 
 
 def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
-    for message in messages:
+    for before, message in zip((None, *messages), messages, strict=False):
         if message.role == "assistant":
+            if before is not None and before.role == "assistant" and not before.tool_calls:
+                turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
             calls = [
                 {"name": call.name, "raw_arguments": _BROKEN}
                 if call.problem
@@ -215,7 +226,7 @@ def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Mo
                 kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                 arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
                 grant = call.arguments.get(SANDBOX_GRANT)
-                found[f"toolu_{turn}_{number}"] = _Call(
+                found[_scripted_id(turn, number)] = _Call(
                     call.name,
                     None if said is None else said.decision,
                     arguments,
@@ -223,6 +234,38 @@ def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Mo
                     tuple(log.calls.get(call.call_id, {}).get("denials", ())),
                 )
     return found
+
+
+def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> RecordedToolService:
+    """The backend tools that are known, and what each call of the session was answered. Raises UsageError for a backend
+    tool that was called and is not known any more."""
+    asked, _ = decisions(paths)
+    answers: dict[str, Answer] = {}
+    called: set[str] = set()
+    waiting: dict[str, str] = {}
+    turns = itertools.count()
+    for message in messages:
+        if message.role == "assistant":
+            turn = next(turns)
+            for number, call in enumerate(message.tool_calls):
+                waiting[call.call_id] = _scripted_id(turn, number)
+                said = asked.get(call.call_id)
+                if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
+                    called.add(call.name)
+        elif message.tool_call_id in waiting:
+            answers[waiting.pop(message.tool_call_id)] = Answer(message.content, message.is_error)
+    kept = kept_definitions(paths.state_dir, BACKEND)
+    if missing := sorted(called - kept.keys()):
+        raise UsageError(
+            f"session {paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what the service "
+            "listed is not kept in this state directory: it cannot be run again"
+        )
+    return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
+
+
+def _scripted_id(turn: int, number: int) -> str:
+    """The id that the scripted gateway gives to a call."""
+    return f"toolu_{turn}_{number}"
 
 
 def _noting(run: _Run) -> OnEvent:

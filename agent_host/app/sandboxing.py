@@ -28,7 +28,7 @@ DOMAINS = "sandbox.allowed_domains"
 
 class Level(NamedTuple):
     """The level by which commands are held. `wanted` is what was asked for, `auto` included; `why` says what keeps a
-    stronger one from working here, `unheld` what this one cannot hold."""
+    stronger one from working here, and what of this one does not, `unheld` what this one cannot hold."""
 
     level: SandboxLevel
     wanted: str
@@ -45,10 +45,10 @@ def level_of(settings: Settings, state_dir: str) -> Level:
     found = _found(state_dir)
     strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
     tried = [one for one in strongest if wanted in (one, STRONGEST)]
-    works = next((one for one in tried if found[one]["works"]), None)
-    if works is not None:
-        return Level(works, wanted, "", tuple(found[works]["unheld"]))
-    return Level(LEVELS[0], wanted, "; ".join(f"{one}: {found[one]['problem']}" for one in tried))
+    works = next((one for one in tried if found[one]["works"]), LEVELS[0])
+    looked = tried if works == LEVELS[0] else tried[: tried.index(works) + 1]
+    why = "; ".join(f"{one}: {found[one]['problem']}" for one in looked if found[one]["problem"])
+    return Level(works, wanted, why, () if works == LEVELS[0] else tuple(found[works]["unheld"]))
 
 
 def _found(state_dir: str) -> dict[str, dict[str, Any]]:

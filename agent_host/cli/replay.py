@@ -88,5 +88,5 @@ def _compared(done: Replayed) -> str:
         return f"{ended}{calls}, all as on record\n"
     if found.what == "call":
         return f"{ended}{calls}; call {found.number}, {found.tool_name}, was not made\n"
-    was = f"{found.what}: {found.before} on record, {found.now} now"
+    was = f"{found.what}: {found.before} on record, {found.now or 'not judged: there is no such tool'} now"
     return f"{ended}{calls}; the first difference is call {found.number}, {one_line(found.tool_name)}\n  {was}\n"

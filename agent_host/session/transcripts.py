@@ -70,7 +70,7 @@ def read_run_log(path: str) -> RunLog:
             _take(found.calls, payload, _OF_REQUEST)
         elif kind == EventType.TOOL_COMPLETED:
             _take(found.calls, payload, _OF_RESULT)
-        elif kind == EventType.APPROVAL_RESOLVED:
+        elif kind == EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
             said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
             found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
         elif kind == EventType.LLM_REQUEST_COMPLETED:

@@ -379,6 +379,31 @@ def test_a_resume_under_the_same_level_goes_on(host: Host) -> None:
         assert host.resume("s1").code == 0
 
 
+@pytest.mark.slow
+@LEVELS
+def test_a_host_in_a_held_command_holds_its_own_and_says_what_it_lacks(host: Host, level: str) -> None:
+    """The outer one leaves it no namespaces and no second supervisor: what it starts connects to nobody."""
+    inside = host.workspace / "inside"
+    inside.mkdir()
+    (inside / "try.sh").write_text("echo x > mine; echo x > ../above; curl -sS http://127.0.0.1:9/")
+    script = host.script(use(shell("sh try.sh")), say("Done.")).rename(host.workspace / "script.jsonl")
+    line = (
+        f"{sys.executable} -P -m agent_host run x --gateway mock:{script} --policy ci --sandbox auto --workspace inside"
+    )
+    state = f"AGENT_HOST_STATE_DIR={host.workspace}/state"
+    with gateway(use(shell(f"{state} {line} --output jsonl > said.jsonl")), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    said = [json.loads(one) for one in (host.workspace / "said.jsonl").read_text().splitlines()]
+    (started,) = [one["payload"]["sandbox"] for one in said if one.get("eventType") == "session_started"]
+    assert started["level"] == "landlock"
+    assert "namespace: " in started["why"]
+    assert "no supervisor" in started["why"]
+    (call_,) = [one["payload"] for one in said if one.get("eventType") == "tool_completed"]
+    assert call_["exitCode"], call_
+    assert (inside / "mine").exists()
+    assert not (host.workspace / "above").exists()
+
+
 LOOK = """
 import json, pathlib
 said = []

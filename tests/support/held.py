@@ -1,8 +1,9 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
-Reads {"level", "user", "kind", "abi", "rows": [[name, code]]} from standard input; prints a line of JSON for each row:
-its name, whether it got through, and what it printed. `kind` is `hostile` for
-programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version.
+Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
+each row: its name, whether it got through, and what it printed. `kind` is
+`hostile` for programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks
+Landlock's version; `path` is where ordinary work finds its programs.
 """
 
 from __future__ import annotations
@@ -233,8 +234,9 @@ def _params(place: Place, name: str, argv: list[str], environment: dict[str, str
 class Runner:
     """Runs rows one after the other; without a `sandbox` nothing is held."""
 
-    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool) -> None:
+    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, path: str) -> None:
         self._place = place
+        self._path = path
         self._sandbox = sandbox
         self._pool = pool
 
@@ -242,11 +244,11 @@ class Runner:
         """Ordinary work in a repository, and whether it went on."""
         place = self._place
         make_repository(place.workspace)
-        kept = [variable for variable in ("PATH", "HOME", "RUSTUP_HOME") if variable in os.environ]
+        kept = [variable for variable in ("HOME", "RUSTUP_HOME") if variable in os.environ]
         environment = {variable: os.environ[variable] for variable in kept}
         if os.getuid():
-            environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside}
-        environment["TMPDIR"] = place.temporary
+            environment = {"HOME": place.outside}
+        environment |= {"PATH": self._path, "TMPDIR": place.temporary}
         params = _params(place, name, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
         outcome = await run_command(params, self._pool, None, self._sandbox)
         printed = _printed(outcome)
@@ -315,7 +317,7 @@ async def main() -> None:
         if asked["level"] != "none":
             settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
             sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
-        runner = Runner(place, sandbox, pool)
+        runner = Runner(place, sandbox, pool, asked.get("path", ""))
         if asked["kind"] == "ordinary":
             for name, code in asked["rows"]:
                 print(json.dumps(await runner.ordinary(name, code)), flush=True)

@@ -43,7 +43,8 @@ class Connect(NamedTuple):
 
 class Held(NamedTuple):
     """What a command's sockets are held to. `proxy_port` is that of the host's proxy for the command, None for none.
-    `is_open`: any public address may be reached, and `address_allowed` says which is. `agents` are the places of
+    `is_open`: any public address may be reached, and `address_allowed` says which is; `opens_here` which address and
+    port of the loopback may be reached though somebody else listens there. `agents` are the places of
     agents' sockets that may be used. `report` is called with each refusal."""
 
     scope: CommandScope
@@ -54,6 +55,7 @@ class Held(NamedTuple):
     proxy_port: int | None
     is_open: bool
     address_allowed: Callable[[str], bool]
+    opens_here: Callable[[str, int], bool]
     report: Callable[[Denial], None]
 
 
@@ -106,7 +108,7 @@ class HeldSockets:
             and family in (socket.AF_INET, socket.AF_INET6)
             and notice.arguments[1] & _NONBLOCK
         ):
-            rule = "network" if self._held.scope.domains == () else "domains"
+            rule = "network" if self._held.proxy_port is None else "proxy"
             return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
         named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
         return self._refuse(Denial("socket", named, "network", "use"))
@@ -134,6 +136,8 @@ class HeldSockets:
         ours, foreign = self._held.own.reach(place)
         if ours is not None:
             return Connect(copy, ours.raw)
+        if foreign and self._held.opens_here(place.text, place.port):
+            return Connect(copy, place.raw)
         return self._refuse(Denial("host", place.shown, "own", "connect")) if foreign else errno.ECONNREFUSED
 
     def _connect_unix(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:

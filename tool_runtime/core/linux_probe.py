@@ -53,7 +53,13 @@ def landlock_level() -> Found:
     without = try_thread(abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
-        return Found("landlock", works=True, problem=f"no supervisor: {problem}", abi=abi, unheld=unheld)
+        return Found(
+            "landlock",
+            works=True,
+            problem=f"no supervisor, so that no connection is made: {problem}",
+            abi=abi,
+            unheld=unheld,
+        )
     return Found("landlock", works=False, problem=without, abi=abi)
 
 

@@ -120,13 +120,38 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
         ("npm error getaddrinfo EAI_AGAIN registry.npmjs.org", "registry.npmjs.org"),
         ("dial tcp: lookup proxy.golang.org: connection refused", "proxy.golang.org"),
         ("fatal: unable to access 'https://a.b/': Could not resolve host: a.b", "a.b"),
-        ("Temporary failure in name resolution", None),
+        ("[Errno -3] Temporary failure in name resolution", None),
     ],
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     refused = Denial("socket", "UDP", "network", "look up names by")
     found = missed([refused], text)
     assert found == [refused if host is None else Denial("host", host, "network", "connect")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "curl: (6) Could not resolve host: example.com",
+        "ERROR: No matching distribution found for requests",
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "connection broken by 'NewConnectionError(': [Errno -3] Temporary failure in name resolution')'",
+        "npm error getaddrinfo EAI_AGAIN registry.npmjs.org",
+    ],
+)
+def test_a_look_up_that_was_missed_is_told(text: str) -> None:
+    refused = Denial("socket", "UDP", "network", "look up names by")
+    assert missed([refused], text)
+    assert not missed([refused], "1 test failed")
+    assert missed([refused], "", was_ended=True) == [refused]
+
+
+@pytest.mark.parametrize(("is_allowed", "rule"), [(True, "proxy"), (False, "domains")])
+def test_a_look_up_past_the_proxy_is_told_from_a_host_that_is_not_allowed(is_allowed: bool, rule: str) -> None:
+    refused = Denial("socket", "UDP", "proxy", "look up names by")
+    (found,) = missed([refused], "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed)
+    assert found == Denial("host", "a.b", rule, "connect")
+    assert ("HTTP_PROXY" in found.note()) == is_allowed
 
 
 def test_a_report_names_ten_and_counts_the_rest() -> None:

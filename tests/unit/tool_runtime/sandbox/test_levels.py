@@ -70,9 +70,9 @@ def test_most_of_them_get_through_where_nothing_holds_them() -> None:
 @pytest.mark.parametrize("user", ["root", "plain"])
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
 def test_ordinary_work_goes_on(level: sandbox.Level, user: str) -> None:
-    path = os.environ["PATH"] if user == "root" else "/usr/bin:/bin"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}" if user == "root" else "/usr/bin:/bin"
     rows = [(name, code) for name, code in ORDINARY if has_what_it_needs(name, path)]
-    came = run(level, user, "ordinary", rows)
+    came = run(level, user, "ordinary", rows, path=path)
     assert len(came) >= 15
     stopped = {name: row["printed"] for name, row in came.items() if not row["through"]}
     assert not stopped
