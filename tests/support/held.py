@@ -1,9 +1,9 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
 Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
-each row: its name, whether it got through, and what it printed. `kind` is
-`hostile` for programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks
-Landlock's version; `path` is where ordinary work finds its programs.
+each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `ordinary`
+for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version; `path` is where ordinary work
+finds its programs.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.held import PYTHON, rows_of
 from tool_runtime.core import sandbox
+from tool_runtime.platform import landlock
 
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
@@ -105,6 +106,8 @@ BELOW_6 = {
 
 @pytest.mark.parametrize("abi", [3, 4, 5, 6, 7])
 def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
+    if abi >= landlock.abi():
+        pytest.skip("all rows are tried with this version")
     came = run("landlock", "plain", "hostile", HOSTILE, abi=abi)
     through = {name for name, row in came.items() if row["through"]}
     assert through <= not_held("landlock") | (BELOW_6 if abi < 6 else set())
