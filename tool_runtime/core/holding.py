@@ -256,6 +256,7 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
+            private=(landlock_rules.SHARED_MEMORY,) if self.found.level == "namespace" else (),
             address_allowed=self._runtime.address_allowed or _is_public,
             opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,

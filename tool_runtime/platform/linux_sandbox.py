@@ -27,12 +27,12 @@ NOT_BY_ANY: Final = (
 )
 """What no level holds, in words for people."""
 _OF_PROCESSES: Final = (
-    "names and arguments of other processes",
+    "names, arguments and numbers of open files of other processes",
     "priorities and processors of other processes of the user",
 )
 NOT_BY_LANDLOCK: Final = (
     "mode, owner, times and attributes of files outside of the writable places",
-    "names and sizes of hidden files, and when they change",
+    "names, sizes, attributes and link targets of hidden files, and when they change",
     "what lies in /dev/shm, and shared memory, semaphores and queues of System V and POSIX",
     "devices that have a place outside of /dev",
     *_OF_PROCESSES,
