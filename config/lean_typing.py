@@ -6,9 +6,9 @@ the hundred values of a start that is as much as a bare interpreter takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
     from typing import NamedTuple as NamedTuple
 else:
     from collections import namedtuple

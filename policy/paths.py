@@ -35,7 +35,7 @@ _NOT_IN_NAMES = r'[<>"|?*\x00-\x1f]'
 def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
     """The lexical normal form: `.` and `..` resolved, separators unified, `~` expanded when `home` is given, made
     absolute when `cwd` is given. Links are not followed: that takes the disk. Pure, and idempotent on its result."""
-    if os == "posix" and path[:1] == "/" and "//" not in path and "/." not in path and path[1:] and path[-1] != "/":
+    if os == "posix" and _is_normal(path):
         return path  # as nearly all are
     if home and (path == "~" or path.startswith(("~/", "~\\") if os == "windows" else "~/")):
         path = home + "/" + path[2:]
@@ -56,6 +56,13 @@ def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None 
     if os == "windows":
         return (root + "\\".join(kept)) or "."
     return (root + "/".join(kept)) or "."
+
+
+def _is_normal(path: str) -> bool:
+    """Whether an absolute POSIX path is sure to be in its normal form."""
+    if path[:1] != "/" or "//" in path or path[1:] == "" or path[-1] == "/":
+        return False
+    return "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/..")))
 
 
 def is_absolute(path: str, os: OsFamily) -> bool:
@@ -183,9 +190,16 @@ def covering(path: str, table: Roots, os: OsFamily, width: Width) -> str | None:
     one that names something at any depth. The cost follows neither the number of entries nor, for places, how much
     deeper than they the path is; for the others it is a look-up for each component."""
     plain = key(path, os, width)
-    for place in ancestors(plain, os, table.longest):
-        if place in table.entries:
-            return table.entries[place]
+    entries = table.entries
+    if entries:  # `ancestors`, written out: this is asked several times for each path
+        separator, root_length = "/" if os == "posix" else "\\", len(_split_root(plain, os)[0])
+        end = len(plain)
+        if end > table.longest:
+            end = max(plain.rfind(separator, 0, table.longest + 1), root_length)
+        while (place := plain[:end]) not in entries and end > root_length:
+            end = max(plain.rfind(separator, 0, end), root_length)
+        if place in entries:
+            return entries[place]
     return None if table.nested is None else _covering_nested(plain, table.nested, os)
 
 

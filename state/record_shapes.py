@@ -202,6 +202,7 @@ _SANDBOX = Record(
         "blockedDomains": _PLACES,
         "agents": _PLACES,
         "unheld": _PLACES,
+        "withheld": _PLACES,
     },
 )
 _RESUME: dict[str, Shape] = {

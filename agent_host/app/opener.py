@@ -254,7 +254,12 @@ class SessionOpener:
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
         return Secrets.of(
-            self._tokens, url, headers, redaction_of(resolved, bundle), proxies, _of_servers(settings, bundle)
+            self._tokens,
+            url,
+            headers,
+            redaction_of(resolved, bundle),
+            proxies,
+            _of_servers(settings, bundle, resolved.state_dir),
         )
 
     def _tool_service(self, backends: Backends, bundle: PolicyBundle) -> ToolService | RecordedToolService | None:
@@ -331,13 +336,13 @@ class SessionOpener:
         return session
 
 
-def _of_servers(settings: Settings, bundle: PolicyBundle) -> Sequence[str]:
+def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
     """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
     if not (settings.tables("mcp.servers") or bundle.mcp_servers):
         return ()
     from agent_host.app.mcp_servers import secret_values
 
-    return secret_values(settings, bundle)
+    return secret_values(settings, bundle, state_dir)
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.api.ahead import get_ready
 from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under, weaker_sandbox
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
@@ -140,6 +141,7 @@ def _prompt(given: str) -> str:
 
 
 def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, resumes: bool = False) -> int:
+    get_ready(resolved.settings, resolved.state_dir)
     asks = can_ask(no_input=line.no_input)
     display = Display(resolved.settings.text("host.output"), verbose=resolved.settings.flag("host.verbose"), asks=asks)
     stopped_by: list[int] = []

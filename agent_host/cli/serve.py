@@ -7,6 +7,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.api.ahead import look_ahead
 from agent_host.api.hosting import session_host
 from agent_host.api.options import LayeredOptions, anchored
 from agent_host.cli import exit_codes
@@ -33,7 +34,9 @@ def serve(namespace: argparse.Namespace) -> int:
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
-    begin_s = source.own_settings().number("serve.begin_timeout_s")
+    settings = source.own_settings()
+    look_ahead(settings, source.state_dir)
+    begin_s = settings.number("serve.begin_timeout_s")
     return asyncio.run(_serve(source, namespace.socket, namespace.reconnect_s, begin_s))
 
 

@@ -100,6 +100,12 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
 LIVE_ONLY = frozenset({EventType.TEXT_CHUNK, EventType.THINKING_CHUNK, EventType.TOOL_OUTPUT_CHUNK})
 
 
+COUNTING = frozenset({
+    EventType.STEP_STARTED, EventType.STEP_COMPLETED, EventType.LLM_REQUEST_STARTED, EventType.LLM_REQUEST_COMPLETED,
+})  # fmt: skip
+"""Payloads of numbers and few texts, under names that are the host's own: in these a number is no secret."""
+
+
 def source_of(event_type: EventType) -> tuple[str, str]:
     """(component, severity) of `event_type`."""
     return _SOURCES.get(event_type, _DEFAULT_SOURCE)

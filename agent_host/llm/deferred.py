@@ -48,7 +48,7 @@ class DeferredClient:
     def warm_up(self) -> None:
         """See Model: what the first request imports takes a while. The process waits for it when it ends: C code that
         is cut off in the middle of an import crashes."""
-        threading.Thread(target=_import_client, name="warm-up").start()
+        threading.Thread(target=import_client, name="warm-up").start()
 
     async def stream(
         self,
@@ -97,5 +97,6 @@ class KnownModels:
         return self._models
 
 
-def _import_client() -> None:
+def import_client() -> None:
+    """Import what makes requests."""
     import agent_host.llm.client  # noqa: F401  for its effect

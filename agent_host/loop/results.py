@@ -143,6 +143,7 @@ def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
             "exitCode": result.exit_code,
             "commandId": result.command_id,
             "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
+            "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
         }
     return {
         "code": end.code,

@@ -22,12 +22,18 @@ _STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
 """What starts programs."""
 
 
+def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, ...]:
+    """For a machine whose disk cannot be looked at."""
+    return ()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Scoping:
     """How commands are held. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
     keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
-    `unheld` is what the level cannot hold of any scope. `always`: decisions have the scope also where nothing holds
+    `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
+    `always`: decisions have the scope also where nothing holds
     it. `is_here`: the facts are of this machine."""
 
     level: SandboxLevel
@@ -38,9 +44,12 @@ class Scoping:
     blocked_domains: tuple[str, ...] = ()
     scripts: str | None = None
     unheld: tuple[str, ...] = ()
+    withheld: Callable[[CommandScope, SandboxLevel], tuple[str, ...]] = nothing_withheld
     always: bool = False
     is_here: bool = True
     _facts: ScopeFacts | None = field(default=None, init=False)
+    _told: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
+    _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
 
     @property
     def holds(self) -> bool:
@@ -57,15 +66,21 @@ class Scoping:
         self, bundle: PolicyBundle, environment: Environment, grant: Widening = NO_WIDENING, *, network: bool = True
     ) -> CommandScope:
         """The scope of a command that is granted this. Without `network` it reaches nobody."""
-        found = command_scope(
-            bundle,
-            self.facts(),
-            environment.os_family,
-            opened=self.opened,
-            blocked_domains=self.blocked_domains,
-            grant=grant,
-        )
-        found = found._replace(unheld=(*found.unheld, *self.unheld))
+        facts, plain = self.facts(), self._plain
+        if grant == NO_WIDENING and plain is not None and plain[0] is bundle and plain[1] == facts:
+            found = plain[2]  # as for nearly every command
+        else:
+            found = command_scope(
+                bundle,
+                facts,
+                environment.os_family,
+                opened=self.opened,
+                blocked_domains=self.blocked_domains,
+                grant=grant,
+            )
+            found = found._replace(unheld=(*found.unheld, *self.unheld))
+            if grant == NO_WIDENING:
+                self._plain = (bundle, facts, found)
         return found if network else found._replace(domains=())
 
     def server_scope(
@@ -115,7 +130,10 @@ class Scoping:
         it is not a stronger one."""
         if not self.holds:
             return {"level": self.level}
-        return self.scope(bundle, environment).to_wire(self.level)
+        scope = self.scope(bundle, environment)
+        if self._told is None or self._told[0] is not scope:
+            self._told = scope, scope.to_wire(self.level, self.withheld(scope, self.level))
+        return self._told[1]
 
 
 def this_machine(

@@ -121,7 +121,7 @@ class TaskRunner:
     def warm_up(self) -> None:
         """Get ready for the first task: its modules are imported beside the event loop. The process waits for that when
         it ends (see `DeferredClient.warm_up`)."""
-        threading.Thread(target=_import_loop, name="warm-up-loop").start()
+        threading.Thread(target=import_loop, name="warm-up-loop").start()
         self._ctx.conversation.warm_up()
 
     def enqueue(self, task: NewTask) -> None:
@@ -333,7 +333,8 @@ class TaskRunner:
         return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
 
 
-def _import_loop() -> None:
+def import_loop() -> None:
+    """Import what runs a task."""
     import agent_host.loop.task  # noqa: F401  for its effect
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, is_under, nested_parts, normalize
+from policy.paths import is_absolute, nested_parts, normalize
+from policy.places import Places
 from policy.rules.repository_paths import is_git, names_repository
+from policy.rules.scope_verdict import may_write
 from policy.rules.session_paths import is_shared_temporary
 from policy.scope import CommandScope, Widening
 
@@ -51,16 +53,17 @@ def command_scope(
         reads = [facts.workspace, *(reads or ())]
     writes += _of_working_tree(facts.repository, writes, blocks, os)
     writable = [one for one in writes if not blocks.refuse_writing(one)]
-    kept = [one for one in writes if one not in writable] if reads is not None else []
+    kept = [one for one in writes if blocks.refuse_writing(one)] if reads is not None else []
     if reads is not None:
         reads = [one for one in (*reads, *kept) if not blocks.hide(one)]
     own = () if facts.tmp is None else (facts.tmp,)
     writable = [*writable, *facts.devices, *own]
+    written, touched = Places(writable, os), Places((*(reads or ()), *writable), os)
     return CommandScope(
         None if reads is None else _outermost(reads, os),
         _outermost(writable, os, (*blocks.hidden, *blocks.guarded)),
-        tuple(one for one in blocks.hidden if reads is None or _is_inside(one, (*reads, *writable), os)),
-        tuple(one for one in blocks.guarded if _is_inside(one, writable, os) and not blocks.hide(one)),
+        tuple(one for one in blocks.hidden if reads is None or touched.contain(one)),
+        tuple(one for one in blocks.guarded if written.contain(one) and not blocks.hide(one)),
         _domains(bundle, (*opened.domains, *grant.domains)),
         tuple(dict.fromkeys((*_listed(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
         () if bundle.sandbox is None else bundle.sandbox.agents,
@@ -86,7 +89,7 @@ def server_scope(
     return widest._replace(
         reads=None if widest.reads is None else _outermost((*widest.reads, *lost), os),
         writes=_outermost((*places, *own), os),
-        guarded=tuple(one for one in widest.guarded if _is_inside(one, places, os)),
+        guarded=tuple(filter(Places(places, os).contain, widest.guarded)),
         domains=domains,
     )
 
@@ -103,24 +106,7 @@ def with_own_places(
 
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """Whether a place lies in one that is hidden."""
-    return _is_inside(path, scope.hidden, os)
-
-
-def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process read the file at a real path."""
-    refused = _innermost(path, scope.hidden, os)
-    given = _innermost(path, (*(scope.reads or ()), *scope.writes), os)
-    return given > refused or (scope.reads is None and refused < 0)
-
-
-def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process write, make, move and remove the file at a real path."""
-    return _innermost(path, scope.writes, os) > _innermost(path, (*scope.hidden, *scope.guarded), os)
-
-
-def _innermost(path: str, places: Iterable[str], os: OsFamily) -> int:
-    """The length of the longest of `places` that the path lies in, -1 where it lies in none."""
-    return max((len(one) for one in places if is_under(path, one, os)), default=-1)
+    return Places(scope.hidden, os).contain(path)
 
 
 # What may be read and written
@@ -165,17 +151,9 @@ def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | N
 
 def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
     """Each place once, in order, and none that lies in another, unless something `blocked` lies between the two."""
-    several = list(dict.fromkeys(places))
-
-    def says_nothing(one: str, other: str) -> bool:
-        between = any(is_under(one, place, os) and is_under(place, other, os) for place in blocked)
-        return one != other and is_under(one, other, os) and not between
-
-    return tuple(one for one in several if not any(says_nothing(one, other) for other in several))
-
-
-def _is_inside(place: str, roots: Sequence[str], os: OsFamily) -> bool:
-    return any(is_under(place, one, os) for one in roots)
+    several = tuple(dict.fromkeys(places))
+    given, refused = Places(several, os), Places(blocked, os)
+    return tuple(one for one in several if given.around(one) <= refused.inmost(one))
 
 
 # What is blocked
@@ -183,13 +161,14 @@ def _is_inside(place: str, roots: Sequence[str], os: OsFamily) -> bool:
 
 class _Blocks(NamedTuple):
     """What no command reads (`hidden`) and what none changes (`guarded`), with what of the lists cannot be held.
-    `ends_commits`: the `.git` of the workspace is blocked whole."""
+    `ends_commits`: the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
 
     hidden: tuple[str, ...]
     guarded: tuple[str, ...]
     unheld: tuple[str, ...]
     ends_commits: bool
-    os: OsFamily
+    unread: Places
+    unchanged: Places
 
     @classmethod
     def of(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
@@ -198,21 +177,22 @@ class _Blocks(NamedTuple):
         changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), patterns, os)
         hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
         split = _with_repository_split(bundle, changing, facts, os)
-        ends_commits = _is_inside(_git_of(facts, os), split, os)
+        ends_commits = Places(split, os).contain(_git_of(facts, os))
         guarded = [*split, *facts.steering, *_steering_of(facts.repository, bundle, os)]
         unheld = tuple(
             f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
             for root, names in patterns.items()
         )
-        return cls(_outermost(hidden, os), _outermost(guarded, os), unheld, ends_commits, os)
+        unread, unchanged = Places(hidden, os), Places(guarded, os)
+        return cls(_outermost(hidden, os), _outermost(guarded, os), unheld, ends_commits, unread, unchanged)
 
     def hide(self, place: str) -> bool:
         """Whether nothing of the place may be read."""
-        return _is_inside(place, self.hidden, self.os)
+        return self.unread.contain(place)
 
     def refuse_writing(self, place: str) -> bool:
         """Whether nothing of the place may be written."""
-        return self.hide(place) or _is_inside(place, self.guarded, self.os)
+        return self.hide(place) or self.unchanged.contain(place)
 
 
 def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
@@ -277,7 +257,7 @@ def _of_working_tree(
 ) -> list[str]:
     """Where a commit of a linked working tree writes: its repository lies elsewhere. Only where the `.git` of the
     workspace would be written to."""
-    if repository is None or not _is_inside(repository.top, writes, os):
+    if repository is None or not Places(writes, os).contain(repository.top):
         return []
     if repository.top == repository.own or blocks.ends_commits:
         return []

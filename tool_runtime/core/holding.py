@@ -9,29 +9,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import re
 import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from agent_host.contracts import Denial
-from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, through_proxy
+from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, own_files, through_proxy, without_network
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.core.guarded import Guarded, Look
     from tool_runtime.core.launching import Launcher
+    from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -39,14 +38,6 @@ if TYPE_CHECKING:
 
     Opened = Callable[..., subprocess.Popen[bytes]]
 
-_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
-_NO_NAME: Final = re.compile(
-    r"resolv|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
-)
-_HOST: Final = re.compile(
-    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
-    re.IGNORECASE,
-)
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
 
@@ -73,6 +64,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
+            **(without_network() if scope.domains == () else {}),
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
@@ -109,16 +101,29 @@ class HeldCommand:
                 self.report(denial)
         self._sandbox.ended(self)
 
-    def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
-        """What it was refused, now that it is over and has `printed` that."""
+    def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What it was refused, now that it is over and has `printed` that. `was_ended`: it might have gone on trying,
+        and has not come to say why."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in
+        from tool_runtime.core.socket_denials import missed
 
         text = printed.decode("utf-8", "replace")
-        seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
-        found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+        seen = missed(self.denials, text, self._is_allowed, was_ended=was_ended)
+        told = {denial.what for denial in seen}
+        found = [
+            denial
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed)
+            if denial.what not in told  # a socket's place, which nobody meant to write
+        ]
         return tuple(dict.fromkeys([*seen, *found]))
+
+    def _is_allowed(self, host: str) -> bool:
+        return self.proxy is not None and self.proxy.allows(host)
+
+    def _closed(self) -> Sequence[str]:
+        return self._sandbox.rules(self.scope).closed
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
@@ -198,18 +203,20 @@ class Sandbox:
         """Of every command that is held."""
         directory = self._settings.caches
         if directory is None:
-            return {}
+            return own_files(os.environ)
         with suppress(OSError):  # cargo works without them
             cargo_settings(directory, os.environ)
-        return caches_in(directory, os.environ)
+        return {**own_files(os.environ), **caches_in(directory, os.environ)}
+
+    def rules(self, scope: CommandScope) -> Rules:
+        """What Landlock grants to a command under `scope`, as the disk is now."""
+        if self.found.level == "namespace":
+            return landlock_rules.rules_in_view(scope)
+        return landlock_rules.rules_for(scope)
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""
-
-        if self.found.level == "namespace":
-            rules = landlock_rules.rules_in_view(scope)
-        else:
-            rules = landlock_rules.rules_for(scope)
+        rules = self.rules(scope)
         is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
@@ -239,7 +246,6 @@ class Sandbox:
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
-
         if self._supervisor is None:
             self._supervisor = Supervisor()
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
@@ -251,7 +257,8 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
-            address_allowed=self._runtime.address_allowed or address_is_public,
+            address_allowed=self._runtime.address_allowed or _is_public,
+            opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
         self._supervisor.watch(listener, HeldSockets(held), command.gone)
@@ -261,6 +268,7 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
+        from policy.addresses import address_is_public
         from tool_runtime.core.domain_gate import DomainScope, Network
         from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
 
@@ -300,19 +308,14 @@ class Sandbox:
             await asyncio.wait(self._ending)
 
 
-def _shows(denial: Denial, text: str) -> bool:
-    """Whether a refused socket was missed: many programs try one and go on without."""
-    if denial.action == "look up names by":
-        return _NO_NAME.search(text) is not None
-    return denial.action != "use" or _NO_SOCKET.search(text) is not None
+def _nowhere(_address: str, _port: int) -> bool:
+    return False
 
 
-def named(denial: Denial, text: str) -> Denial:
-    """A refused look-up with the host that was looked for, where the output has it."""
-    if denial.action != "look up names by":
-        return denial
-    host = _HOST.search(text)
-    return denial if host is None else Denial("host", host[1], denial.rule, "connect")
+def _is_public(address: str) -> bool:
+    from policy.addresses import address_is_public  # most commands connect to nobody
+
+    return address_is_public(address)
 
 
 def _is_open(scope: CommandScope) -> bool:

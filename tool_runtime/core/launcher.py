@@ -8,14 +8,15 @@ and then the kernel ends all that is left in there.
 
 from __future__ import annotations
 
-import json
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds names alone, and takes long to import
+import _socket as socket
+import errno
+import gc
+import marshal
 import os
 import select
-import signal
-import socket
 import struct
 import sys
-from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from tool_runtime.platform import linux_calls, linux_sandbox, mounts  # noqa: E402  found by the line above
-from tool_runtime.platform.landlock import PathRule  # noqa: E402
+from tool_runtime.platform.landlock_rights import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
-NEW_MOUNTS, NEW_USERS, NEW_PROCESSES = 0x20000, 0x10000000, 0x20000000
+NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
+INTEGER = struct.Struct("i")
 DESCRIPTORS = 4  # the reply, and the three standard streams
 
 
@@ -39,11 +41,14 @@ def serve(asked: socket.socket, host: int) -> None:
     known = linux_calls.numbers()
     if known is None:
         return
+    gc.disable()  # each process would go through all of these objects, and have a copy of them made
+    gc.freeze()
     while True:
         message = receive(asked)
         if message is None:
             return
         request, descriptors = message
+        linux_sandbox.filter_of(restriction_of(request))  # before the copy, so that the next ones find it
         if clone(known, CLONE_PARENT) == 0:
             status = FAILED
             try:
@@ -56,7 +61,7 @@ def serve(asked: socket.socket, host: int) -> None:
 
 def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """A request and its descriptors."""
-    head, descriptors, _, _ = socket.recv_fds(asked, 4, DESCRIPTORS)
+    head, descriptors = with_descriptors(asked, 4, DESCRIPTORS)
     if len(head) < 4:
         return None
     size = struct.unpack("=I", head)[0]
@@ -66,7 +71,18 @@ def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         if not piece:
             return None
         data += piece
-    return json.loads(data), descriptors
+    return marshal.loads(data), descriptors  # noqa: S302  of the host, by a socket that no other process has
+
+
+def with_descriptors(source: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """So many bytes at most, and the descriptors that came with them."""
+    given: list[int] = []
+    data, ancillary, _, _ = source.recvmsg(size, socket.CMSG_LEN(most * INTEGER.size))
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            whole = content[: len(content) - len(content) % INTEGER.size]
+            given += (number for (number,) in INTEGER.iter_unpack(whole))
+    return data, given
 
 
 def clone(known: linux_calls.Numbers, flags: int) -> int:
@@ -96,7 +112,7 @@ def helper(known: linux_calls.Numbers, request: dict[str, Any], descriptors: lis
 def own_namespaces(known: linux_calls.Numbers, request: dict[str, Any]) -> None:
     """Raises OSError."""
     user, group = os.getuid(), os.getgid()
-    flags = NEW_MOUNTS | (NEW_PROCESSES if request["processes"] else 0)
+    flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if request["processes"] else 0)
     if request["users"]:
         linux_calls.call(known.unshare, flags | NEW_USERS)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -113,11 +129,13 @@ def first_process(read: int, host: int) -> None:
     os.close(read)
     poll = select.poll()
     poll.register(host, select.POLLIN | select.POLLHUP)
-    with suppress(OSError):
+    try:
         if program:
             poll.register(os.pidfd_open(int(program)), select.POLLIN)
             if any(descriptor == host for descriptor, _ in poll.poll()):
                 os._exit(0)
+    except OSError:  # it has ended, and what it left is waited for
+        pass
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0 and poll_host(host, 250):
@@ -162,12 +180,9 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     """Becomes the program. Raises OSError."""
     os.setsid()
     os.chdir(request["cwd"])
-    held = request["restriction"]
-    rules = [PathRule(path, rights) for path, rights in held["rules"]]
-    restriction = linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"])
-    listener = linux_sandbox.restrict_this_thread(restriction)
+    listener = linux_sandbox.restrict_this_thread(restriction_of(request))
     if listener is not None:
-        socket.send_fds(reply, [b"{}"], [listener])
+        hand_over(reply, listener, by_message=request["restriction"]["network"] != "open")
         os.close(listener)
     for target, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, target)
@@ -179,10 +194,31 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     os.execvpe(request["argv"][0], request["argv"], request["env"])  # noqa: S606  as Popen does; policy decides which
 
 
+def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
+    """Give the host the descriptor that asks. Where messages are asked about themselves, the host takes a copy of it,
+    before this process becomes the program. Raises OSError."""
+    if by_message:
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
+        reply.sendmsg([marshal.dumps({})], [rights])
+        return
+    tell(reply, {"listener": listener})
+    if not reply.recv(1):
+        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def restriction_of(request: dict[str, Any]) -> linux_sandbox.Restriction:
+    """What the program is held to."""
+    held = request["restriction"]
+    rules = [PathRule(path, rights) for path, rights in held["rules"]]
+    return linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"])
+
+
 def tell(reply: socket.socket, what: dict[str, Any]) -> None:
     """One message to the host, which may be gone."""
-    with suppress(OSError):
-        reply.send(json.dumps(what).encode())
+    try:  # noqa: SIM105  `contextlib` takes longer to import than all of this
+        reply.send(marshal.dumps(what))
+    except OSError:
+        pass
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import socket
 import struct
@@ -11,6 +11,8 @@ import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tool_runtime.platform import seccomp_notify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,13 +76,13 @@ class Launcher:
             "processes": kinds.processes,
             "view": {"writes": view.writes, "guarded": view.guarded, "hidden": view.hidden},
             "restriction": {
-                "rules": restriction.rules,
+                "rules": list(map(tuple, restriction.rules)),
                 "abi": restriction.abi,
                 "network": restriction.network,
                 "with_listener": restriction.with_listener,
             },
         }
-        data = json.dumps(request).encode()
+        data = marshal.dumps(request)
         with ours:
             with theirs, self._lock:
                 socket.send_fds(self._asked, [struct.pack("=I", len(data))], [theirs.fileno(), *streams])
@@ -110,7 +112,10 @@ def _started(reply: socket.socket, program: str) -> Started:
         elif not data:
             break
         else:
-            told |= json.loads(data)
+            told |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
+            if {"listener", "program"} <= told.keys() and listener is None:
+                listener = seccomp_notify.copy_descriptor(told["program"], told["listener"])
+                reply.send(b"1")
     if "helper" in told:
         _reap(told["helper"])
     if "program" not in told or "errno" in told:

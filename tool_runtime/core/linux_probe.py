@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
 from tool_runtime.core.sandbox import Found, Namespaces
-from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
@@ -45,20 +46,26 @@ def landlock_level() -> Found:
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
         return Found("landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
-    unheld = linux_sandbox.not_held(abi)
     problem = try_thread(abi, with_listener=True)
+    unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
     if problem is None:
         return Found("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
     without = try_thread(abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
-        return Found("landlock", works=True, problem=f"no supervisor: {problem}", abi=abi, unheld=unheld)
+        return Found(
+            "landlock",
+            works=True,
+            problem=f"no supervisor, so that no connection is made: {problem}",
+            abi=abi,
+            unheld=unheld,
+        )
     return Found("landlock", works=False, problem=without, abi=abi)
 
 
 def try_thread(abi: int, *, with_listener: bool) -> str | None:
     """Why a thread cannot hold a program so; None where it can."""
-    rules = [landlock.PathRule("/", landlock.READ)]
+    rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
@@ -98,9 +105,20 @@ def _ended(process: subprocess.Popen[bytes], listener: int | None) -> str | None
     return None if process.returncode == 0 else f"a held program ended with {process.returncode}"
 
 
-def namespace_level() -> Found:
-    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them."""
-    under = landlock_level()
+def namespace_level(below: Callable[[], Found]) -> Found:
+    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them: `below`
+    finds that one."""
+    try:
+        launcher = Launcher()  # it takes longest to be ready
+    except OSError as error:
+        return Found("namespace", works=False, problem=_said(error))
+    try:
+        return _namespaces(launcher, below())
+    finally:
+        threading.Thread(target=launcher.close, name="sandbox-launcher-end").start()
+
+
+def _namespaces(launcher: Launcher, under: Found) -> Found:
     if not under.works:
         return Found("namespace", works=False, problem=under.problem)
     problems = []
@@ -108,17 +126,17 @@ def namespace_level() -> Found:
         for processes in (True, False):
             kinds = Namespaces(users, processes)
             try:
-                problem = _try_namespaces(kinds, under)
+                problem = _try_namespaces(launcher, kinds, under)
             except OSError as error:
                 problem = _said(error)
             if problem is None:
-                unheld = () if processes else ("names and arguments of other processes",)
+                unheld = linux_sandbox.not_held_by_namespaces(processes=processes, is_supervised=under.is_supervised)
                 return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
             problems.append(problem)
     return Found("namespace", works=False, problem=problems[-1])
 
 
-def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
+def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str | None:
     """Why a program cannot be given `kinds`; None where it can. Raises OSError."""
     with _scratch() as directory:
         kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
@@ -126,23 +144,20 @@ def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
             with open(path, "w", encoding="utf-8") as file:
                 file.write("x")
         network: Network = "supervised" if under.is_supervised else "closed"
-        rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
+        whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
+        rules = [landlock_rights.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
-        launcher = Launcher()
+        null = os.open(os.devnull, os.O_RDWR)
         try:
-            null = os.open(os.devnull, os.O_RDWR)
-            try:
-                argv = ["/bin/sh", "-c", _TRY_VIEW, "sh", kept, hidden]
-                began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
-            finally:
-                os.close(null)
-            if began.listener is not None:
-                os.close(began.listener)
-            code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
-            return None if code == 0 else f"a program with a view of its own ended with {code}"
+            argv = ["/bin/sh", "-c", _TRY_VIEW, "sh", kept, hidden]
+            began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
         finally:
-            launcher.close()
+            os.close(null)
+        if began.listener is not None:
+            os.close(began.listener)
+        code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
+        return None if code == 0 else f"a program with a view of its own ended with {code}"
 
 
 def _said(error: OSError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from tool_runtime.faults import FaultKind, ToolFault
@@ -43,16 +44,26 @@ class Found(NamedTuple):
 NOTHING: Final = Found("none", works=True, unheld=("anything",))
 
 
-@functools.cache
+_looking: Final = threading.Lock()
+
+
 def look(level: Level) -> Found:
-    """Whether `level` works here, tried once in a process."""
+    """Whether `level` works here, tried once in a process; from any thread."""
+    with _looking:
+        return _look(level)
+
+
+@functools.cache
+def _look(level: Level) -> Found:
     if level == "none":
         return NOTHING
     if sys.platform != "linux":
         return Found(level, works=False, problem=f"there is no such level on {sys.platform}")
     from tool_runtime.core import linux_probe
 
-    return linux_probe.landlock_level() if level == "landlock" else linux_probe.namespace_level()
+    if level == "landlock":
+        return linux_probe.landlock_level()
+    return linux_probe.namespace_level(lambda: _look("landlock"))
 
 
 def strongest() -> Found:

@@ -1,13 +1,21 @@
-"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes."""
+"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes.
+
+The first command of a session waits until a process of its own has imported this and its neighbours, which therefore do
+without `typing` and whatever else takes long to import."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import struct
-from typing import Final, NamedTuple
+
+from config.lean_typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
 
 # The numbers above 423 are the same on every architecture.
 PIDFD_OPEN: Final = 434
@@ -60,17 +68,27 @@ def unknown_machine() -> OSError:
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 
-@functools.cache
-def _syscall() -> ctypes._NamedFuncPointer:
-    function = ctypes.CDLL(None, use_errno=True).syscall
+_BY_KINDS: dict[tuple[type, ...], Callable[..., int]] = {}
+
+
+def _function(kinds: tuple[type, ...]) -> Callable[..., int]:
+    """The C library's `syscall` for arguments of these kinds, which it then takes without a look at each."""
+    function = ctypes.CDLL(None, use_errno=True)["syscall"]
     function.restype = ctypes.c_long
+    function.argtypes = [
+        ctypes.c_long,
+        *(ctypes.c_long if issubclass(kind, int) else ctypes.c_char_p for kind in kinds),
+    ]
     return function
 
 
 def call(number: int, *arguments: int | bytes | None) -> int:
     """The result of one system call. Raises OSError for what the kernel refuses."""
-    given = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
-    result = int(_syscall()(ctypes.c_long(number), *given))
+    kinds = tuple(map(type, arguments))
+    function = _BY_KINDS.get(kinds)
+    if function is None:
+        function = _BY_KINDS[kinds] = _function(kinds)
+    result = function(number, *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
 _OPEN_TREE: Final = 428
 _MOVE_MOUNT: Final = 429
