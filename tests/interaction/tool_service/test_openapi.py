@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 25
 FIELDS = ("sessionId", "taskId", "stepId", "workspaceId", "toolName", "arguments")
-WRONG = (None, 5, [], "", "../x", "another")
+WRONG: tuple[Any, ...] = (None, 5, [], "", "../x", "another")
 
 
 def test_its_schemas_are_schemas() -> None:
