@@ -93,6 +93,8 @@ def test_the_grant_names_tenant_session_and_the_one_tool(host: Host) -> None:
 
 
 def test_no_secret_of_the_service_is_anywhere(host: Host) -> None:
+    host.cold = True
+
     async def leaks(_: dict[str, Any]) -> dict[str, Any]:
         return {"status": "failed", "error": {"code": "TOOL_EXECUTION_FAILED", "message": f"token {TOKEN} key {KEY}"}}
 
