@@ -65,8 +65,10 @@ async def test_a_call_that_runs_ends_before_the_service_does(tmp_path: Path, sho
         assert service.errors() == ""
 
 
-async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not_run(tmp_path: Path, shop: str) -> None:
-    file = sleeping(shop)
+async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not_run(
+    tmp_path: Path, shop: str, database: str
+) -> None:
+    file = sleeping(shop, database)
     file["tenants"]["acme"]["limits"] = {"maxConcurrent": 4}
     with process(tmp_path, file, "--drain-s", "1") as service:
         async with caller(service.url) as client:
