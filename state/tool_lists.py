@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER: Final = "tool-lists"
+TOKENS: Final = "mcp-tokens"
+"""The folder, beside that of the lists, of OAuth's tokens for MCP servers (`tool_runtime/mcp/oauth.py`)."""
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEPT: Final = 8
 _ABOUT: Final = "source.json"

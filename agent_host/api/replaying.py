@@ -7,7 +7,9 @@ the arguments that reach it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +28,8 @@ from agent_host.thread.messages import GO_ON, decode
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
+from state.tool_lists import FOLDER as TOOL_LISTS
+from state.tool_lists import TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +99,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     given |= flags
     ended = None
     with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
+        _take_along(state_dir, scratch)
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
             async with open_session(options, approve=approvals.answer, on_event=_noting(now)) as session:
@@ -103,6 +108,17 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
                     if result.status != "TASK_COMPLETED":
                         ended = f"{result.reason}: {result.message}"
     return Replayed(len(before), _first_difference(before, now), ended)
+
+
+def _take_along(state_dir: str, scratch: str) -> None:
+    """What is known of tools from elsewhere: with it policy says of them what it says in a session of now, also where
+    their server does not answer. Tokens of OAuth are those of the user: a copy that was renewed would end them."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copytree(os.path.join(state_dir, TOOL_LISTS), os.path.join(scratch, TOOL_LISTS))
+    tokens = os.path.join(os.path.realpath(state_dir), TOKENS)
+    with contextlib.suppress(OSError):  # a Windows without links: the server wants a new authorization then
+        if os.path.isdir(tokens):
+            os.symlink(tokens, os.path.join(scratch, TOKENS), target_is_directory=True)
 
 
 class _Moved(NamedTuple):

@@ -25,7 +25,7 @@ from policy.check import check_tool
 from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
 from policy.urls import UrlProblem, canonical_domain
-from state.tool_lists import ToolLists
+from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import Terms, definition_of, spec_of
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
 
 SETTING: Final = "mcp.servers"
-TOKENS: Final = "mcp-tokens"
-"""The folder of OAuth's tokens in the state directory."""
 _MIN_SECRET: Final = 8
 _ASK_AFTER_S: Final = 1.0
 """The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
