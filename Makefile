@@ -23,7 +23,7 @@ run: $(VENV)/.ready-run
 	    --workspace "$$scratch" --policy ci --gateway mock:examples/fix-the-bug.toml && \
 	echo "workspace: $$scratch" >&2
 
-# One process a core; `make test WORKERS=0` runs them all in one.
+# One process more than there are cores (see tests/conftest.py); `make test WORKERS=0` runs them all in one.
 WORKERS ?= auto
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 

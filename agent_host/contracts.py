@@ -320,10 +320,13 @@ _RULES: Final[Mapping[str, str]] = {
     "writes": "it is not among the places that may be written",
     "hidden": "the place is hidden from commands",
     "guarded": "the place may be read only",
+    "beside": "nothing new can be made directly beside what is hidden or the kernel's",
     "domains": "the host is not among the allowed domains",
     "blocked_domains": "the domain is blocked",
+    "proxy": "allowed hosts are reached by the proxy that HTTP_PROXY names, and the program did not ask it",
     "addresses": "it is a local or reserved address",
     "network": "commands have no network here but their own servers",
+    "ports": "it is one of the system's own ports",
     "own": "only sockets of this session's own commands may be used",
     "agents": "agents may be used only where they are granted",
 }

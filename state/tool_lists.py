@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -102,12 +103,8 @@ class ToolLists:
         return os.path.join(self._folder, f"{sha256}.json")
 
     def _about(self) -> dict[str, Any]:
-        raw = _content(os.path.join(self._folder, _ABOUT))
-        try:
-            about = {} if raw is None else orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return {}
-        return about if _SHAPE.fits(about) and about["source"] == self._source else {}
+        about = _about_in(os.path.join(self._folder, _ABOUT))
+        return about if about.get("source") == self._source else {}
 
     def _say(self, about: Mapping[str, Any]) -> None:
         self._write(os.path.join(self._folder, _ABOUT), orjson.dumps({**about, "source": self._source}))
@@ -125,6 +122,45 @@ class ToolLists:
             paths = [entry.path for entry in os.scandir(self._folder) if entry.name not in named]
             for path in sorted(paths, key=os.path.getmtime)[:-_MAX_KEPT]:
                 os.unlink(path)
+
+
+def kept_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str, Any]]:
+    """The tools of every source of this name, wherever it was, by their names: as a task had them last, else as they
+    were listed last. Of several sources with one tool the one that was used last counts."""
+    folder = os.path.join(state_dir, FOLDER)
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        abouts = [os.path.join(entry.path, _ABOUT) for entry in os.scandir(folder)]
+        abouts = sorted((one for one in abouts if os.path.exists(one)), key=os.path.getmtime)
+    except OSError:
+        return found
+    for path in abouts:
+        about = _about_in(path)
+        if not str(about.get("source")).startswith(f"{source_name} "):
+            continue
+        lists = ToolLists(state_dir, about["source"])
+        for sha256 in (lists.newest(), lists.in_use()):
+            for shape in () if sha256 is None else lists.read(sha256) or ():
+                found[shape["name"]] = shape
+    return found
+
+
+def copy_lists(state_dir: str, to: str, kind: str) -> None:
+    """Have the state directory `to` know what `state_dir` knows of the sources whose names begin with `kind`. What
+    cannot be read is not copied. Raises OSError where nothing can be written."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(os.path.join(state_dir, FOLDER)):
+            if str(_about_in(os.path.join(entry.path, _ABOUT)).get("source")).startswith(kind):
+                shutil.copytree(entry.path, os.path.join(to, FOLDER, entry.name))
+
+
+def _about_in(path: str) -> dict[str, Any]:
+    """What is said of a source, empty where that cannot be read."""
+    try:
+        about = orjson.loads(_content(path) or b"null")
+    except orjson.JSONDecodeError:
+        return {}
+    return about if _SHAPE.fits(about) else {}
 
 
 def _content(path: str) -> bytes | None:

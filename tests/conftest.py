@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
+# What collecting makes stays until the end, so to look through it for cycles again and again is half of its time.
+gc.disable()
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -26,8 +30,31 @@ def _temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
 _FAULTS = Path(__file__).parent / "faults"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More than there are cores: a third of the time of most tests is waiting for a disk or for another process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files are not imported for nothing: a file with a slow test says `slow`, or is of the fault suite."""
+    wanted = config.option.markexpr
+    if collection_path.is_relative_to(_FAULTS):
+        return True if wanted == "not slow" else None
+    if wanted != "slow" or collection_path.suffix != ".py":
+        return None
+    return True if b"slow" not in collection_path.read_bytes() else None
+
+
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
     for item in items:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """From here on, cycles are collected again: those that the tests make."""
+    gc.freeze()
+    gc.enable()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_host import own_packages
+from agent_host.api.dry_runs import policy_to_try
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
@@ -35,6 +36,7 @@ from tool_runtime.platform import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.app.sandboxing import Level
     from config.settings import Settings
 
 _PROBE_TIMEOUT_S = 5.0
@@ -43,11 +45,13 @@ _PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard
 
 
 class Check(NamedTuple):
-    """One line of the report. `ok` None: worth knowing, nothing depends on it."""
+    """One line of the report. `ok` None: worth knowing, nothing depends on it. `scope` is what a command may do here,
+    in JSON (`CommandScope.to_wire`)."""
 
     name: str
     ok: bool | None
     found: str
+    scope: Mapping[str, Any] | None = None
 
 
 def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...]:
@@ -63,7 +67,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _shell(),
         _file_access(by_descriptor=BY_DESCRIPTOR),
         _leftovers(),
-        _sandbox(settings, state_dir),
+        _sandbox(flags, settings, state_dir),
     )
 
 
@@ -247,14 +251,27 @@ def _runs(pid: int) -> bool:
     return row is None or row.alive
 
 
-def _sandbox(settings: Settings, state_dir: str) -> Check:
-    """Which levels hold commands here, tried with a small one, and what the strongest of them cannot hold."""
+def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
+    """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
+    command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
     wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
-    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
+    words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
-    if used.unheld:
-        words.append(f"it does not hold {', '.join(used.unheld)}")
     ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
-    return Check("sandbox", ok, "; ".join(words))
+    scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
+    if used.unheld and scope is None:
+        words.append(f"it does not hold {', '.join(used.unheld)}")
+    return Check("sandbox", ok, "; ".join(words), scope)
+
+
+def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
+    """None where there is no policy to say it: a start tells what is wrong with it."""
+    try:
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir)
+    except (UsageError, PolicyError):
+        return None
+    scoping = tried.hosts.scoping(level.level, tried.here, is_here=True)
+    scoping.unheld = level.unheld
+    return scoping.row(tried.at(level.level), tried.here)

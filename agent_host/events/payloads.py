@@ -79,7 +79,8 @@ _SANDBOX = Field(
     "sandbox",
     "object",
     "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
-    "may read, write and reach, and in `unheld` each rule that the level cannot hold)}",
+    "may read, write and reach, in `unheld` each rule that the level cannot hold, and in `withheld` what it refuses "
+    "although the scope gives it)}",
     optional=True,
 )
 
@@ -260,6 +261,7 @@ PAYLOADS: dict[EventType, Shape] = {
                 telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
+            Field("denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True),
             Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
             Field("changesUnseen", "string", "of a command: why not all that it changed is known", optional=True),
             Field("output", "string", "what the model reads, up to 8 KiB of it"),

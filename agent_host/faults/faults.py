@@ -17,8 +17,9 @@ from agent_host.faults.crash_run import KILLED, CrashRun, Ended, NotReached
 from agent_host.faults.scenarios import Effects, RunOutcome, Scenario
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
+
+    from agent_host.faults.crash_run import Started
 
 __all__ = [
     "CrashArguments",
@@ -204,7 +205,7 @@ def _after(record: int) -> tuple[str, ...]:
     return ("--after-record", str(record))
 
 
-def _killed(crash_run: CrashRun, process: subprocess.Popen[str], what: str) -> None:
+def _killed(crash_run: CrashRun, process: Started, what: str) -> None:
     """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
     ended = crash_run.finish(process)
     if ended.code == KILLED:

@@ -151,7 +151,7 @@ def test_what_a_dead_host_and_its_watcher_left_running_is_ended_by_the_resume(tm
     with crash_run.serving():
         process = crash_run.run()
         eventually((crash_run.workspace / "begun.txt").exists, "the start of the command")
-        process.send_signal(signal.SIGSTOP)  # a host that runs would start another watcher
+        os.kill(process.pid, signal.SIGSTOP)  # a host that runs would start another watcher
         eventually(lambda: is_stopped(process.pid), "the host's stop")
         for pid in children(process.pid):
             if "watcher.py" in Path(f"/proc/{pid}/cmdline").read_text():

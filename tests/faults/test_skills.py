@@ -16,9 +16,10 @@ from agent_host.testing.script import Script
 from tests.support.process import Host, call, eventually, gateway, process_exists, say, use
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from agent_host.faults.crash_run import Started
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")]
 LINES = ("one", "two", "three")
@@ -105,7 +106,7 @@ class Appends(Scenario):
 class Approving(CrashRun):
     """A run whose resumes approve scripts, too: what is approved in advance is said to each process."""
 
-    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> Started:
         """See CrashRun."""
         return self._start(["resume", SESSION_ID, "--approve", "run_script"], crash, prefix)
 

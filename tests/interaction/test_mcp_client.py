@@ -34,6 +34,7 @@ def mcp(tool: str, **arguments: Any) -> dict[str, Any]:
 
 def configure(host: Host, *options: str, kind: str = "odd", log: bool = True, more: str = "", **fields: Any) -> Path:
     """A server in the user's configuration; returns what it logs."""
+    host.imports = ("tool_runtime.mcp.http", "tool_runtime.mcp.source", "tool_runtime.mcp.stdio")
     path = host.root / "mcp.log"
     program, *args = command(kind, path if log else None, *options)
     given = fields or {"transport": "stdio", "command": program, "args": args}

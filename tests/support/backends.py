@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -62,15 +61,7 @@ class Serving:
     """`agent-host serve` on standard streams, and its client."""
 
     def __init__(self, host: Host, env: Mapping[str, str], *options: str) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "agent_host.cli.main", "serve", *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=host.environment(env),
-            cwd=host.workspace,
-            start_new_session=True,
-        )
+        self._popen = host.launch("agent_host", ["serve", *options], piped=True, env=env)
         self._numbers = itertools.count(1)
         self._answers: dict[int, dict[str, Any]] = {}
         self._stderr = bytearray()

@@ -1,8 +1,9 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
-Reads {"level", "user", "kind", "abi", "rows": [[name, code]]} from standard input; prints a line of JSON for each row:
-its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is `hostile` for
-programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version.
+Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
+each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `ordinary`
+for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version; `path` is where ordinary work
+finds its programs.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from typing import Any, Final
 
 from policy.scope import CommandScope
-from tool_runtime.core import holding, linux_probe
+from tool_runtime.core import domain_proxy, holding, linux_probe
 from tool_runtime.core import sandbox as sandbox_levels
 from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
 from tool_runtime.core.sandbox import open_sandbox
-from tool_runtime.platform import landlock
+from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
@@ -37,13 +39,19 @@ _NUMBERS: Final = {
         "RENAMEAT2": 316, "NAME_TO_HANDLE": 303, "OPEN_BY_HANDLE": 304, "PTRACE": 101, "PROCESS_VM_READV": 310,
         "KEYCTL": 250, "ADD_KEY": 248, "BPF": 321, "USERFAULTFD": 323, "PERF": 298, "MOUNT": 165, "UNSHARE": 272,
         "CLONE": 56, "SETNS": 308, "PIVOT_ROOT": 155, "SYSLOG": 103, "FINIT_MODULE": 313, "CONNECT": 42,
+        "SENDMMSG": 307, "INOTIFY_ADD": 254, "MSGGET": 68, "MSGCTL": 71,
     },
     "aarch64": {
         "RENAMEAT2": 276, "NAME_TO_HANDLE": 264, "OPEN_BY_HANDLE": 265, "PTRACE": 117, "PROCESS_VM_READV": 270,
         "KEYCTL": 219, "ADD_KEY": 217, "BPF": 280, "USERFAULTFD": 282, "PERF": 241, "MOUNT": 40, "UNSHARE": 97,
         "CLONE": 220, "SETNS": 268, "PIVOT_ROOT": 41, "SYSLOG": 116, "FINIT_MODULE": 273, "CONNECT": 203,
+        "SENDMMSG": 269, "INOTIFY_ADD": 27, "MSGGET": 186, "MSGCTL": 187,
     },
 }  # fmt: skip
+_HOSTS: Final = {"allowed.test": "127.0.0.1", "public.test": "192.0.2.7"}
+"""Where names lead that a scope allows: to this machine, and to an address that is nobody's."""
+_MAX_PRINTED: Final = 1_000_000
+_CREATE_QUEUE: Final = 0o1600
 _BOTH: Final = {"PIDFD_GETFD": 438, "IO_URING_SETUP": 425, "FSOPEN": 430, "OPEN_TREE": 428}
 _PRELUDE: Final = """
 import ctypes, errno, fcntl, mmap, os, resource, shutil, signal, socket, stat, struct, subprocess, sys, time
@@ -55,9 +63,47 @@ def call(number, *arguments):
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused")
     return result
+def number(x86_64, aarch64):
+    return x86_64 if os.uname().machine == "x86_64" else aarch64
 def breach():
     print("BREACH", flush=True)
     os._exit(0)
+"""
+
+_DRIVER: Final = """
+import json
+def _try(code):
+    signal.alarm(15)
+    try: exec(code, globals())
+    # Others' files are as good as ours to root, and a refusal of any kind will do.
+    except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)
+    except SystemExit: pass
+    except BaseException as e: print(repr(e))
+def _dead():
+    try: return open(f"/proc/{VICTIM_PID}/stat").read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError: return False
+_was = False
+for _name, _code in _ROWS:
+    _read, _write = os.pipe()
+    _child = os.fork()
+    if _child == 0:
+        os.dup2(_write, 1); os.dup2(_write, 2); os.close(_read); os.close(_write)
+        _try(_code)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(_write)
+    os.waitpid(_child, 0)
+    os.set_blocking(_read, False)  # what it has left may hold the other end
+    try: _printed = os.read(_read, 4096).decode("utf-8", "replace")
+    except BlockingIOError: _printed = ""
+    os.close(_read)
+    if "BREACH" in _printed and not _was: time.sleep(0.02)  # a signal that got through is on its way
+    _is = _dead()
+    print(json.dumps([_name, "BREACH" in _printed or _is > _was, _printed[:400]]), flush=True)
+    _was = _is
+    for _entry in os.scandir(WS):
+        try: shutil.rmtree(_entry) if _entry.is_dir(follow_symlinks=False) else os.unlink(_entry)
+        except OSError: pass
 """
 
 
@@ -81,6 +127,8 @@ class Place:
         self.root = tempfile.mkdtemp(prefix="held-")
         self.outside, self.workspace, self.temporary = (os.path.join(self.root, name) for name in ("out", "ws", "tmp"))
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._datagrams.bind(("127.0.0.1", 0))
         self.reset()
         unix = os.path.join(self.root, "stranger")
         for path, kind in ((unix, socket.SOCK_STREAM), (f"{unix}-d", socket.SOCK_DGRAM)):
@@ -91,6 +139,10 @@ class Place:
         self._sockets[-1].bind("\0" + self._abstract)
         for one in (self._sockets[1], self._sockets[3]):
             one.listen()
+        self._terminal = os.openpty()
+        descriptor, self._shared = tempfile.mkstemp(dir="/dev/shm")
+        os.close(descriptor)
+        self._queue = linux_calls.call(_NUMBERS[os.uname().machine]["MSGGET"], os.getpid(), _CREATE_QUEUE)
         self.victim = _victim()
         self.before = self.digest()
 
@@ -105,6 +157,9 @@ class Place:
             with open(os.path.join(self.outside, name), "w", encoding="utf-8") as file:
                 file.write(name)
         shutil.copy("/bin/true", os.path.join(self.outside, "hidden/program"))
+        os.symlink("somewhere", os.path.join(self.outside, "hidden/link"))
+        with suppress(OSError):  # some file systems have none
+            os.setxattr(os.path.join(self.outside, "secret"), "user.held", b"x")
 
     def digest(self) -> str:
         """What there is outside: names, kinds, and bytes."""
@@ -121,8 +176,8 @@ class Place:
                 found.update(f"{path}\0{stat.S_IFMT(mode)}\0".encode() + hashlib.sha256(content).digest())
         return found.hexdigest()
 
-    def program(self, code: str) -> str:
-        """A row's program with what it has to know."""
+    def program(self, rows: list[tuple[str, str]]) -> str:
+        """A program that tries rows one after the other, each in a process of its own, with what they have to know."""
         known: dict[str, Any] = {
             **_NUMBERS[os.uname().machine],
             **_BOTH,
@@ -131,50 +186,57 @@ class Place:
             "HOST_PID": os.getpid(),
             "VICTIM_PID": self.victim.pid,
             "TCP": self._sockets[0].getsockname()[1],
+            "UDP": self._datagrams.getsockname()[1],
+            "QUEUE_KEY": os.getpid(),
+            "SHARED": self._shared,
             "UNIX": os.path.join(self.root, "stranger"),
             "DGRAM": os.path.join(self.root, "stranger-d"),
             "ABSTRACT": self._abstract,
+            "TERMINAL": os.ttyname(self._terminal[1]),
         }
-        body = "".join(f"    {line}\n" for line in code.splitlines())
         values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
-        # Others' files are as good as ours to root, and a refusal of any kind will do.
-        refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
-        return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
+        return f"{_PRELUDE}{values}_ROWS = {rows!r}\n{_DRIVER}"
 
-    @property
-    def scope(self) -> CommandScope:
-        """What the rows' programs may do."""
+    def scope(self, name: str = "") -> CommandScope:
+        """What the program of a row may do: its name says where that is more than usual."""
         hidden = (os.path.join(self.outside, "secret"), os.path.join(self.outside, "hidden"))
-        return CommandScope(writes=(self.workspace, self.temporary), hidden=hidden)
+        writes = ("/",) if "(writes everywhere)" in name else (self.workspace, self.temporary)
+        domains = None if "(any host)" in name else tuple(_HOSTS) if "(a host)" in name else ()
+        return CommandScope(writes=writes, hidden=hidden, domains=domains)
 
     def close(self) -> None:
         """Away with all of it."""
-        for one in self._sockets:
+        for one in (*self._sockets, self._datagrams):
             one.close()
+        linux_calls.call(_NUMBERS[os.uname().machine]["MSGCTL"], self._queue, 0, None)
+        os.unlink(self._shared)
+        for descriptor in self._terminal:
+            os.close(descriptor)
         self.victim.kill()
         self.victim.communicate()
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def _params(place: Place, argv: list[str], environment: dict[str, str]) -> CommandParams:
+def _params(place: Place, name: str, argv: list[str], environment: dict[str, str]) -> CommandParams:
     return CommandParams(
         argv,
         cwd=place.workspace,
         environment=environment,
         mark=f"held-{os.getpid()}",
-        timeout_s=20,
-        max_output_bytes=10_000,
-        artifact_max_bytes=10_000,
+        timeout_s=120,
+        max_output_bytes=_MAX_PRINTED,
+        artifact_max_bytes=_MAX_PRINTED,
         kill_grace_s=0.1,
-        scope=place.scope,
+        scope=place.scope(name),
     )
 
 
 class Runner:
     """Runs rows one after the other; without a `sandbox` nothing is held."""
 
-    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool) -> None:
+    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, path: str) -> None:
         self._place = place
+        self._path = path
         self._sandbox = sandbox
         self._pool = pool
 
@@ -182,33 +244,40 @@ class Runner:
         """Ordinary work in a repository, and whether it went on."""
         place = self._place
         make_repository(place.workspace)
-        kept = [variable for variable in ("PATH", "HOME", "RUSTUP_HOME") if variable in os.environ]
+        kept = [variable for variable in ("HOME", "RUSTUP_HOME") if variable in os.environ]
         environment = {variable: os.environ[variable] for variable in kept}
         if os.getuid():
-            environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside}
-        environment["TMPDIR"] = place.temporary
-        params = _params(place, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
+            environment = {"HOME": place.outside}
+        environment |= {"PATH": self._path, "TMPDIR": place.temporary}
+        params = _params(place, name, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
         outcome = await run_command(params, self._pool, None, self._sandbox)
         printed = _printed(outcome)
         place.reset()
-        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:], "changed": False}
+        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:]}
 
-    async def hostile(self, name: str, code: str) -> dict[str, Any]:
-        """An attempt, and what came of it."""
+    async def hostile(self, rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Attempts under one scope, and what came of each. A change outside that no attempt owns is one of them all."""
         place = self._place
-        params = _params(place, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
+        argv = [PYTHON, "-I", "-S", "-c", place.program(rows)]
+        params = _params(place, rows[0][0], argv, {"PATH": "/usr/bin:/bin"})
         printed = _printed(await run_command(params, self._pool, None, self._sandbox))
-        is_changed = place.digest() != place.before
-        is_dead = place.victim.poll() is not None
-        if is_dead:
-            place.victim = _victim()
-        through = "BREACH" in printed or is_changed or is_dead
+        found = [json.loads(line) for line in printed.splitlines() if line.startswith('["')]
+        came = [{"name": name, "through": through, "printed": said} for name, through, said in found]
+        if len(came) != len(rows):
+            raise AssertionError(f"only {len(came)} of {len(rows)} rows were tried: {printed[-1000:]}")
+        if place.digest() != place.before and not any(row["through"] for row in came):
+            came = [
+                {**row, "through": True, "printed": f"one of these changed what is outside: {row['printed']}"}
+                for row in came
+            ]
         place.reset()
-        return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed}
+        return came
 
 
 def _printed(outcome: CommandOutcome) -> str:
-    return (outcome.stdout.ends.render(10_000) + outcome.stderr.ends.render(10_000)).decode("utf-8", "replace")
+    return (outcome.stdout.ends.render(_MAX_PRINTED) + outcome.stderr.ends.render(_MAX_PRINTED)).decode(
+        "utf-8", "replace"
+    )
 
 
 def make_repository(path: str) -> None:
@@ -240,15 +309,22 @@ async def main() -> None:
     if "abi" in asked:
         mask(asked["abi"])
     sandbox_levels._look.cache_clear()  # this process became another user on its way
+    vars(domain_proxy)["resolve"] = lambda host, _port: [_HOSTS[host]] if host in _HOSTS else []
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
         if asked["level"] != "none":
             settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
             sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
-        runner = Runner(place, sandbox, pool)
-        row = runner.ordinary if asked["kind"] == "ordinary" else runner.hostile
-        for name, code in asked["rows"]:
-            print(json.dumps(await row(name, code)), flush=True)
+        runner = Runner(place, sandbox, pool, asked.get("path", ""))
+        if asked["kind"] == "ordinary":
+            for name, code in asked["rows"]:
+                print(json.dumps(await runner.ordinary(name, code)), flush=True)
+        else:
+            scopes: dict[CommandScope, list[tuple[str, str]]] = {}
+            for name, code in asked["rows"]:
+                scopes.setdefault(place.scope(name), []).append((name, code))
+            for rows in scopes.values():
+                print(*(json.dumps(row) for row in await runner.hostile(rows)), sep="\n", flush=True)
     finally:
         place.close()
         if sandbox is not None:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent_host.testing.gateway import MockGateway, Script
+from tests.support import warm_starts
 from tests.support.events import problems
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Outcome:
 class Process:
     """A process that runs. stdout and stderr are read as they come, so that no pipe ever fills up."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], stdin: bytes | None) -> None:
+    def __init__(self, popen: warm_starts.Started, stdin: bytes | None) -> None:
         self._popen = popen
         self._pipes = {"stdout": bytearray(), "stderr": bytearray()}
         self._readers = [
@@ -187,6 +188,10 @@ class Host:
 
     root: Path
     started: list[Process] = field(default_factory=list)
+    cold: bool = False
+    """No process is forked: the test looks at what only the interpreter's own start does."""
+    imports: tuple[str, ...] = ()
+    """What processes that are forked have imported beyond what any session needs."""
 
     def __post_init__(self) -> None:
         for folder in (self.home, self.workspace, self.temporary):
@@ -241,18 +246,31 @@ class Host:
         program: str = "agent_host",
     ) -> Process:
         """Start `agent-host arguments` in the workspace; or another module that takes them."""
-        popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", program, *(os.fspath(argument) for argument in arguments)],
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        words = [os.fspath(argument) for argument in arguments]
+        process = Process(self.launch(program, words, piped=stdin is not None, env=env), stdin)
+        self.started.append(process)
+        return process
+
+    def launch(
+        self, program: str, arguments: Sequence[str], *, piped: bool, env: Mapping[str, str] | None = None
+    ) -> warm_starts.Started:
+        """Start `python -m program arguments` in the workspace and in a session of its own; `piped`: it is written to.
+
+        It is forked where that shows the same (see `warm_starts`).
+        """
+        if not self.cold and warm_starts.can_start(env or {}):
+            return warm_starts.start(
+                program, arguments, piped=piped, env=self.environment(env), cwd=self.workspace, imports=self.imports
+            )
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", program, *arguments],
+            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment(env),
             cwd=self.workspace,
             start_new_session=True,
         )
-        process = Process(popen, stdin)
-        self.started.append(process)
-        return process
 
     def run(
         self, *arguments: str | os.PathLike[str], stdin: bytes | None = None, env: Mapping[str, str] | None = None

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -33,15 +32,8 @@ class Serve:
         piped: bool,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent_host", "serve", *(os.fspath(option) for option in options)],
-            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=host.environment(env),
-            cwd=host.workspace,
-            start_new_session=True,
-        )
+        arguments = ["serve", *(os.fspath(option) for option in options)]
+        self._popen = host.launch("agent_host", arguments, piped=piped, env=env)
         self._stderr = bytearray()
         self._reader = threading.Thread(target=self._read_stderr, daemon=True)
         self._reader.start()

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tool_runtime.core.held_datagrams import Done
 from tool_runtime.platform import seccomp_notify
 from tool_runtime.platform.sock_diag import Listeners
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _RETRY_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 150.0
+_MAX_WAITING: Final = 256
+"""So many connections are waited for at once: each takes up to two of the host's descriptors."""
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -116,8 +119,15 @@ class Supervisor:
             answer = held.decide(listener, notice)
         except OSError as error:  # the program is gone, or does not let itself be looked into
             answer = error.errno or errno.EACCES
+        except Exception:  # noqa: BLE001 - what one program asks must not end the answers for all others
+            answer = errno.EACCES
         if isinstance(answer, int):
             seccomp_notify.answer(listener, notice.notice_id, answer)
+        elif isinstance(answer, Done):
+            if answer.value is None:
+                seccomp_notify.let_through(listener, notice.notice_id)
+            else:
+                seccomp_notify.answer(listener, notice.notice_id, 0, answer.value)
         else:
             self._connect(_Waiting(listener, notice.notice_id, answer, time.monotonic()))
 
@@ -133,7 +143,10 @@ class Supervisor:
         finally:
             if blocking:
                 fcntl.fcntl(copy, fcntl.F_SETFL, flags)
-        if blocking and code == errno.EINPROGRESS:
+        is_full = len(self._connecting) + len(self._again) >= _MAX_WAITING
+        if blocking and code in (errno.EINPROGRESS, errno.EAGAIN) and is_full:
+            self._answer(waiting, errno.EAGAIN)
+        elif blocking and code == errno.EINPROGRESS:
             self._connecting[copy] = waiting
             self._poll.register(copy, select.EPOLLOUT)
         elif blocking and code == errno.EAGAIN:  # a unix socket, whose server takes no more at the moment

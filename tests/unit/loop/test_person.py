@@ -106,8 +106,8 @@ async def test_what_is_not_sent(tmp_path: Path, answer: ApprovalAnswer, action: 
 
 async def test_what_looks_like_a_secret_is_not_sent(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"password": {"type": "string"}}}
-    gate = filled(password="Tr0ub4dor&3xyz")
-    _, said, _ = await asked(tmp_path, gate, PersonAsked("mcp:odd", "Log in", schema), redaction=True)
+    typed = "Tr0ub4dor&3xyz"
+    _, said, _ = await asked(tmp_path, filled(password=typed), PersonAsked("mcp:odd", "Log in", schema), redaction=True)
     assert said == PersonAnswer("decline")
 
 

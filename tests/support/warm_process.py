@@ -1,0 +1,141 @@
+"""The process that `tests/support/warm_starts.py` forks: it imports, and waits to be asked.
+
+One packet on the socket that it is given carries the streams of a process and a socket of its own, on which come its
+arguments; its id goes back there, and at its end how it ended. The process stays a zombie until the other side has let
+go of that socket. At the end of the packets this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import sys
+from typing import Any
+
+from tests.support.warm_starts import NUMBER
+
+# What a session with a command and a file imports sooner or later, by what imports the rest.
+_OF_A_SESSION = (
+    "agent_host.api.tasks",
+    "agent_host.cli.main",
+    "agent_host.cli.options",
+    "agent_host.cli.headless",
+    "agent_host.cli.serve",
+    "agent_host.rpc.process",
+    "agent_host.app.headless",
+    "agent_host.llm.client",
+    "agent_host.llm.anthropic",
+    "agent_host.llm.anthropic_answer",
+    "agent_host.llm.event_stream",
+    "agent_host.loop.task",
+    "agent_host.routing.decisions",
+    "agent_host.session.outside_bundles",
+    "agent_host.workspace_changes.watch",
+    "policy.bundle.file_bundle",
+    "policy.shell.reader",
+    "tool_runtime.families.desktop.background_tools",
+    "tool_runtime.families.desktop.command_tools",
+    "tool_runtime.families.desktop.runner",
+    "tool_runtime.core.linux_probe",
+    "anyio._backends._asyncio",
+    "httpcore",
+    "re2",
+    "tomllib",
+)
+
+Asked = dict[str, Any]
+
+
+class _Forks:
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._poll = select.poll()
+        self._poll.register(asked, select.POLLIN)
+        self._running: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
+        self._ended: dict[int, tuple[int, socket.socket]] = {}  # by descriptor of the socket
+
+    def serve(self) -> Asked | None:
+        """Fork whenever that is asked. Returns what was asked in each process that was forked, and None at the end."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor in self._running:
+                    self._tell(descriptor)
+                elif descriptor in self._ended:
+                    self._forget(descriptor)
+                else:
+                    _, streams, _, _ = socket.recv_fds(self._asked, 1, 4)
+                    if not streams:
+                        return None
+                    asked = self._fork(streams)
+                    if asked is not None:
+                        return asked
+
+    def _fork(self, streams: list[int]) -> Asked | None:
+        word = socket.socket(fileno=streams.pop())
+        with word.makefile("rb") as lines:
+            asked: Asked = json.loads(lines.readline())
+        pid = os.fork()
+        if pid == 0:
+            for place, stream in enumerate(streams):
+                os.dup2(stream, place)
+            os.closerange(3, max([word.fileno(), *streams, *self._running, *self._ended]) + 1)
+            return asked
+        for stream in streams:
+            os.close(stream)
+        pidfd = os.pidfd_open(pid)
+        self._running[pidfd] = pid, word
+        self._poll.register(pidfd, select.POLLIN)
+        word.sendall(NUMBER.pack(pid))
+        return None
+
+    def _tell(self, pidfd: int) -> None:
+        pid, word = self._running.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        with contextlib.suppress(BrokenPipeError):
+            word.sendall(NUMBER.pack(code))
+        self._ended[word.fileno()] = pid, word
+        self._poll.register(word, select.POLLIN)
+
+    def _forget(self, descriptor: int) -> None:
+        pid, word = self._ended.pop(descriptor)
+        self._poll.unregister(descriptor)
+        word.close()
+        os.waitpid(pid, 0)
+
+
+def main() -> None:
+    """See the module."""
+    for name in (*_OF_A_SESSION, *sys.argv[2:]):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    asked = _Forks(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if asked is not None:
+        _become(**asked)
+
+
+def _become(program: str, arguments: list[str], env: dict[str, str], cwd: str) -> None:
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = [program, *arguments]
+    sys.orig_argv = [sys.executable, "-P", "-m", program, *arguments]
+    from agent_host import own_packages
+
+    own_packages.settle()
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
