@@ -154,7 +154,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
 
 def _take_along(state_dir: str, scratch: str) -> None:
     """What is known of the tools of MCP servers: with it policy says of them what it says in a session of now, also
-    where their server does not answer. Tokens of OAuth are those of the user: a copy that was renewed would end them."""
+    where their server does not answer. Tokens of OAuth are those of the user: a copy that is renewed would end them."""
     copy_lists(state_dir, scratch, "mcp:")
     tokens = os.path.join(os.path.realpath(state_dir), TOKENS)
     with contextlib.suppress(OSError):  # a Windows without links: the server wants a new authorization then
