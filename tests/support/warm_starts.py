@@ -160,10 +160,14 @@ class _Warm:
             stdout=subprocess.PIPE,
             pass_fds=[other.fileno()],
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
+        )  # in this process group: a session that runs in this process ends what has left it
         other.close()
         atexit.register(self._close)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
 
     def fork(self, asked: dict[str, Any], *, piped: bool) -> Forked:
         """A process that does what is asked."""
@@ -191,6 +195,6 @@ _turns = itertools.count()
 
 
 def _next(imports: tuple[str, ...]) -> _Warm:
-    if imports not in _warm:
-        _warm[imports] = [_Warm(imports) for _ in range(_AT_ONCE)]
+    found = [warm for warm in _warm.get(imports, []) if warm.alive]
+    _warm[imports] = [*found, *(_Warm(imports) for _ in range(_AT_ONCE - len(found)))]
     return _warm[imports][next(_turns) % _AT_ONCE]
