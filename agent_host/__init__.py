@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agent_host.api.results import Result
     from agent_host.api.sessions import Closing, Session, open_session, resume_session
     from agent_host.api.tasks import OnOpen, OnResult, resume_task, run_task
+    from agent_host.approval.forms import Form, FormField
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.errors import (
         AgentHostError,
@@ -50,6 +51,8 @@ __all__ = [
     "Closing",
     "Decision",
     "ErrorCode",
+    "Form",
+    "FormField",
     "GatewayError",
     "GuardrailBlocked",
     "Incompatible",
@@ -89,6 +92,7 @@ _HOMES = (
     "api.python_tools",
     "api.sessions",
     "api.tasks",
+    "approval.forms",
 )
 
 

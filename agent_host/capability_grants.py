@@ -85,7 +85,10 @@ def verified(text: str, key: bytes) -> CapabilityGrant:
     if len(text) > _MAX_GRANT_CHARS or len(parts) != 3 or parts[0] != _VERSION or not text.isascii():
         raise GrantRefused("the capability grant is not in the form of version 1")
     if not hmac.compare_digest(_base64(_mac(parts[1], key)), parts[2]):
-        raise GrantRefused("the capability grant was not signed with this service's key")
+        raise GrantRefused(
+            f"the capability grant was not signed with this service's key: {KEY_VARIABLE} must be the same here and "
+            "where grants are signed"
+        )
     try:
         payload = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except ValueError:

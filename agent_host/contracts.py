@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from policy.scope import CommandScope
 
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
+    AskPerson = Callable[["ToolRequest", "PersonAsked"], Awaitable["PersonAnswer"]]
 
 ToolStatus = Literal["succeeded", "failed", "denied"]
 ArtifactType = Literal["tool_output", "file_diff", "session_history"]
@@ -319,10 +320,13 @@ _RULES: Final[Mapping[str, str]] = {
     "writes": "it is not among the places that may be written",
     "hidden": "the place is hidden from commands",
     "guarded": "the place may be read only",
+    "beside": "nothing new can be made directly beside what is hidden or the kernel's",
     "domains": "the host is not among the allowed domains",
     "blocked_domains": "the domain is blocked",
+    "proxy": "allowed hosts are reached by the proxy that HTTP_PROXY names, and the program did not ask it",
     "addresses": "it is a local or reserved address",
     "network": "commands have no network here but their own servers",
+    "ports": "it is one of the system's own ports",
     "own": "only sockets of this session's own commands may be used",
     "agents": "agents may be used only where they are granted",
 }
@@ -391,6 +395,25 @@ class ToolResult(NamedTuple):
         if self.error is not None:
             wire["error"] = {"code": self.error.code, "message": self.error.message}
         return wire
+
+
+class PersonAsked(NamedTuple):
+    """What `source`, a server, asks a person in the middle of a call (TR 9). All of it is what another program says,
+    and nothing is checked: `schema` is the JSON Schema of a form, `url` a page that the person is to open instead."""
+
+    source: str
+    message: str
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+
+
+class PersonAnswer(NamedTuple):
+    """The person's answer: `content` is that of an accepted form. `problem` says, to the server, why the question
+    cannot be put to anybody."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] | None = None
+    problem: str | None = None
 
 
 _MAX_NAMED: Final = 20

@@ -190,9 +190,16 @@ def covering(path: str, table: Roots, os: OsFamily, width: Width) -> str | None:
     one that names something at any depth. The cost follows neither the number of entries nor, for places, how much
     deeper than they the path is; for the others it is a look-up for each component."""
     plain = key(path, os, width)
-    for place in ancestors(plain, os, table.longest):
-        if place in table.entries:
-            return table.entries[place]
+    entries = table.entries
+    if entries:  # `ancestors`, written out: this is asked several times for each path
+        separator, root_length = "/" if os == "posix" else "\\", len(_split_root(plain, os)[0])
+        end = len(plain)
+        if end > table.longest:
+            end = max(plain.rfind(separator, 0, table.longest + 1), root_length)
+        while (place := plain[:end]) not in entries and end > root_length:
+            end = max(plain.rfind(separator, 0, end), root_length)
+        if place in entries:
+            return entries[place]
     return None if table.nested is None else _covering_nested(plain, table.nested, os)
 
 

@@ -45,7 +45,7 @@ class CommandScope(NamedTuple):
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
     written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
-    innermost decides (`policy.rules.command_scope.may_read`). `domains`: host names that may be reached,
+    innermost decides (`policy.rules.scope_verdict.refusal`). `domains`: host names that may be reached,
     as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
     which agents' sockets may be used, `ssh` and `gpg`.
     """
@@ -59,9 +59,9 @@ class CommandScope(NamedTuple):
     agents: tuple[str, ...] = ()
     unheld: tuple[str, ...] = ()
 
-    def to_wire(self, level: SandboxLevel) -> dict[str, Any]:
+    def to_wire(self, level: SandboxLevel, withheld: tuple[str, ...] = ()) -> dict[str, Any]:
         """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that
-        kind."""
+        kind. `withheld` is what the level refuses although the scope gives it, in words for people."""
         return {
             "level": level,
             "reads": None if self.reads is None else list(self.reads),
@@ -72,6 +72,7 @@ class CommandScope(NamedTuple):
             "blockedDomains": list(self.blocked_domains),
             "agents": list(self.agents),
             "unheld": list(self.unheld),
+            **({"withheld": list(withheld)} if withheld else {}),
         }
 
 

@@ -166,6 +166,8 @@ def _call_finished(state: Checkpoint, record: CallFinished) -> None:
     call = state.open_call(record.call_id)
     call.result, call.status, call.code, call.replay = record.message, record.status, record.code, record.replay
     call.exit_code, call.duration_ms = record.exit_code, record.duration_ms
+    if record.uris:
+        state.artifact_uris.setdefault(record.call_id, []).extend(record.uris)
     for row in record.artifacts:
         _add_artifact(state, {**row, "callId": record.call_id})
     _see_changes(state, record)

@@ -202,6 +202,7 @@ _SANDBOX = Record(
         "blockedDomains": _PLACES,
         "agents": _PLACES,
         "unheld": _PLACES,
+        "withheld": _PLACES,
     },
 )
 _RESUME: dict[str, Shape] = {
@@ -319,6 +320,7 @@ _RECORDS: dict[str, Shape] = {
             "unseen": TEXT,
             "durationMs": COUNT,
             "skill": Record({"name": TEXT, "allowedTools": Nullable(ListOf(TEXT))}),
+            "uris": ListOf(TEXT),
         },
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),

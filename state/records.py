@@ -202,11 +202,12 @@ class UsedSkill(TypedDict):
 
 class CallFinished(NamedTuple):
     """A call has its result. `replay` is how a denied one can be approved, `artifacts` are rows of what it left
-    (`agent_host.loop.artifacts`), `exit_code` is a command's. `seen` are the files that it read or wrote, by path,
-    as the tools know them again; None for one that is not there any more. `changed` are the files that a command was
-    seen to change: the version before it by path, None for no file, a word of `state.blobs.NOT_KEPT` for what was not
-    kept; those that the task had not on record are first versions. `unseen` says what was not looked at.
-    `duration_ms` is how long the call ran, None for one that did not. `skill` is one that it has put to use."""
+    (`agent_host.loop.artifacts`), `uris` name what another service has stored of it, `exit_code` is a command's.
+    `seen` are the files that it read or wrote, by path, as the tools know them again; None for one that is not there
+    any more. `changed` are the files that a command was seen to change: the version before it by path, None for no
+    file, a word of `state.blobs.NOT_KEPT` for what was not kept; those that the task had not on record are first
+    versions. `unseen` says what was not looked at. `duration_ms` is how long the call ran, None for one that did not.
+    `skill` is one that it has put to use."""
 
     call_id: str
     status: str
@@ -220,6 +221,7 @@ class CallFinished(NamedTuple):
     unseen: str | None = None
     duration_ms: int | None = None
     skill: UsedSkill | None = None
+    uris: Sequence[str] = ()
 
 
 class ArtifactUploaded(NamedTuple):

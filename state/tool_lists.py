@@ -100,12 +100,8 @@ class ToolLists:
         return os.path.join(self._folder, f"{sha256}.json")
 
     def _about(self) -> dict[str, Any]:
-        raw = _content(os.path.join(self._folder, _ABOUT))
-        try:
-            about = {} if raw is None else orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return {}
-        return about if _SHAPE.fits(about) and about["source"] == self._source else {}
+        about = _about_in(os.path.join(self._folder, _ABOUT))
+        return about if about.get("source") == self._source else {}
 
     def _say(self, about: Mapping[str, Any]) -> None:
         self._write(os.path.join(self._folder, _ABOUT), orjson.dumps({**about, "source": self._source}))
@@ -123,6 +119,36 @@ class ToolLists:
             paths = [entry.path for entry in os.scandir(self._folder) if entry.name not in named]
             for path in sorted(paths, key=os.path.getmtime)[:-_MAX_KEPT]:
                 os.unlink(path)
+
+
+def kept_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str, Any]]:
+    """The tools of every source of this name, wherever it was, by their names: as a task had them last, else as they
+    were listed last. Of several sources with one tool the one that was used last counts."""
+    folder = os.path.join(state_dir, FOLDER)
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        abouts = [os.path.join(entry.path, _ABOUT) for entry in os.scandir(folder)]
+        abouts = sorted((one for one in abouts if os.path.exists(one)), key=os.path.getmtime)
+    except OSError:
+        return found
+    for path in abouts:
+        about = _about_in(path)
+        if not str(about.get("source")).startswith(f"{source_name} "):
+            continue
+        lists = ToolLists(state_dir, about["source"])
+        for sha256 in (lists.newest(), lists.in_use()):
+            for shape in () if sha256 is None else lists.read(sha256) or ():
+                found[shape["name"]] = shape
+    return found
+
+
+def _about_in(path: str) -> dict[str, Any]:
+    """What is said of a source, empty where that cannot be read."""
+    try:
+        about = orjson.loads(_content(path) or b"null")
+    except orjson.JSONDecodeError:
+        return {}
+    return about if _SHAPE.fits(about) else {}
 
 
 def _content(path: str) -> bytes | None:

@@ -10,6 +10,7 @@ definition, and policy lets a tool that was another one before run only with som
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import re
@@ -20,7 +21,7 @@ import orjson
 from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.dialects import ELSEWHERE
-from tool_runtime.faults import ToolFault
+from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
@@ -120,12 +121,14 @@ class Source(Protocol):
 class Terms(NamedTuple):
     """How a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over the network.
     `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that nothing is known
-    of."""
+    of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the first call: one
+    that takes much of the machine is not asked in a session that is over by then."""
 
     capability: str
     elsewhere: bool
     timeout_s: float
     connect_timeout_s: float
+    ask_after_s: float = 0.0
 
 
 class RemoteTools:
@@ -151,6 +154,8 @@ class RemoteTools:
         self._report = report
         self._asking: asyncio.Task[None] | None = None
         self._again = False
+        self._needed = asyncio.Event()
+        self._heard: bool | None = None
         self._fixed: Mapping[str, Definition] = {}
         self._told_hidden = False
 
@@ -194,8 +199,22 @@ class RemoteTools:
         tool = self._fixed.get(name)
         if tool is None:
             return None
-        run = capped(timed(functools.partial(self._source.call, tool), self._terms.timeout_s))
+        run = capped(timed(functools.partial(self._call, tool), self._terms.timeout_s))
         return Tool(self._spec(tool), run, ELSEWHERE, outcome=functools.partial(self._source.outcome, tool))
+
+    async def _call(self, tool: Definition, call: CallContext) -> ToolOutput:
+        self._needed.set()
+        try:
+            return await self._source.call(tool, call)
+        except ToolFault as fault:
+            if fault.kind is FaultKind.NETWORK and self._heard is None:  # the session may be over before it is asked
+                self._unavailable(fault)
+            raise
+
+    def _unavailable(self, fault: ToolFault) -> None:
+        if self._heard is not False:
+            self._heard = False
+            self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
         """See Provider. What a call has begun elsewhere is not on this machine."""
@@ -209,13 +228,18 @@ class RemoteTools:
         await self._source.aclose()
 
     async def _ask(self) -> None:
+        if self._terms.ask_after_s and await asyncio.to_thread(self._kept.newest) is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._needed.wait(), self._terms.ask_after_s)
+        self._needed.set()
         while True:
             self._again = False
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
+                self._unavailable(fault)
                 return
+            self._heard = True
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
             self._report(_of_list(self.name, listed))

@@ -5,7 +5,9 @@ Frozen values inside this package are NamedTuples: a frozen dataclass costs ten 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from config.lean_typing import NamedTuple
@@ -45,6 +47,36 @@ class Abandoned:
         self.flag = False
 
 
+class Clock:
+    """The time that a call has (`wrappers.timed`). It stands while a person is asked something in the middle of it."""
+
+    __slots__ = ("_left_s", "_paused", "limit")
+
+    def __init__(self) -> None:
+        self.limit: asyncio.Timeout | None = None
+        self._paused = 0
+        self._left_s = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The clock stands inside."""
+        limit = self.limit
+        if limit is None or limit.expired() or (limit.when() is None and not self._paused):
+            yield
+            return
+        now = asyncio.get_running_loop().time
+        if not self._paused:
+            self._left_s = (limit.when() or 0.0) - now()
+            limit.reschedule(None)
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+            if not self._paused and self.limit is limit and not limit.expired():
+                limit.reschedule(now() + self._left_s)
+
+
 class CallContext(NamedTuple):
     """One call on its way through the wrappers. Byte limits are the tighter of the settings' and the request's."""
 
@@ -53,6 +85,7 @@ class CallContext(NamedTuple):
     max_output_bytes: int
     max_file_size_bytes: int | None
     abandoned: Abandoned
+    clock: Clock
 
     @classmethod
     def of(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
@@ -62,7 +95,7 @@ class CallContext(NamedTuple):
         output = settings.max_output_bytes
         if limits.max_output_bytes is not None:
             output = min(output, limits.max_output_bytes)
-        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned())
+        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned(), Clock())
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]

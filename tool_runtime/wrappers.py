@@ -17,12 +17,13 @@ def timed(handler: Handler, timeout_s: float) -> Handler:
 
     async def run(call: CallContext) -> ToolOutput:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as call.clock.limit:
                 return await handler(call)
         except TimeoutError as error:
             message = f"{call.request.tool_name} timed out after {timeout_s:g} seconds"
             raise ToolFault(FaultKind.TIMED_OUT, message) from error
         finally:
+            call.clock.limit = None
             call.abandoned.flag = True
 
     return run

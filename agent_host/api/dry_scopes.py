@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.scoping import Scoping, stated_machine, this_machine
+from agent_host.app.sandboxing import withheld
+from agent_host.routing.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from policy.names import SANDBOX_GRANT
 from policy.rules.command_scope import NO_WIDENING
 
@@ -36,6 +37,7 @@ class Held(NamedTuple):
             gather,
             opened=self.opened,
             blocked_domains=self.blocked_domains,
+            withheld=withheld if is_here and level != "none" else nothing_withheld,
             always=True,
             is_here=is_here,
         )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_host import own_packages
+from agent_host.api.dry_runs import policy_to_try
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
-from agent_host.errors import UsageError
+from agent_host.errors import PolicyError, UsageError
 from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
 from agent_host.lean_httpx import httpx
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
@@ -35,6 +36,7 @@ from tool_runtime.platform import current
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.app.sandboxing import Level
     from config.settings import Settings
 
 _PROBE_TIMEOUT_S = 5.0
@@ -43,11 +45,13 @@ _PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard
 
 
 class Check(NamedTuple):
-    """One line of the report. `ok` None: worth knowing, nothing depends on it."""
+    """One line of the report. `ok` None: worth knowing, nothing depends on it. `scope` is what a command may do here,
+    in JSON (`CommandScope.to_wire`)."""
 
     name: str
     ok: bool | None
     found: str
+    scope: Mapping[str, Any] | None = None
 
 
 def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...]:
@@ -57,13 +61,13 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _python(),
         _gateway(settings, state_dir),
         *_services(),
-        *_mcp_servers(settings, state_dir),
+        *_mcp_servers(flags, settings, state_dir),
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
         _file_access(by_descriptor=BY_DESCRIPTOR),
         _leftovers(),
-        _sandbox(settings, state_dir),
+        _sandbox(flags, settings, state_dir),
     )
 
 
@@ -135,15 +139,16 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
     return Check(name, True, found)
 
 
-def _mcp_servers(settings: Settings, state_dir: str) -> list[Check]:
+def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
     """Those of the configuration: each is started or connected to, and asked for its tools."""
     if not settings.tables("mcp.servers"):
         return []
     from agent_host.api.mcp_check import check_servers
 
     try:
-        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in check_servers(settings, state_dir)]
-    except UsageError as error:
+        servers = check_servers(flags, settings, state_dir)
+        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in servers]
+    except (UsageError, PolicyError) as error:
         return [Check("mcp", False, str(error))]
 
 
@@ -246,14 +251,27 @@ def _runs(pid: int) -> bool:
     return row is None or row.alive
 
 
-def _sandbox(settings: Settings, state_dir: str) -> Check:
-    """Which levels hold commands here, tried with a small one, and what the strongest of them cannot hold."""
+def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
+    """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
+    command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
     wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
-    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
+    words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
-    if used.unheld:
-        words.append(f"it does not hold {', '.join(used.unheld)}")
     ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
-    return Check("sandbox", ok, "; ".join(words))
+    scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
+    if used.unheld and scope is None:
+        words.append(f"it does not hold {', '.join(used.unheld)}")
+    return Check("sandbox", ok, "; ".join(words), scope)
+
+
+def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
+    """None where there is no policy to say it: a start tells what is wrong with it."""
+    try:
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir)
+    except (UsageError, PolicyError):
+        return None
+    scoping = tried.hosts.scoping(level.level, tried.here, is_here=True)
+    scoping.unheld = level.unheld
+    return scoping.row(tried.at(level.level), tried.here)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import webbrowser
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from agent_host.api.dry_runs import policy_to_try
 from agent_host.app.machine import this_environment
 from agent_host.app.mcp_servers import Refused, servers_of_user
+from agent_host.app.sandboxing import level_of
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url
-from tool_runtime.core.server_process import ServerProcess
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.servers import Http
-from tool_runtime.mcp.source import McpSource
-from tool_runtime.settings import RuntimeSettings
-from tool_runtime.threads import DaemonPool
+from agent_host.shown_text import one_line
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.servers import Http, Stdio
+from tool_runtime.mcp.source import Browser, McpSource
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from config.settings import Settings
     from tool_runtime.mcp.servers import ServerConfig
@@ -29,10 +32,25 @@ if TYPE_CHECKING:
 _AUTHORIZE_S = 300.0
 
 
-def check_servers(settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
-    """(name, whether it answers, what was found) of each. Raises UsageError for entries that cannot be used."""
-    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
-    return asyncio.run(_check(found)) if found else []
+def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
+    """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
+    the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
+    workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
+    level = level_of(settings, state_dir).level
+    with tempfile.TemporaryDirectory(prefix="agent-host-doctor-") as made:
+        temporary = os.path.realpath(made)
+        bundle = scoping = sandbox = None
+        if level != "none":
+            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
+            bundle = (tried.held or tried.bundle)._replace(mcp_servers=())
+            scoping = tried.hosts._replace(temporary=temporary).scoping(level, tried.here, is_here=True)
+            sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
+        runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
+        here = this_environment(workspace)
+        found = list(
+            servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
+        )
+        return asyncio.run(_check(found, runtime)) if found else []
 
 
 def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
@@ -47,24 +65,29 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
     return asyncio.run(_authorize(server, say))
 
 
-async def _check(servers: list[ServerConfig | Refused]) -> list[tuple[str, bool, str]]:
-    return list(await asyncio.gather(*map(_checked, servers)))
+async def _check(servers: list[ServerConfig | Refused], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
+    router = LocalToolRouter(runtime)
+    try:
+        return list(await asyncio.gather(*(_checked(one, runtime, router) for one in servers)))
+    finally:
+        await router.aclose()
 
 
-async def _checked(server: ServerConfig | Refused) -> tuple[str, bool, str]:
+async def _checked(
+    server: ServerConfig | Refused, runtime: RuntimeSettings, router: LocalToolRouter
+) -> tuple[str, bool, str]:
     if isinstance(server, Refused):
         return server.name, False, server.why
-    pool = DaemonPool()
-    settings = RuntimeSettings(workspace=os.getcwd())
-    source = McpSource(server, settings, lambda params: ServerProcess(params, pool, None))
+    source = McpSource(server, runtime, router.start_program)
     place = shown_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
+    is_held = isinstance(server.place, Stdio) and server.place.scope is not None
     try:
         listed = await source.list()
     except ToolFault as fault:
-        return server.name, False, f"{place}: {fault}"
+        held = "; the sandbox holds it: write and domains of its entry give it more" if is_held else ""
+        return server.name, False, f"{place}: {fault}{held}"
     finally:
         await source.aclose()
-        pool.close()
     unusable = "".join(f"; {tool} cannot be used: {why}" for tool, why in listed.rejected.items())
     return server.name, True, f"{place} answers, {len(listed.definitions)} tools{unusable}"
 
@@ -79,7 +102,12 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", "replace").split()
         said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
-        if "code" in said and not answered.done():
+        if "error" in said and not answered.done():
+            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+            answered.set_exception(
+                ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
+            )
+        elif "code" in said and not answered.done():
             first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
             answered.set_result(AuthorizationCodeResult.model_validate(first))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
@@ -94,19 +122,25 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         async with asyncio.timeout(_AUTHORIZE_S):
             return await answered
 
-    pool = DaemonPool()
+    try:
+        listening = await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT)
+    except OSError:  # another program has it: one that registers with the server again gets any other
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    runtime = RuntimeSettings(workspace=os.getcwd())
+    router = LocalToolRouter(runtime)
     source = McpSource(
         server._replace(connect_timeout_s=_AUTHORIZE_S),
-        RuntimeSettings(workspace=os.getcwd()),
-        lambda params: ServerProcess(params, pool, None),
-        browser=(send_to, sent_back),
+        runtime,
+        router.start_program,
+        browser=Browser(send_to, sent_back, port),
     )
-    async with await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT):
+    async with listening:
         try:
             listed = await source.list()
         except ToolFault as fault:
             raise UsageError(f"mcp.servers: {server.name}: {fault}") from fault
         finally:
             await source.aclose()
-            pool.close()
+            await router.aclose()
     return f"{server.name} is authorized, {len(listed.definitions)} tools"

@@ -48,10 +48,12 @@ class Recorded(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """Policy's word on one form of a call, and the hash of its arguments as they are kept."""
+    """Policy's word on one form of a call, the hash of its arguments as they are kept, and the capability that was
+    asked for."""
 
     decision: str
     arguments_hash: str | None
+    capability: str | None = None
 
 
 def recorded(paths: SessionPaths) -> Recorded:
@@ -101,7 +103,7 @@ def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Dec
         event = orjson.loads(line)
         payload = event["payload"]
         if event["eventType"] == EventType.TOOL_REQUESTED and "decision" in payload:
-            said = Decided(str(payload["decision"]), payload.get("argumentsSha256"))
+            said = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
             (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = said
     except (ValueError, TypeError, KeyError):
         return  # a line that a crash has cut

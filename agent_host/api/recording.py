@@ -9,12 +9,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import httpx
 import orjson
 
+from agent_host.api.recorded_turns import turn_of
 from agent_host.errors import GatewayRejected, UsageError
-from agent_host.llm import error_bodies
 from agent_host.llm.dialects import NAMES, make_dialect
-from agent_host.llm.event_stream import whole_events
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.stream import StreamProtocolError
 from agent_host.llm.urls import checked_url, password_of, request_url
 from agent_host.scrub import Scrubber
 from agent_host.testing.http1 import HttpServer
@@ -23,7 +22,7 @@ from policy.detectors.redaction import Redaction
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from agent_host.llm.stream import Dialect, Meaning, ModelTurn
+    from agent_host.llm.stream import Dialect
     from agent_host.testing.http1 import HttpRequest, Reply
     from config.settings import Settings
 
@@ -36,13 +35,6 @@ _NOT_PASSED_ON: Final = frozenset(
 )  # fmt: skip
 _KEPT_OF_ERRORS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
 _JSON: Final = {"content-type": "application/json"}
-# The words that scripts have for ends of an answer; each wire of the scripted gateway puts them into its own.
-_STOPS: Mapping[Meaning, str] = {
-    "cut": "max_tokens",
-    "blocked": "refusal",
-    "continue": "pause_turn",
-    "window": "model_context_window_exceeded",
-}
 
 
 class Recorder:
@@ -98,15 +90,11 @@ class Recorder:
         self, dialect: Dialect, request: HttpRequest, status: int, headers: Mapping[str, str], data: bytes
     ) -> None:
         """Append the turn that would answer so."""
-        if status != httpx.codes.OK:
-            said = error_bodies.read(data).message or "no details"
-            turn: dict[str, Any] = {"status": status, "error": {"message": said}, "headers": dict(headers)}
-        else:
-            try:
-                turn = _turn(dialect, data)
-            except (StreamProtocolError, StreamFault, AnswerTooLarge) as error:
-                self._on_skipped(f"an answer is not in the script: {error}")
-                return
+        try:
+            turn = turn_of(dialect, status, headers, data)
+        except (StreamProtocolError, AnswerTooLarge) as error:
+            self._on_skipped(f"an answer is not in the script: {error}")
+            return
         secrets = [value.removeprefix("Bearer ") for name, value in request.headers.items() if _is_secret(name)]
         clean = Scrubber([*secrets, password_of(self._url)], self._redaction).value(self._portable(turn))
         self._script.write(orjson.dumps(clean, option=orjson.OPT_APPEND_NEWLINE))
@@ -142,41 +130,6 @@ async def _kept(answer: httpx.Response, collected: bytearray) -> AsyncIterator[b
         if len(collected) > _MAX_ANSWER_BYTES:
             raise GatewayRejected(f"the gateway sent an answer of more than {_MAX_ANSWER_BYTES} bytes")
         yield piece
-
-
-def _turn(dialect: Dialect, data: bytes) -> dict[str, Any]:
-    """The turn of a script that gives this stream. Raises StreamProtocolError, StreamFault, AnswerTooLarge."""
-    assembler = dialect.assembler()
-    thoughts = []
-    for name, text in whole_events(data):
-        assembler.feed(name, text)
-        thoughts.append(assembler.thinking)
-    answer = assembler.finish()
-    turn: dict[str, Any] = {"text": answer.text, "usage": _usage(answer)}
-    if thinking := "".join(thoughts):
-        turn["thinking"] = thinking
-    if answer.tool_calls:
-        turn["tool_calls"] = [
-            {"name": call.name, "raw_arguments": "{"}
-            if call.problem
-            else {"name": call.name, "arguments": call.arguments}
-            for call in answer.tool_calls
-        ]
-    if answer.meaning != "complete":
-        turn["stop_reason"] = _STOPS.get(answer.meaning, answer.stop_reason)
-    return turn
-
-
-def _usage(answer: ModelTurn) -> dict[str, int]:
-    usage = answer.usage
-    counted = {
-        "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
-        "output_tokens": usage.output_tokens,
-        "cache_read_input_tokens": usage.cache_read_tokens,
-        "cache_creation_input_tokens": usage.cache_write_tokens,
-    }
-    for_an_hour = usage.cache_write_1h_tokens
-    return {**counted, "cache_creation_1h_input_tokens": for_an_hour} if for_an_hour else counted
 
 
 def _is_secret(header: str) -> bool:

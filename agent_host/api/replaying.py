@@ -7,6 +7,7 @@ the arguments that reach it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections import defaultdict, deque
@@ -16,16 +17,21 @@ import orjson
 
 from agent_host.api.options import SessionOptions, anchored, existing_directory
 from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
-from agent_host.api.sessions import open_session
+from agent_host.api.sessions import open_recorded
+from agent_host.app.recorded_tools import Answer, RecordedToolService
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.transcripts import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.thread.messages import GO_ON, decode
+from policy.names import SANDBOX_GRANT, CapabilityName
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
+from state.tool_lists import kept_definitions
+from tool_runtime.backend.source import NAME as BACKEND
+from tool_runtime.remote import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,11 +39,13 @@ if TYPE_CHECKING:
     from agent_host.api.callbacks import OnEvent
     from agent_host.api.recorded_calls import Recorded
     from agent_host.approval.request import ApprovalRequest
+    from agent_host.session.transcripts import RunLog
     from agent_host.thread.messages import Message, ToolCall
 
 _BROKEN = "{"
 """Arguments that are no whole JSON: so were those of a recorded call that never ran."""
 _NO_APPROVAL = "the record has no approval of this call"
+_NO_FORM = "what was answered to a server's question is not on record"
 
 
 class Difference(NamedTuple):
@@ -56,20 +64,52 @@ class Difference(NamedTuple):
                 "now": self.now}  # fmt: skip
 
 
+class Refusals(NamedTuple):
+    """What a sandbox refused to one call, on record and in the replay, a line each; `grant` is what the call asked for
+    beyond its scope."""
+
+    number: int
+    tool_name: str
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+    grant: Mapping[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON form."""
+        grant = {} if self.grant is None else {"sandboxGrant": self.grant}
+        return {"call": self.number, "toolName": self.tool_name, "before": list(self.before), "now": list(self.now),
+                **grant}  # fmt: skip
+
+
 class Replayed(NamedTuple):
-    """What came of a replay: how many calls the record has, the first difference, and why a task ended early."""
+    """What came of a replay: how many calls the record has, the first difference, and why a task ended early. `before`
+    and `now` say how commands were held on record and in the replay ({level, wanted, why?, scope?}), None where nothing
+    says it; `refusals` what a sandbox refused, and what calls asked of it."""
 
     calls: int
     difference: Difference | None
     ended: str | None = None
+    before: Mapping[str, Any] | None = None
+    now: Mapping[str, Any] | None = None
+    refusals: tuple[Refusals, ...] = ()
 
 
 class _Call(NamedTuple):
-    """One call as it was judged. `arguments` is a hash; None where it is not known or stands for a secret."""
+    """One call as it was judged. `arguments` is a hash; None where it is not known or stands for a secret. `grant` is
+    what it asked for beyond its scope, `denials` what a sandbox refused to it."""
 
     tool_name: str
     decision: str | None
     arguments: str | None
+    grant: Mapping[str, Any] | None = None
+    denials: tuple[str, ...] = ()
+
+
+class _Run(NamedTuple):
+    """What a replay has done: its calls by their ids, and how commands were held, as each start says it."""
+
+    calls: dict[str, _Call]
+    sandboxes: list[Mapping[str, Any]]
 
 
 async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace: str, state_dir: str) -> Replayed:
@@ -84,10 +124,11 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     if not prompts:
         raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
     moved = _Moved(record.workspace, root)
-    before = _recorded_calls(paths, messages, moved)
-    now: dict[str, _Call] = {}
+    log = read_run_log(paths.events)
+    before, now = _recorded_calls(paths, messages, moved, log), _Run({}, [])
     script = Script.from_turns(_turns(messages, moved), name=session_id)
     approvals = _Approvals(paths, record, messages, moved)
+    backend = _backend_tools(paths, messages)
     given = _settings(record)
     if "host.policy" in flags:
         given.pop("llm.model", None)  # another policy may not allow it
@@ -96,12 +137,17 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
-            async with open_session(options, approve=approvals.answer, on_event=_noting(now)) as session:
+            async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
                 for prompt in prompts:
                     result = await session.run(moved.text(prompt))
                     if result.status != "TASK_COMPLETED":
                         ended = f"{result.reason}: {result.message}"
-    return Replayed(len(before), _first_difference(before, now), ended)
+    found = Replayed(len(before), _first_difference(before, now.calls), ended)
+    return found._replace(
+        before=log.sandboxes[-1] if log.sandboxes else None,
+        now=now.sandboxes[-1] if now.sandboxes else None,
+        refusals=_refusals(before, now.calls),
+    )
 
 
 class _Moved(NamedTuple):
@@ -141,15 +187,19 @@ class _Approvals:
                 self._answers[call.name, orjson.dumps(moved.arguments(call))].append(approved)
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """See `agent_host.api.callbacks.Approve`."""
+        """See `agent_host.api.callbacks.Approve`. What somebody typed into a server's form is not on record."""
+        if request.form is not None:
+            return ApprovalAnswer(approved=False, reason=_NO_FORM)
         waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
         return waiting.popleft() if waiting else ApprovalAnswer(approved=False, reason=_NO_APPROVAL)
 
 
 def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
-    for message in messages:
+    for before, message in zip((None, *messages), messages, strict=False):
         if message.role == "assistant":
+            if before is not None and before.role == "assistant" and not before.tool_calls:
+                turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
             calls = [
                 {"name": call.name, "raw_arguments": _BROKEN}
                 if call.problem
@@ -164,7 +214,7 @@ def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     return turns
 
 
-def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved) -> dict[str, _Call]:
+def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: RunLog) -> dict[str, _Call]:
     """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
     asked, _ = decisions(paths)
     found: dict[str, _Call] = {}
@@ -175,15 +225,60 @@ def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Mo
                 said = asked.get(call.call_id)
                 kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                 arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
-                found[f"toolu_{turn}_{number}"] = _Call(call.name, None if said is None else said.decision, arguments)
+                grant = call.arguments.get(SANDBOX_GRANT)
+                found[_scripted_id(turn, number)] = _Call(
+                    call.name,
+                    None if said is None else said.decision,
+                    arguments,
+                    grant if isinstance(grant, dict) else None,
+                    tuple(log.calls.get(call.call_id, {}).get("denials", ())),
+                )
     return found
 
 
-def _noting(calls: dict[str, _Call]) -> OnEvent:
-    """A callback that takes each call that was judged as the model made it."""
+def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> RecordedToolService:
+    """The backend tools that are known, and what each call of the session was answered. Raises UsageError for a backend
+    tool that was called and is not known any more."""
+    asked, _ = decisions(paths)
+    answers: dict[str, Answer] = {}
+    called: set[str] = set()
+    waiting: dict[str, str] = {}
+    turns = itertools.count()
+    for message in messages:
+        if message.role == "assistant":
+            turn = next(turns)
+            for number, call in enumerate(message.tool_calls):
+                waiting[call.call_id] = _scripted_id(turn, number)
+                said = asked.get(call.call_id)
+                if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
+                    called.add(call.name)
+        elif message.tool_call_id in waiting:
+            answers[waiting.pop(message.tool_call_id)] = Answer(message.content, message.is_error)
+    kept = kept_definitions(paths.state_dir, BACKEND)
+    if missing := sorted(called - kept.keys()):
+        raise UsageError(
+            f"session {paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what the service "
+            "listed is not kept in this state directory: it cannot be run again"
+        )
+    return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
+
+
+def _scripted_id(turn: int, number: int) -> str:
+    """The id that the scripted gateway gives to a call."""
+    return f"toolu_{turn}_{number}"
+
+
+def _noting(run: _Run) -> OnEvent:
+    """A callback that takes each call that was judged as the model made it, and what a sandbox did."""
+    calls = run.calls
 
     def note(event: Mapping[str, Any]) -> None:
         payload = event["payload"]
+        if "sandbox" in payload:
+            run.sandboxes.append(payload["sandbox"])
+        if event["eventType"] == EventType.TOOL_COMPLETED and payload["toolCallId"] in calls:
+            call = calls[payload["toolCallId"]]
+            calls[payload["toolCallId"]] = call._replace(denials=tuple(payload.get("denials", ())))
         if event["eventType"] == EventType.TOOL_REQUESTED and not payload.get("edited"):
             call = _Call(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
             calls[payload["toolCallId"]] = call
@@ -203,6 +298,15 @@ def _first_difference(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> 
             if was is not None and was != is_now:
                 return Difference(number, old.tool_name, what, was, is_now)
     return None
+
+
+def _refusals(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> tuple[Refusals, ...]:
+    found = []
+    for number, (call_id, old) in enumerate(before.items(), 1):
+        new = now[call_id].denials if call_id in now else ()
+        if old.denials or new or old.grant is not None:
+            found.append(Refusals(number, old.tool_name, old.denials, new, old.grant))
+    return tuple(found)
 
 
 def _settings(record: Recorded) -> dict[str, Any]:

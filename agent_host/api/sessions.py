@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agent_host.api.callbacks import Approve, OnEvent
     from agent_host.api.results import Result
+    from agent_host.app.recorded_tools import RecordedToolService
     from agent_host.session.lifecycle import Session as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from state.store import LoadReport
@@ -137,9 +138,18 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """A new session, which ends with the block: cleanly where the block does, else it stays resumable. Raises
     AgentHostError for what keeps it from starting."""
-    options = options or SessionOptions()
+    async with open_recorded(options or SessionOptions(), approve, on_event, None) as session:
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def open_recorded(
+    options: SessionOptions, approve: Approve | None, on_event: OnEvent | None, recorded: RecordedToolService | None
+) -> AsyncIterator[Session]:
+    """As `open_session`, with `recorded` in place of the Backend Tool Service."""
     resolved = LayeredOptions(options).new()
-    opened = await _opener(resolved, options, approve, on_event).create(new_session(resolved, "desktop"))
+    opener = _opener(resolved, options, approve, on_event, recorded)
+    opened = await opener.create(new_session(resolved, "desktop"))
     opened.session.announce("desktop")
     async with _held(opened.session, resolved) as session:
         yield session
@@ -175,7 +185,11 @@ def checked_prompt(prompt: str) -> str:
 
 
 def _opener(
-    resolved: ResolvedOptions, options: SessionOptions, approve: Approve | None, on_event: OnEvent | None
+    resolved: ResolvedOptions,
+    options: SessionOptions,
+    approve: Approve | None,
+    on_event: OnEvent | None,
+    recorded: RecordedToolService | None = None,
 ) -> SessionOpener:
     return SessionOpener(
         FixedOptions(resolved),
@@ -184,6 +198,7 @@ def _opener(
         tokens=tokens_of(options),
         owns_process=options.guard_processes,
         tools=tuple(options.tools),
+        recorded=recorded,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -138,7 +139,7 @@ async def make_context(
         command_watch=_command_watch(resolved, machine),
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
-        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
+        _add_servers(ctx, resolved, of_runtime, runtime, session_id)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
         runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
@@ -161,27 +162,29 @@ def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> Too
 
 
 def _add_servers(
-    judge: Judge,
+    ctx: LoopContext,
     resolved: ResolvedOptions,
     of_runtime: RuntimeSettings,
     runtime: LocalToolRouter,
-    emitter: Emitter,
     session_id: str,
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
     from agent_host.app.mcp_servers import add_servers
+    from agent_host.loop.person import ask_person
 
+    judge = ctx.judge
     add_servers(
         runtime,
         resolved.settings,
         of_runtime,
         judge.bundle,
         judge.environment,
-        _elsewhere(judge, resolved, emitter),
+        _elsewhere(judge, resolved, ctx.emitter),
         state_dir=resolved.state_dir,
         session_id=session_id,
         now=utc_now(),
         scoping=judge.scoping,
+        ask_person=functools.partial(ask_person, ctx),
     )
 
 

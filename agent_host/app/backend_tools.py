@@ -65,7 +65,7 @@ class ToolService(NamedTuple):
         grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
         terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
         return elsewhere.provider(
-            BackendSource(self.client, terms), self.url, _terms(settings), _stand_ins(settings, judge.bundle)
+            BackendSource(self.client, terms), self.url, _terms(settings), stand_ins(settings, judge.bundle)
         )
 
 
@@ -76,7 +76,7 @@ def kept_tools(
     url = endpoints(environ).backend_tools
     if url is None:
         return ()
-    lists, completed = ToolLists(state_dir, f"{NAME} {url}"), _stand_ins(settings, bundle)
+    lists, completed = ToolLists(state_dir, f"{NAME} {url}"), stand_ins(settings, bundle)
     newest = lists.newest()
     shapes = None if newest is None else lists.read(newest)
     specs = (spec_of(definition_of(shape), CAPABILITY, elsewhere=True) for shape in shapes or ())
@@ -88,7 +88,7 @@ def _terms(settings: Settings) -> Terms:
     return Terms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
 
 
-def _stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
+def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
     """What makes of a tool that takes the place of one of this machine (`insteadOf`) one whose calls need what that one
     needs as well, and are judged by the same arguments."""
     sent = sent_elsewhere(bundle)

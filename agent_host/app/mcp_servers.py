@@ -26,7 +26,7 @@ from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import ToolLists
-from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, origin_of
+from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import Terms, definition_of, spec_of
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.app.elsewhere import ToolsElsewhere
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import AskPerson, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.scoping import Scoping
     from config.settings import Settings
@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
 
 SETTING: Final = "mcp.servers"
+TOKENS: Final = "mcp-tokens"
+"""The folder of OAuth's tokens in the state directory."""
 _MIN_SECRET: Final = 8
+_ASK_AFTER_S: Final = 1.0
+"""The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
 KEYRING_SERVICE: Final = "agent-host"
 _SHAPE: Final = Record(
     {"name": TEXT},
@@ -61,6 +65,7 @@ _SHAPE: Final = Record(
         "token_env": TEXT,
         "token_keyring": TEXT,
         "oauth": FLAG,
+        "elicitation": FLAG,
         "timeout_s": number(0.1, 86_400),
         "allow_http": FLAG,
         "write": ListOf(TEXT),
@@ -78,7 +83,7 @@ _BASICS: Final = (
 
 class UserServer(NamedTuple):
     """An entry of `[[mcp.servers]]`. `write` are places that a sandbox lets its program write to, `domains` hosts that
-    it lets it reach."""
+    it lets it reach. With `elicitation` it may ask the person something in the middle of a call."""
 
     name: str
     transport: str | None = None
@@ -96,6 +101,7 @@ class UserServer(NamedTuple):
     allow_http: bool = False
     write: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
+    elicitation: bool = False
 
 
 class Refused(NamedTuple):
@@ -149,15 +155,17 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     return None
 
 
-def secret_values(settings: Settings, bundle: PolicyBundle) -> list[str]:
-    """The tokens for servers, and what variables hold that servers are given: none of it is shown or recorded. Raises
-    UsageError for entries that cannot be used."""
+def secret_values(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[str]:
+    """The tokens for servers, those of OAuth as they are kept now, and what variables hold that servers are given: none
+    of it is shown or recorded. Raises UsageError for entries that cannot be used."""
     names = {name for server in bundle.mcp_servers for name in server.environment_names}
     for entry in user_servers(settings).values():
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
     tokens = (_token(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
-    return [*secrets, *(token for token in tokens if isinstance(token, str))]
+    urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
+    kept = [token for url in urls for token in kept_tokens(os.path.join(state_dir, TOKENS), url)]
+    return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
 
 
 def add_servers(
@@ -172,21 +180,23 @@ def add_servers(
     session_id: str,
     now: datetime,
     scoping: Scoping | None = None,
+    ask_person: AskPerson | None = None,
 ) -> None:
-    """Have the tools of the session's servers listed and run; `scoping` says how their programs are held. What is not
-    used is reported. Raises UsageError."""
+    """Have the tools of the session's servers listed and run; `scoping` says how their programs are held, `ask_person`
+    puts their questions to a person. What is not used is reported. Raises UsageError."""
     place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
     for found in place.servers():
         if isinstance(found, Refused):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
             continue
-        source = McpSource(found, of_runtime, runtime.start_program)
+        source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person)
         is_http = isinstance(found.place, Http)
         terms = Terms(
             CapabilityName.MCP_INVOKE,
             elsewhere=is_http,
             timeout_s=found.timeout_s,
             connect_timeout_s=settings.number("mcp.connect_timeout_s"),
+            ask_after_s=_ASK_AFTER_S,
         )
         provider = elsewhere.provider(source, place_text(found), terms)
         source.on_changed = provider.begin
@@ -211,10 +221,18 @@ def kept_tools(
 
 
 def servers_of_user(
-    settings: Settings, environment: Environment, state_dir: str, now: datetime
+    settings: Settings,
+    environment: Environment,
+    state_dir: str,
+    now: datetime,
+    *,
+    bundle: PolicyBundle | None = None,
+    scoping: Scoping | None = None,
+    temporary: str | None = None,
 ) -> Iterator[ServerConfig | Refused]:
-    """Those of the user's configuration, as a session would use them. Raises UsageError."""
-    return _Place(settings, None, environment, state_dir, "", None, now).servers()
+    """Those of the user's configuration, as a session would use them; under a `bundle`, which has none of its own,
+    programs are held as `scoping` says. Raises UsageError."""
+    return _Place(settings, bundle, environment, state_dir, "", temporary, now, scoping).servers()
 
 
 def place_text(server: ServerConfig) -> str:
@@ -303,7 +321,8 @@ class _Place:
         mark = f"{self._session_id}-mcp-{name}"
         scope = self._scope(entry if entry is not None and entry.command is not None else None, (command, *args))
         place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
-        return self._config(entry, name, place)
+        same = entry is not None and (entry.command, *entry.args) == (command, *args)
+        return self._config(entry, name, place, may_ask=same)
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
         """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any
@@ -327,11 +346,11 @@ class _Place:
             return Refused(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
         place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
         if entry is None or not same:
-            return self._config(entry, name, place)
+            return self._config(entry, name, place, may_ask=False)
         token = _token(entry)
         if isinstance(token, Refused):
             return token
-        folder = os.path.join(self._state_dir, "mcp-tokens") if entry.oauth else None
+        folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
             token=token,
             ca_file=_expanded(entry.ca_file),
@@ -339,12 +358,15 @@ class _Place:
             client_key=_expanded(entry.client_key),
             oauth_folder=folder,
         )
-        return self._config(entry, name, place)
+        return self._config(entry, name, place, may_ask=True)
 
-    def _config(self, entry: UserServer | None, name: str, place: Http | Stdio) -> ServerConfig:
+    def _config(self, entry: UserServer | None, name: str, place: Http | Stdio, *, may_ask: bool) -> ServerConfig:
+        """`may_ask`: it is the very server that the user's entry names, which may let it ask the person."""
         usual = self._settings.number("mcp.timeout_s")
         own = None if entry is None else entry.timeout_s
-        return ServerConfig(name, place, own or usual, max(self._settings.number("mcp.connect_timeout_s"), 1.0))
+        connect_s = max(self._settings.number("mcp.connect_timeout_s"), 1.0)
+        elicitation = may_ask and entry is not None and entry.elicitation
+        return ServerConfig(name, place, own or usual, connect_s, elicitation)
 
 
 def _token(entry: UserServer) -> str | Refused | None:

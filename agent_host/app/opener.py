@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.machine import LocalMachine
+    from agent_host.app.recorded_tools import RecordedToolService
     from agent_host.app.sandboxing import Level
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
@@ -80,7 +81,8 @@ _DELETED = "its checkpoint was deleted"
 class SessionOpener:
     """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
     number; `tokens` are those of the environment, by default read there. `owns_process`: this process is the program's
-    own, and not one that embeds it; `tools` are those of the program that does."""
+    own, and not one that embeds it; `tools` are those of the program that does. `recorded` is what stands in for the
+    Backend Tool Service where a session is run again: then none is asked."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class SessionOpener:
         tokens: Tokens | None = None,
         owns_process: bool = False,
         tools: Sequence[PythonTool] = (),
+        recorded: RecordedToolService | None = None,
     ) -> None:
         self._source = source
         self._gate = gate
@@ -98,6 +101,7 @@ class SessionOpener:
         self._tokens = Tokens.read() if tokens is None else tokens
         self._owns_process = owns_process
         self._tools = tools
+        self._recorded = recorded
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
         self._attended = False
@@ -137,7 +141,7 @@ class SessionOpener:
                 parts = parts._replace(
                     scoping=_scoping(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
-                    tool_service=_tool_service(backends, bundle),
+                    tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
@@ -177,7 +181,7 @@ class SessionOpener:
                 parts = parts._replace(
                     scoping=_scoping(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
-                    tool_service=_tool_service(backends, bundle),
+                    tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -250,8 +254,19 @@ class SessionOpener:
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
         return Secrets.of(
-            self._tokens, url, headers, redaction_of(resolved, bundle), proxies, _of_servers(settings, bundle)
+            self._tokens,
+            url,
+            headers,
+            redaction_of(resolved, bundle),
+            proxies,
+            _of_servers(settings, bundle, resolved.state_dir),
         )
+
+    def _tool_service(self, backends: Backends, bundle: PolicyBundle) -> ToolService | RecordedToolService | None:
+        """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
+        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None:
+            return None
+        return backends.tool_service() if self._recorded is None else self._recorded
 
     async def _session(
         self,
@@ -321,18 +336,13 @@ class SessionOpener:
         return session
 
 
-def _tool_service(backends: Backends, bundle: PolicyBundle) -> ToolService | None:
-    """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
-    return None if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None else backends.tool_service()
-
-
-def _of_servers(settings: Settings, bundle: PolicyBundle) -> Sequence[str]:
+def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
     """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
     if not (settings.tables("mcp.servers") or bundle.mcp_servers):
         return ()
     from agent_host.app.mcp_servers import secret_values
 
-    return secret_values(settings, bundle)
+    return secret_values(settings, bundle, state_dir)
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.machine import LocalMachine
+    from agent_host.app.recorded_tools import RecordedToolService
     from agent_host.llm.stream import CacheTtl, Dialect
     from agent_host.routing.scoping import Scoping
     from agent_host.session.opening import ResolvedOptions
@@ -40,7 +41,7 @@ class Parts(NamedTuple):
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
     has_mcp: bool = True
-    tool_service: ToolService | None = None
+    tool_service: ToolService | RecordedToolService | None = None
     scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:

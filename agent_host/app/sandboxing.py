@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
-    from policy.scope import SandboxLevel
+    from policy.scope import CommandScope, SandboxLevel
     from state.checkpoint import Checkpoint
 
 LEVEL = "sandbox.level"
@@ -28,7 +28,7 @@ DOMAINS = "sandbox.allowed_domains"
 
 class Level(NamedTuple):
     """The level by which commands are held. `wanted` is what was asked for, `auto` included; `why` says what keeps a
-    stronger one from working here, `unheld` what this one cannot hold."""
+    stronger one from working here, and what of this one does not, `unheld` what this one cannot hold."""
 
     level: SandboxLevel
     wanted: str
@@ -45,10 +45,10 @@ def level_of(settings: Settings, state_dir: str) -> Level:
     found = _found(state_dir)
     strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
     tried = [one for one in strongest if wanted in (one, STRONGEST)]
-    works = next((one for one in tried if found[one]["works"]), None)
-    if works is not None:
-        return Level(works, wanted, "", tuple(found[works]["unheld"]))
-    return Level(LEVELS[0], wanted, "; ".join(f"{one}: {found[one]['problem']}" for one in tried))
+    works = next((one for one in tried if found[one]["works"]), LEVELS[0])
+    looked = tried if works == LEVELS[0] else tried[: tried.index(works) + 1]
+    why = "; ".join(f"{one}: {found[one]['problem']}" for one in looked if found[one]["problem"])
+    return Level(works, wanted, why, () if works == LEVELS[0] else tuple(found[works]["unheld"]))
 
 
 def _found(state_dir: str) -> dict[str, dict[str, Any]]:
@@ -124,7 +124,15 @@ def scoping_of(
         Widening(domains=opened),
         resolved.settings.names("policy.blocked_domains"),
         unheld=level.unheld,
+        withheld=withheld,
     )
+
+
+def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
+    """What the level refuses on this machine although the scope gives it, in words for people."""
+    from tool_runtime.platform.landlock_rules import rules_for, rules_in_view  # only where commands are held
+
+    return (rules_in_view if level == "namespace" else rules_for)(scope).notes
 
 
 def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) -> None:

@@ -29,7 +29,9 @@ class InAdvance(NamedTuple):
     everything: bool = False
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer | None:
-        """The approval of `request`, None where nothing was said about it."""
+        """The approval of `request`, None where nothing was said about it. A form has no answer in advance."""
+        if request.form is not None:
+            return None
         if self.everything and not request.by_name:
             return ApprovalAnswer(approved=True, reason="approved in advance by --approve-all")
         names: tuple[str | None, ...] = (request.tool_name, request.rule_id, request.capability)
@@ -54,6 +56,8 @@ class UnattendedGate:
         answer = self._in_advance.answer(request)
         if answer is not None:
             return answer
+        if request.form is not None:
+            return ApprovalAnswer(approved=False, reason="nobody is there to answer it", unattended=True)
         reason = "it needs an approval, and nobody is there to give one"
         if request.by_name:
             reason += f"; only --approve {request.tool_name} gives it in advance"

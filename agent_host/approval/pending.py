@@ -67,12 +67,17 @@ class PendingApprovals:
     ) -> Delivery:
         """Hand over somebody's decision. An approval that is not waiting (any more) is `not_found`.
 
-        `arguments` replace those of the call; with a denial they mean nothing. Raises ValueError for arguments that
-        could not be put on record, and leaves the call waiting.
+        `arguments` replace those of the call, or are the fields of a form; with a denial they mean nothing. Raises
+        ValueError for arguments that could not be put on record, or are no answer to the form, and leaves the call
+        waiting.
         """
         waiting = self._waiting.get(approval_id)
         if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
             return "not_found"
+        form = waiting.request.form
+        wrong = form.problem(arguments or {}) if approved and form is not None else None
+        if wrong is not None:
+            raise ValueError(wrong)
         edited = _recordable(arguments) if approved and arguments is not None else None
         said = reason or ("approved by the user" if approved else "denied by the user")
         said = said[:_MAX_REASON_CHARS].encode("utf-8", "replace").decode()
@@ -81,9 +86,9 @@ class PendingApprovals:
         return "delivered"
 
     def tool_of(self, approval_id: str) -> str | None:
-        """The tool whose call waits for this approval, None where none does."""
+        """The tool whose call waits for this approval, None where none does, or where it is a form that does."""
         waiting = self._waiting.get(approval_id)
-        return None if waiting is None else waiting.request.tool_name
+        return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
 
     def listed(self) -> list[dict[str, Any]]:
         """What waits, oldest first: each the payload of its `approval_requested` with its session, task and step."""

@@ -15,6 +15,8 @@ from state.records import ApprovalAnswered
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.approval.forms import Form
+
 Scope = Literal["once", "task", "session"]
 
 _MAX_DESCRIPTION_BYTES = 4096
@@ -27,7 +29,8 @@ class ApprovalRequest(NamedTuple):
     `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
     the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`. `by_name`: only
     the name of the tool approves it in advance. `timeout_s` is how long the bundle has it wait, None where it says
-    nothing.
+    nothing. With a `form` it is no call that waits but a question of an MCP server in the middle of one: nothing
+    answers it in advance, and an approval brings the answers as its `arguments`.
     """
 
     approval_id: str
@@ -46,6 +49,7 @@ class ApprovalRequest(NamedTuple):
     details: Mapping[str, Any] = {}
     by_name: bool = False
     timeout_s: float | None = None
+    form: Form | None = None
 
     @property
     def action_summary(self) -> str:
@@ -61,6 +65,7 @@ class ApprovalRequest(NamedTuple):
             "actionSummary": self.action_summary,
             "riskLevel": self.risk_level,
             "risks": [one_line(risk) for risk in self.risks[:_MAX_RISKS]],
+            **({} if self.form is None else {"isQuestion": True}),
             "details": {"toolName": one_line(self.tool_name), "capability": self.capability, **self.details},
         }
 
@@ -70,7 +75,8 @@ class ApprovalAnswer(NamedTuple):
     one because nobody answered in time.
 
     `scope` says how far an approval reaches: this call, the same call again in this task, or in this session.
-    `arguments` are what the person wrote in place of the model's, None where they were approved as they are.
+    `arguments` are what the person wrote in place of the model's, None where they were approved as they are; of a form
+    they are its fields.
     """
 
     approved: bool

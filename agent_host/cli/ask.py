@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
+from agent_host.cli.forms import prompt_of, question_of, take
 from agent_host.cli.screen import in_ci, styled
 from agent_host.cli.streams import put
 from agent_host.shown_text import escaped
@@ -25,7 +26,7 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from agent_host import ApprovalRequest
+    from agent_host import ApprovalRequest, Form
 
 _KEYS: dict[str, Literal["once", "task", "session"]] = {"y": "once", "t": "task", "s": "session"}
 _QUESTION = "Allow this? y once, t for this task, s for this session, n no: "
@@ -43,6 +44,7 @@ _PLAIN_FIELDS = (
     ("url", "url"),
     ("host", "host"),
     ("note", "note"),
+    ("source", "asked by"),
     ("stdin", "stdin"),
     ("body", "body"),
     ("start", "begins with"),
@@ -93,7 +95,7 @@ class Terminal:
             wait_s = request.timeout_s or self._timeout_s
             try:
                 async with asyncio.timeout(wait_s):
-                    return await self._asked()
+                    return await (self._asked() if request.form is None else self._filled(request.form))
             except TimeoutError:
                 put(sys.stderr, "\n")
                 return ApprovalAnswer(False, f"nobody answered within {wait_s:g} seconds", timed_out=True)
@@ -106,19 +108,46 @@ class Terminal:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         asked_at = time.monotonic()
         while True:
-            put(sys.stderr, _QUESTION)
-            typed_at, line = await self._line()
-            while line is not None and typed_at < asked_at:  # a key pressed before the question is no answer to it
-                typed_at, line = await self._line()
+            line = await self._typed(_QUESTION, asked_at)
             if line is None:
-                self._ended = True
-                put(sys.stderr, "\n")
                 return _denied("the input ended before anybody approved it")
             key = line.strip().lower()
             if key in _KEYS:
                 return ApprovalAnswer(True, "approved at the terminal", scope=_KEYS[key])
             if key == "n":
                 return _denied("denied at the terminal")
+
+    async def _filled(self, form: Form) -> ApprovalAnswer:
+        """The answer to a server's question, field by field."""
+        if sys.platform != "win32":
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        asked_at = time.monotonic()
+        key: str | None = ""
+        while key is not None and key not in ("y", "n"):
+            key = await self._typed(question_of(form), asked_at)
+            key = None if key is None else key.strip().lower()
+        if key == "n":
+            return _denied("declined at the terminal")
+        content: dict[str, Any] = {}
+        for field in form.fields if key is not None else ():
+            problem: str | None = ""
+            while problem is not None and key is not None:
+                key = await self._typed(prompt_of(field, problem), asked_at)
+                problem = None if key is None else take(field, key, content)
+        if key is None:
+            return _denied("the input ended before anybody answered it")
+        return ApprovalAnswer(True, "answered at the terminal", arguments=content)
+
+    async def _typed(self, prompt: str, asked_at: float) -> str | None:
+        """The next line that is typed after `asked_at`, None at the end of input."""
+        put(sys.stderr, prompt)
+        typed_at, line = await self._line()
+        while line is not None and typed_at < asked_at:  # a key pressed before the question is no answer to it
+            typed_at, line = await self._line()
+        if line is None:
+            self._ended = True
+            put(sys.stderr, "\n")
+        return line
 
     async def _line(self) -> _Line:
         """The next line. A thread reads it, which the end of the process ignores."""

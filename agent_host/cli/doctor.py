@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from agent_host.api.machine_checks import authorize, machine_checks
 from agent_host.cli import exit_codes
+from agent_host.cli.scope_words import scope_in_words
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 
 if TYPE_CHECKING:
     import argparse
+
+    from agent_host.api.machine_checks import Check
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 
@@ -22,5 +25,10 @@ def doctor(namespace: argparse.Namespace) -> int:
         answer(authorize(given_settings(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED
     checks = machine_checks(given_settings(namespace), state_dir_of(namespace))
-    answer("".join(f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" for check in checks))
+    answer("".join(map(_shown, checks)))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
+
+
+def _shown(check: Check) -> str:
+    lines = () if check.scope is None else scope_in_words(check.scope).splitlines()
+    return f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" + "".join(f"      {line}\n" for line in lines)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 OUTPUT_PREFIX = f"{'':13}| "
 _MAX_HELD_CHARS = 256 * 1024
+_THINKING = "thinking"
 _ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
 class Progress:
     """A sink that prints to `progress` a line now and then where that is no terminal, so that a log does not look as
-    if the task hung, and with `verbose` all that commands print.
+    if the task hung, and with `verbose` all that commands print and the model thinks.
 
     `asks`: approvals are asked for on the same terminal. What comes while a question stands there is printed behind
     its answer.
@@ -46,6 +47,7 @@ class Progress:
         self._began = self._clock.now()
         self._running = Running(self._clock)
         self._outputs: dict[str, OutputLines] = {}
+        self._thoughts: OutputLines | None = None
         self._printed_last: str | None = None
         self._held: deque[str] = deque()
         self._left_out = 0
@@ -98,6 +100,8 @@ class Progress:
 
     def _show(self, event: Event) -> None:
         kind = event.event_type
+        if self._verbose:
+            self._show_thinking(event)
         if kind is EventType.TOOL_OUTPUT_CHUNK and self._verbose:
             self._take_output(event)
         elif kind is EventType.TOOL_COMPLETED and self._verbose:
@@ -108,6 +112,16 @@ class Progress:
             self.clear()
         elif kind is EventType.APPROVAL_RESOLVED:
             self._release()
+
+    def _show_thinking(self, event: Event) -> None:
+        """The lines that the event brings of what the model thinks; any other event ends the last of them."""
+        lines: list[str] = []
+        if event.event_type is EventType.THINKING_CHUNK:
+            self._thoughts = self._thoughts or OutputLines()
+            lines = self._thoughts.add(_THINKING, event.public_payload["text"])
+        elif self._thoughts is not None:
+            lines, self._thoughts = self._thoughts.end(), None
+        self._print_lines(_THINKING, "  model   thinks", lines)
 
     def _take_output(self, event: Event) -> None:
         call_id = event.payload["toolCallId"]
@@ -121,13 +135,16 @@ class Progress:
             self._view.printed(call_id)
 
     def _print_output(self, call_id: str, lines: list[str]) -> None:
-        """The lines, under a line that names the call where it was not the last to print."""
+        self._print_lines(call_id, f"  output  {self._running.label(call_id)}", lines)
+
+    def _print_lines(self, source: str, title: str, lines: list[str]) -> None:
+        """The lines, under a title where their source was not the last to print."""
         if not lines:
             return
-        if call_id != self._printed_last:
-            self._put(self._stamped(f"  output  {self._running.label(call_id)}"))
+        if source != self._printed_last:
+            self._put(self._stamped(title))
         self._put("".join(f"{OUTPUT_PREFIX}{line}\n" for line in lines))
-        self._printed_last = call_id
+        self._printed_last = source
 
     def _stamped(self, line: str) -> str:
         return f"[{self._clock.now() - self._began:7.2f}s] {line}\n"

@@ -10,6 +10,7 @@ import orjson
 
 from agent_host.api.replaying import replay_session
 from agent_host.cli import exit_codes
+from agent_host.cli.scope_words import sandbox_in_words
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
@@ -49,10 +50,37 @@ def replay(namespace: argparse.Namespace) -> int:
 
 def _wire(done: Replayed) -> dict[str, object]:
     difference = None if done.difference is None else done.difference.to_wire()
-    return {"calls": done.calls, "difference": difference, "ended": done.ended}
+    row: dict[str, object] = {"calls": done.calls, "difference": difference, "ended": done.ended}
+    if done.before is not None or done.now is not None:
+        row["sandbox"] = {"before": done.before, "now": done.now}
+    if done.refusals:
+        row["refusals"] = [one.to_wire() for one in done.refusals]
+    return row
 
 
 def _text(done: Replayed) -> str:
+    return f"{_compared(done)}{_sandbox(done)}"
+
+
+def _sandbox(done: Replayed) -> str:
+    """How commands are held now, and where that is not as it was; what a sandbox refused to each call."""
+    if done.now is None:
+        return ""
+    lines = [sandbox_in_words(done.now).rstrip("\n")]
+    if done.before is not None and done.before["level"] != done.now["level"]:
+        lines.append(f"  on record they were held at the level {one_line(done.before['level'])}")
+    for one in done.refusals:
+        head = f"call {one.number}, {one_line(one.tool_name)}"
+        if one.grant is not None:
+            lines.append(f"{head}: asked of the sandbox: {one_line(orjson.dumps(one.grant).decode())}")
+        lines += [
+            f"{head}: {one_line(denial)}{'' if denial in one.before else ' (not on record)'}" for denial in one.now
+        ]
+        lines += [f"{head}: on record, and not now: {one_line(gone)}" for gone in one.before if gone not in one.now]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _compared(done: Replayed) -> str:
     calls = f"{done.calls} call{'' if done.calls == 1 else 's'}"
     ended = f"a task ended otherwise: {one_line(done.ended)}\n" if done.ended else ""
     found = done.difference
@@ -60,5 +88,5 @@ def _text(done: Replayed) -> str:
         return f"{ended}{calls}, all as on record\n"
     if found.what == "call":
         return f"{ended}{calls}; call {found.number}, {found.tool_name}, was not made\n"
-    was = f"{found.what}: {found.before} on record, {found.now} now"
+    was = f"{found.what}: {found.before} on record, {found.now or 'not judged: there is no such tool'} now"
     return f"{ended}{calls}; the first difference is call {found.number}, {one_line(found.tool_name)}\n  {was}\n"

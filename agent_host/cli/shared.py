@@ -61,7 +61,11 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--verbose",
         "host.verbose",
-        {"action": "store_true", "default": None, "help": "show all output of commands, on standard error"},
+        {
+            "action": "store_true",
+            "default": None,
+            "help": "show commands' output and the model's thinking, on standard error",
+        },
     ),
 )
 

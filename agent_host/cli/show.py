@@ -9,6 +9,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.api.records import session_id_of, stored_sessions
+from agent_host.cli.scope_words import sandbox_in_words
 from agent_host.cli.shared import state_dir_of, tokens_in_words
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
@@ -48,16 +49,18 @@ def show(namespace: argparse.Namespace) -> int:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
-    turns = sessions.turns(session_id)
+    turns, sandbox = sessions.turns(session_id), sessions.sandbox(session_id)
     if namespace.output == "json":
         messages = sessions.messages(session_id)
         if namespace.step is not None:
             steps = {item.get("stepId") for item in items}
             messages = [message for message in messages if message.get("stepId") in steps]
-        row = {**found.to_wire(), "steps": _steps(items, turns), "items": items, "messages": messages}
+        held = {} if sandbox is None else {"sandbox": sandbox}
+        row = {**found.to_wire(), **held, "steps": _steps(items, turns), "items": items, "messages": messages}
         answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(_text(found, items, turns, whole=namespace.step is not None)))
+        head = _head(found, sandbox)
+        answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
 
 
@@ -78,9 +81,7 @@ def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> 
     return [{"step": step, "stepId": step_id, **turns.get(step_id, {})} for step_id, step in found.items()]
 
 
-def _text(
-    session: StoredSession, items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool
-) -> Iterator[str]:
+def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
     status = f"{session.status}{', resumable' if session.resumable else ''}"
     held = f", held by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
@@ -88,6 +89,11 @@ def _text(
     yield f"workspace: {escaped(session.workspace, keep='')}\n"
     if session.usage is not None:
         yield f"tokens: {tokens_in_words(session.usage)}\n"
+    if sandbox is not None:
+        yield sandbox_in_words(sandbox)
+
+
+def _text(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
         yield "\n" if step is None else f"\nstep {step}\n{_used(turns.get(shown[0]['stepId']))}"
@@ -102,7 +108,8 @@ def _used(turn: dict[str, Any] | None) -> str:
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
         said = "".join(f": {escaped(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
-        yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{said}\n"
+        level = f", commands held at the level {item['sandbox']['level']}" if "sandbox" in item else ""
+        yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":
@@ -125,6 +132,10 @@ def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if approval is not None:
         edited = ", arguments edited" if approval.get("edited") or "editedArguments" in item else ""
         yield f"    approval: {approval['decision']} ({approval['scope']}{edited}): {one_line(approval['reason'])}\n"
+    grant = item.get("editedArguments", item["arguments"]).get("sandboxGrant")
+    if isinstance(grant, dict):
+        yield f"    asked of the sandbox: {one_line(lenient_json.dumps(grant).decode())}\n"
+    yield from (f"    sandbox: {one_line(denial)}\n" for denial in item.get("denials", ()))
     if item.get("output"):
         yield from _block("    ", item["output"], whole=whole, indent="    ")
 

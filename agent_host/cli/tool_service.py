@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import state_dir_of
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     import argparse
 
 
+_PACKAGES: Final = ("starlette", "uvicorn", "psycopg", "psycopg_pool", "prometheus_client", "boto3")
+"""What the extra brings, by module."""
+
+
 def tool_service(namespace: argparse.Namespace) -> int:
     """Serve until a signal comes; calls that run are let end. Raises UsageError for what cannot be served."""
-    missing = [name for name in ("starlette", "uvicorn", "psycopg", "boto3") if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"`agent-host tool-service` needs {', '.join(missing)}: install agent-host[backend]")
     from agent_host.tool_service.serving import ServiceOptions, serve

@@ -75,7 +75,7 @@ class AuditRecords:
             return event.encode(event.envelope_of(self._record(event)))
         if event.event_type is EventType.ARTIFACT_UPLOADED:
             return event.encode(event.envelope_of(_uploaded(payload))) if "toolCallId" in payload else None
-        if event.event_type is EventType.APPROVAL_RESOLVED:
+        if event.event_type is EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
             policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
             _remember(self._answers, payload["approvalId"], policy)
             _remember(self._answers, payload["toolCallId"], policy)

@@ -154,7 +154,7 @@ class ToolCalls:
 
     def approval_requested(self, event: Event) -> None:
         """`approval_requested`: the wait for a person begins."""
-        call = self._calls.get(event.payload["toolCallId"])
+        call = self._call_of(event)
         if call is not None:
             attributes = {"gen_ai.tool.call.id": event.payload["toolCallId"], **_approval(event)}
             call.wait = self._maker.begin("agent_host.approval", call.step, attributes)
@@ -162,7 +162,7 @@ class ToolCalls:
 
     def approval_resolved(self, event: Event) -> None:
         """`approval_resolved`: the end of the wait; there was none in this process for an answer on record."""
-        call = self._calls.get(event.payload["toolCallId"])
+        call = self._call_of(event)
         if call is not None:
             call.attributes |= _approval(event)
             call.ready = event.at
@@ -170,6 +170,10 @@ class ToolCalls:
                 call.wait.set_attributes(cut(_approval(event)))
                 self._maker.end(call.wait)
                 call.wait = None
+
+    def _call_of(self, event: Event) -> _Call | None:
+        """The call that waits; None for a question in the middle of one, whose time is part of the call's."""
+        return None if "isQuestion" in event.payload else self._calls.get(event.payload["toolCallId"])
 
     def completed(self, event: Event, step: Span) -> None:
         """`tool_completed`: the span of the call. One that another process requested begins and ends here."""

@@ -44,6 +44,14 @@ _CALL = Field("toolCallId", "string", "the call", telemetry=True)
 _TOOL = Field("toolName", "string", "as the model named it", telemetry=True)
 _COMMAND = Field("commandId", "string", "the command, as the model names it", telemetry=True)
 _APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
+_QUESTION = Field(
+    "isQuestion",
+    "true",
+    "it is a question of an MCP server in the middle of the call: details has {source, question} with {form}, the JSON "
+    "Schema of the answers, or {url, host}; the answers are the `arguments` of ApproveAction",
+    optional=True,
+    telemetry=True,
+)
 _RISK = Field("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
 _CODE = Field("code", "string", "name of the error", telemetry=True)
 
@@ -71,7 +79,8 @@ _SANDBOX = Field(
     "sandbox",
     "object",
     "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
-    "may read, write and reach, and in `unheld` each rule that the level cannot hold)}",
+    "may read, write and reach, in `unheld` each rule that the level cannot hold, and in `withheld` what it refuses "
+    "although the scope gives it)}",
     optional=True,
 )
 
@@ -252,6 +261,7 @@ PAYLOADS: dict[EventType, Shape] = {
                 telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
+            Field("denials", "list of strings", "what a sandbox refused to its programs, a line each", optional=True),
             Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
             Field("changesUnseen", "string", "of a command: why not all that it changed is known", optional=True),
             Field("output", "string", "what the model reads, up to 8 KiB of it"),
@@ -317,6 +327,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _RISK,
             Field("risks", "list of strings", "why the risk is what it is"),
             Field("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
+            _QUESTION,
         ),
     ),
     EventType.APPROVAL_RESOLVED: Shape(
@@ -330,6 +341,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
             _EDITED,
             Field("replay", "object", "where nobody was there: how the call can be approved after all", optional=True),
+            _QUESTION,
         ),
     ),
     EventType.APPROVAL_TIMEOUT: Shape(

@@ -13,7 +13,7 @@ from agent_host.thread.blocks import Block
 from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.anthropic_answer import AnthropicAssembler
@@ -177,3 +177,9 @@ class AnthropicDialect:
         from agent_host.llm.anthropic_answer import AnthropicAssembler  # with the first answer
 
         return AnthropicAssembler(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """See `Dialect.whole`."""
+        from agent_host.llm.whole_answer import messages_events  # few gateways answer so
+
+        return messages_events(body)

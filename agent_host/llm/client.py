@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.llm.error_bodies import Said
     from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
-    from agent_host.llm.stream import Dialect, ModelTurn
+    from agent_host.llm.stream import Assembler, Dialect, ModelTurn
 
 _IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
@@ -140,11 +141,11 @@ class LlmClient:
         patience: Patience,
     ) -> ModelTurn:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "text/event-stream":
-            raise await self._no_stream(response, kind)
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
         content = 0
         try:
+            if kind != "text/event-stream":
+                return _read_whole(assembler, await self._whole(response, kind), on_text, on_thinking)
             stream = BoundedStream(response.aiter_raw(), _decoder_of(response), self._limits)
             async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
                 text = assembler.feed(event.event, event.data)
@@ -175,23 +176,23 @@ class LlmClient:
         kind = kind_of_answer(response.status_code, said)
         return self._refusal(kind, f"HTTP {response.status_code}", said, RetryHints.of(response.headers))
 
-    async def _no_stream(self, response: httpx.Response, kind: str) -> GatewayError | GuardrailBlocked:
-        """The error for a successful answer that is no event stream."""
+    async def _whole(self, response: httpx.Response, kind: str) -> list[tuple[str, str]]:
+        """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
+        JSON: some gateways do not heed `stream`. Raises what it is otherwise: GatewayError, GuardrailBlocked."""
+        instead = f"{kind[:_MAX_SHOWN] or 'no content type'} instead of an event stream"
         if "json" in kind:
-            value = error_bodies.parsed(await _read_bounded(response))
+            stream = BoundedStream(response.aiter_raw(), _decoder_of(response), self._limits)
+            body = "".join([piece async for piece in stream.aiter_text()])
+            value = error_bodies.parsed(body.encode("utf-8", "replace"))
             if error_bodies.is_error(value):
                 said = error_bodies.read_value(value)
                 where = f"HTTP {response.status_code} with an error in its body"
-                return self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(response.headers))
+                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(response.headers))
             if error_bodies.is_whole_answer(value):
-                return GatewayRejected(
-                    f"the gateway at {self._shown} answered without a stream ({kind}): it ignores the request's "
-                    '"stream": true; check the URL and --dialect'
-                )
-        return GatewayRejected(
-            f"the gateway at {self._shown} answered with {kind[:_MAX_SHOWN] or 'no content type'} instead of an "
-            "event stream: check the URL and --dialect"
-        )
+                instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
+                with contextlib.suppress(LookupError, ValueError):
+                    return list(self.dialect.whole(body))
+        raise GatewayRejected(f"the gateway at {self._shown} answered with {instead}: check the URL and --dialect")
 
     def _fault(self, fault: StreamFault) -> GatewayError | GuardrailBlocked:
         """The error for one that the gateway reported inside its answer."""
@@ -262,6 +263,22 @@ class _Http(httpx.AsyncClient):
 def _decoder_of(response: httpx.Response) -> Callable[[bytes], Iterable[bytes]]:
     """What decompresses the body in small pieces. Raises UnknownCoding."""
     return decoder(response.headers.get("content-encoding", ""))
+
+
+def _read_whole(
+    assembler: Assembler,
+    events: Iterable[tuple[str, str]],
+    on_text: Callable[[str], None],
+    on_thinking: Callable[[str], None] | None,
+) -> ModelTurn:
+    """What the events of an answer give that came in one piece. Raises as an assembler does."""
+    for name, data in events:
+        text = assembler.feed(name, data)
+        if text:
+            on_text(text)
+        if assembler.thinking and on_thinking is not None:
+            on_thinking(assembler.thinking)
+    return assembler.finish()
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:

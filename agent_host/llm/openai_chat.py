@@ -15,7 +15,7 @@ from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
 from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_chat_answer import ChatAssembler
@@ -186,6 +186,12 @@ class ChatDialect:
         from agent_host.llm.openai_chat_answer import ChatAssembler  # with the first answer
 
         return ChatAssembler(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """See `Dialect.whole`."""
+        from agent_host.llm.whole_answer import chat_events  # few gateways answer so
+
+        return chat_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:
         name = self._names.offer(tool.name)

@@ -15,7 +15,7 @@ from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
 from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_responses_answer import ResponsesAssembler
@@ -170,6 +170,12 @@ class ResponsesDialect:
         from agent_host.llm.openai_responses_answer import ResponsesAssembler  # with the first answer
 
         return ResponsesAssembler(max_call_arguments_bytes, self._names.real)
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """See `Dialect.whole`."""
+        from agent_host.llm.whole_answer import response_events  # few gateways answer so
+
+        return response_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.thread.blocks import Block, Order
@@ -137,4 +137,9 @@ class Dialect(Protocol):
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
         """A fresh assembler for one response; None: the arguments of a call have no limit."""
+        ...
+
+    def whole(self, body: str) -> Iterator[tuple[str, str]]:
+        """Name and data of the events of a stream that gives the answer which came as this JSON body. Raises
+        LookupError, ValueError for a body that is no answer of this dialect."""
         ...

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.costs import affordable_output
+from agent_host.loop.counted_usage import with_counted_usage
 from agent_host.loop.limits import room_for_conversation
 from agent_host.retrying import with_retries
 from agent_host.thread.cleared import saved_by_clearing
@@ -124,9 +125,10 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
-        return await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
+        turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
     except (GatewayError, GuardrailBlocked):
         return None
+    return with_counted_usage(ctx, turn, needed)
 
 
 def _is_affordable(ctx: LoopContext, model: str, needed: int) -> bool:

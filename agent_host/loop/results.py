@@ -67,6 +67,11 @@ class CallEnd(NamedTuple):
         return () if self.result is None else self.result.images
 
     @property
+    def uris(self) -> Sequence[str]:
+        """What another service has stored of the call's output."""
+        return () if self.result is None else self.result.artifact_uris
+
+    @property
     def skill(self) -> LoadedSkill | None:
         """The skill that the call has put to use: it limits the tools from now on."""
         return None if self.result is None else self.result.skill
@@ -123,6 +128,7 @@ def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, messag
         end.changed.unseen,
         end.duration_ms,
         None if end.skill is None else _used(end.skill),
+        tuple(ctx.scrubber.text(encodable(uri)) for uri in end.uris),
     )
     ctx.journal.checkpoint(step_id, record, sync=False)
 
@@ -137,8 +143,8 @@ def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
             "exitCode": result.exit_code,
             "commandId": result.command_id,
             "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
+            "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
         }
-    uris = () if result is None else result.artifact_uris
     return {
         "code": end.code,
         "startedAt": end.started_at,
@@ -146,7 +152,7 @@ def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
         **of_tool,
         "pathsChanged": [*end.paths, *end.changed.files],
         "changesUnseen": end.changed.unseen,
-        "artifactUris": [*uris, *(row["uri"] for row in end.left if "uri" in row)],
+        "artifactUris": [*end.uris, *(row["uri"] for row in end.left if "uri" in row)],
         "storageRefs": [row["ref"] for row in kept],
         "storedSha256": {row["ref"]: row["sha256"] for row in kept},
         "storedParts": dict(end.parts),

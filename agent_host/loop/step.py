@@ -14,13 +14,13 @@ from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
 from agent_host.loop.costs import cost_of
+from agent_host.loop.counted_usage import with_counted_usage
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
 from agent_host.shown_text import one_line
 from agent_host.thread.blocks import holds_arguments
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode
-from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 from state.boot import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
@@ -146,8 +146,8 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning in _NOT_WHOLE and not calls
-    # A model that paused at a tool of its provider goes on when it reads its own turn.
-    paused = step.meaning == "continue" and step.assistant.blocks
+    # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
+    paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
     note = ctx.conversation.note(_go_on(step))._replace(goes_on=True) if cut_short and not paused else None
     dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
@@ -278,7 +278,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Att
     )
     turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, talk.retry, on_retry))
     ctx.phase.fire("answered")
-    turn = _with_counted_usage(ctx, turn, needed)
+    turn = with_counted_usage(ctx, turn, needed)
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
@@ -300,14 +300,3 @@ def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
     OpenTelemetry gets payloads as they are emitted."""
     names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
     return {key: ctx.scrubber.text(name) for key, name in names.items() if name}
-
-
-def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> ModelTurn:
-    """A gateway that reports no usage must not make the budget endless: its place is taken by the estimate."""
-    usage = turn.usage
-    if usage.input_tokens and usage.output_tokens:
-        return turn
-    calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
-    blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
-    said = usage.output_tokens or message_tokens(ctx.conversation.count, turn.text, calls + blocks)
-    return turn._replace(usage=usage._replace(input_tokens=usage.input_tokens or needed, output_tokens=said))

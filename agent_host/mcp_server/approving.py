@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from mcp.server import ServerRequestContext
 
-    from agent_host.mcp_server.sessions import Question
+    from agent_host.mcp_server.questions import Question
 
 NOBODY: Final = "nobody could be asked: the client has no elicitation"
 _NO_ANSWER: Final = "the client did not answer"
@@ -33,11 +33,12 @@ _FORM: Final[dict[str, Any]] = {
 
 
 class Answer(NamedTuple):
-    """What a person said to a question."""
+    """What a person said to a question; `answers` are the fields of a form."""
 
     approved: bool
     scope: str = "once"
     reason: str = ""
+    answers: Mapping[str, Any] | None = None
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
@@ -52,17 +53,24 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
 async def elicited(context: ServerRequestContext[Any, Any], question: Question) -> Answer:
     """Ask within a request, of a client that takes requests. No answer is a denial."""
     try:
-        result = await context.session.elicit_form(message_of(question), _FORM, related_request_id=context.request_id)
+        result = await context.session.elicit_form(
+            message_of(question), _form_of(question), related_request_id=context.request_id
+        )
     except MCPError:
         return Answer(False, reason=_NO_ANSWER)
-    return answer_in(result)
+    return answer_in(question, result)
 
 
 def form_request(question: Question) -> types.ElicitRequest:
     """The question for a client that is asked by the answer to its own request (MCP 2026-07-28)."""
     return types.ElicitRequest(
-        params=types.ElicitRequestFormParams(message=message_of(question), requested_schema=_FORM)
+        params=types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
     )
+
+
+def _form_of(question: Question) -> dict[str, Any]:
+    """What is asked for: whether a call may run, or what a server that the task uses asks in the middle of one."""
+    return _FORM if question.form is None else dict(question.form)
 
 
 def message_of(question: Question) -> str:
@@ -70,9 +78,11 @@ def message_of(question: Question) -> str:
     return f"{question.summary}\n\nrisk: {question.risk}\n{question.details}"
 
 
-def answer_in(result: types.ElicitResult) -> Answer:
+def answer_in(question: Question, result: types.ElicitResult) -> Answer:
     """What a form says. All but an approval is a denial."""
     content: Mapping[str, Any] = result.content or {}
+    if question.form is not None:
+        return Answer(result.action == "accept", answers=content)
     scope, reason = content.get("scope"), content.get("reason")
     return Answer(
         result.action == "accept" and content.get("decision") == "approve",

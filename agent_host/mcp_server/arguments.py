@@ -62,6 +62,10 @@ class Approve(Arguments):
         Field(description="How far it holds for the same action. Default: once"),
     ] = "once"
     reason: Annotated[str, Field(max_length=2000)] = ""
+    answers: Annotated[
+        dict[str, str | int | float | bool | list[str]] | None,
+        Field(description="Of an approval with `form`: what is filled in"),
+    ] = None
     wait_s: WaitS = None
 
 

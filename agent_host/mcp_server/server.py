@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mcp.server import ServerRequestContext
 
     from agent_host.mcp_server.arguments import Arguments
-    from agent_host.mcp_server.sessions import HostedSession, Question, Sessions
+    from agent_host.mcp_server.questions import Question
+    from agent_host.mcp_server.sessions import HostedSession, Sessions
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
@@ -132,7 +133,9 @@ class TaskServer:
         if session is None or given.approval_id not in session.questions:
             raise Refused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
         approved = given.decision == "approved"
-        await session.answer(given.approval_id, approved=approved, scope=given.scope, reason=given.reason)
+        await session.answer(
+            given.approval_id, approved=approved, scope=given.scope, reason=given.reason, answers=given.answers
+        )
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
@@ -176,8 +179,7 @@ class TaskServer:
                 await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
             if asking.done() and question.approval_id in session.questions:
-                said = asking.result()
-                await session.answer(question.approval_id, approved=said.approved, scope=said.scope, reason=said.reason)
+                await session.answer_as(question.approval_id, asking.result())
         finally:
             asking.cancel()
 
@@ -192,9 +194,9 @@ class TaskServer:
 
     async def _take_answers(self, session: HostedSession, params: types.CallToolRequestParams) -> None:
         for approval_id, response in (params.input_responses or {}).items():
-            if approval_id in session.questions and isinstance(response, types.ElicitResult):
-                said = answer_in(response)
-                await session.answer(approval_id, approved=said.approved, scope=said.scope, reason=said.reason)
+            question = session.questions.get(approval_id)
+            if question is not None and isinstance(response, types.ElicitResult):
+                await session.answer_as(approval_id, answer_in(question, response))
 
     def _on_record(self, session_id: str | None) -> list[dict[str, Any]]:
         found = stored_sessions(self._state_dir).all()

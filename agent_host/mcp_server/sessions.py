@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.ids import new_id
 from agent_host.mcp_server.child import HostChild, Refused
-from agent_host.shown_text import clipped, one_line
+from agent_host.mcp_server.questions import question_in
+from agent_host.shown_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from agent_host.mcp_server.approving import Answer
+    from agent_host.mcp_server.questions import Question
 
 MAX_SESSIONS: Final = 8
 """Processes at once; of more, the one that has had no task for the longest time ends."""
@@ -25,29 +29,9 @@ STATUSES: Final = {
 }
 _OVER: Final = ("task_completed", "task_cancelled")
 _NO_TASK: Final = "the session has no open task: give a prompt"
-_DETAILS_BYTES: Final = 8000
 _PAGE: Final = 500
+_REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
-
-
-class Question(NamedTuple):
-    """A call that waits for a person. The texts are those of `approval_requested`, with nothing in them that does not
-    print."""
-
-    approval_id: str
-    summary: str
-    risk: str
-    details: str
-
-    @property
-    def as_json(self) -> dict[str, str]:
-        """As a client reads it."""
-        return {
-            "approvalId": self.approval_id,
-            "actionSummary": self.summary,
-            "riskLevel": self.risk,
-            "details": self.details,
-        }
 
 
 class HostedSession:
@@ -104,13 +88,42 @@ class HostedSession:
             self.task_id, self._ending, self._denied = before
             raise
 
-    async def answer(self, approval_id: str, *, approved: bool, scope: str = "once", reason: str = "") -> bool:
-        """Answer a question; False where nobody waits for it any more. Raises Refused."""
-        self.questions.pop(approval_id, None)
+    async def answer(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: str = "once",
+        reason: str = "",
+        answers: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Answer a question; False where nobody waits for it any more. Raises Refused, and for `answers` that are none
+        to its form the question stays."""
+        question = self.questions.pop(approval_id, None)
         decision = "approved" if approved else "denied"
-        said = {"reason": reason} if reason else {}
-        reply = await self._host.call("ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said)
+        said: dict[str, Any] = {"reason": reason} if reason else {}
+        if answers is not None:
+            said["arguments"] = dict(answers)
+        try:
+            reply = await self._host.call(
+                "ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said
+            )
+        except Refused:
+            if question is not None:
+                self.questions[approval_id] = question
+            raise
         return bool(reply["status"] == "delivered")
+
+    async def answer_as(self, approval_id: str, said: Answer) -> None:
+        """Answer as a person did. What is no answer to the question's form is a denial. Raises Refused."""
+        try:
+            await self.answer(
+                approval_id, approved=said.approved, scope=said.scope, reason=said.reason, answers=said.answers
+            )
+        except Refused as error:
+            if said.answers is None:
+                raise
+            await self.answer(approval_id, approved=False, reason=str(error)[:_REASON_CHARS])
 
     async def cancel(self) -> None:
         """Cancel its task, where one goes on, at the next safe point."""
@@ -191,7 +204,7 @@ class HostedSession:
             self._ending = event
             self.questions.clear()
         elif kind == "approval_requested":
-            question = _question(payload)
+            question = question_in(payload)
             self.questions[question.approval_id] = question
             self._asked[question.approval_id] = question.summary
         elif kind == "approval_resolved":
@@ -210,16 +223,6 @@ class HostedSession:
             message = "the process of the session has ended; the task can be resumed"
             payload = {"reason": "INTERNAL_ERROR", "message": message}
             self._ending = {"eventType": "session_failed", "payload": payload}
-
-
-def _question(payload: Mapping[str, Any]) -> Question:
-    lines = [*payload["risks"], *(f"{name}: {value}" for name, value in payload["details"].items())]
-    return Question(
-        payload["approvalId"],
-        one_line(payload["actionSummary"]),
-        payload["riskLevel"],
-        clipped("\n".join(lines), _DETAILS_BYTES),
-    )
 
 
 def _doing(kind: str, event: Mapping[str, Any]) -> str:

@@ -54,6 +54,7 @@ _PROGRAMS = ("python3", "python", "node", "git", "cargo", "go", "java", "ruby", 
 """Programs that are looked for by name: a link of PATH may lead to them from a place that says nothing."""
 _BINARIES = ("bin", "sbin", "shims", "Scripts", "libexec", "cmd")
 _MAX_MODULES = 200
+_MODULES = "node_modules"
 _MAX_LINE = 4096
 
 
@@ -88,12 +89,31 @@ def scope_facts(
 
 
 def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
-    """What a program that is named by its absolute path is made of, where that is no home directory or wider."""
+    """What a program that is named by its absolute path is made of, where that is no home directory or wider. One of
+    node's is made of its package, and of those that are installed beside it."""
     if not os.path.isabs(program):
         return ()
     folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))
     roots = [_root_of(one, home) for one in folders]
-    return tuple(one for one in dict.fromkeys((*roots, *_bases(roots))) if not _is_wide(one, home))
+    packages = [one for folder in folders for one in _packages(folder, home)] if _is_of_node(program) else []
+    return tuple(one for one in dict.fromkeys((*roots, *_bases(roots), *packages)) if not _is_wide(one, home))
+
+
+def _is_of_node(program: str) -> bool:
+    return os.path.realpath(program).endswith((".js", ".mjs", ".cjs", ".ts", ".mts"))
+
+
+def _packages(folder: str, home: str | None) -> Iterator[str]:
+    """The outermost `node_modules` that the folder lies in; else the package, by its package.json."""
+    parts = folder.split(os.sep)
+    if _MODULES in parts:
+        yield os.sep.join(parts[: parts.index(_MODULES) + 1])
+        return
+    while not _is_wide(folder, home):
+        if os.path.isfile(os.path.join(folder, "package.json")):
+            yield folder
+            return
+        folder = os.path.dirname(folder)
 
 
 def usual_facts(workspace: str, home: str | None) -> ScopeFacts:

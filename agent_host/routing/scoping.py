@@ -22,12 +22,18 @@ _STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
 """What starts programs."""
 
 
+def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, ...]:
+    """For a machine whose disk cannot be looked at."""
+    return ()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Scoping:
     """How commands are held. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
     keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
-    `unheld` is what the level cannot hold of any scope. `always`: decisions have the scope also where nothing holds
+    `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
+    `always`: decisions have the scope also where nothing holds
     it. `is_here`: the facts are of this machine."""
 
     level: SandboxLevel
@@ -38,9 +44,11 @@ class Scoping:
     blocked_domains: tuple[str, ...] = ()
     scripts: str | None = None
     unheld: tuple[str, ...] = ()
+    withheld: Callable[[CommandScope, SandboxLevel], tuple[str, ...]] = nothing_withheld
     always: bool = False
     is_here: bool = True
     _facts: ScopeFacts | None = field(default=None, init=False)
+    _told: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
     _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
 
     @property
@@ -122,7 +130,10 @@ class Scoping:
         it is not a stronger one."""
         if not self.holds:
             return {"level": self.level}
-        return self.scope(bundle, environment).to_wire(self.level)
+        scope = self.scope(bundle, environment)
+        if self._told is None or self._told[0] is not scope:
+            self._told = scope, scope.to_wire(self.level, self.withheld(scope, self.level))
+        return self._told[1]
 
 
 def this_machine(

@@ -107,6 +107,12 @@ class StoredSessions:
         with state_errors_translated():
             return read_run_log(SessionPaths(self._state_dir, session_id).events).turns
 
+    def sandbox(self, session_id: str) -> dict[str, Any] | None:
+        """How the session's commands were held at last: {level, wanted, why?, scope?}, as far as the run log has it."""
+        with state_errors_translated():
+            found = read_run_log(SessionPaths(self._state_dir, session_id).events).sandboxes
+        return found[-1] if found else None
+
     def messages(self, session_id: str) -> list[dict[str, Any]]:
         """The session's conversation in the form of AH 9.2, pictures without their bytes. Raises SessionNotFound."""
         with state_errors_translated():

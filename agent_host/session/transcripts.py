@@ -33,7 +33,8 @@ _MARKS = frozenset(
 )
 _CRASHED = "crashed"
 _OF_MARK = (
-    "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary"
+    "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary",
+    "sandbox",
 )  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
 _OF_TURN = (
@@ -46,33 +47,39 @@ _OF_TURN = (
     "cost",
     "costCurrency",
 )
-_OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged")
+_OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials")
 
 
 class RunLog(NamedTuple):
     """What the run log of a session says of its calls, by id, its marks, and what each turn of the model used, by its
-    step. A log that was cut has less."""
+    step; `sandboxes` has how commands were held at the start and after each resume: {level, wanted, why?, scope?}. A
+    log that was cut has less."""
 
     calls: dict[str, dict[str, Any]]
     marks: list[dict[str, Any]]
     turns: dict[str, dict[str, Any]]
+    sandboxes: list[dict[str, Any]]
 
 
 def read_run_log(path: str) -> RunLog:
     """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
-    found = RunLog({}, [], {})
+    found = RunLog({}, [], {}, [])
     for event in _events(path):
         kind, payload = event["eventType"], event["payload"]
         if kind == EventType.TOOL_REQUESTED:
             _take(found.calls, payload, _OF_REQUEST)
         elif kind == EventType.TOOL_COMPLETED:
             _take(found.calls, payload, _OF_RESULT)
-        elif kind == EventType.APPROVAL_RESOLVED:
+        elif kind == EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
             said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
             found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
         elif kind == EventType.LLM_REQUEST_COMPLETED:
             found.turns[str(event.get("stepId"))] = {name: payload[name] for name in _OF_TURN if name in payload}
-        elif kind in _MARKS:
+        elif kind in _MARKS or kind == EventType.SESSION_STARTED:
+            if isinstance(payload.get("sandbox"), dict):
+                found.sandboxes.append(payload["sandbox"])
+            if kind == EventType.SESSION_STARTED:
+                continue
             paused = bool(found.marks) and found.marks[-1]["mark"] == EventType.SESSION_PAUSED
             if kind == EventType.SESSION_RESUMED and "taskId" in event and not paused:
                 found.marks.append(_mark(event, _CRASHED))  # nothing said that the process before was to stop
@@ -85,10 +92,11 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
 
     - `message`: {role `user` or `assistant`, text, taskId?, stepId?, tokenCount}
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
-      output?, images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?, approval?{decision, scope,
-      reason}, editedArguments?, taskId?, stepId?}; its id is the call's
+      output?, denials?[], images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?,
+      approval?{decision, scope, reason}, editedArguments?, taskId?, stepId?}; its id is the call's
     - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended; and where
-      requests began to show less: {strategy, droppedMessages, clearedMessages, summary?}
+      requests began to show less: {strategy, droppedMessages, clearedMessages, summary?}; where it went on, with how
+      commands are held from there on: {sandbox?}
     """
     items: list[dict[str, Any]] = []
     open_calls: dict[str, dict[str, Any]] = {}

@@ -49,8 +49,12 @@ _WEIGHTS: tuple[tuple[bytes, int], ...] = (
 AUTO, ESTIMATE = "auto", "estimate"
 
 
+_RANK_FILES_AT = "https://openaipublic.blob.core.windows.net/encodings"
+
+
 class _RankFile:
-    """tiktoken's file of an encoding: its name in TIKTOKEN_CACHE_DIR, and the SHA-256 that tiktoken asks of it."""
+    """tiktoken's file of an encoding: its name in TIKTOKEN_CACHE_DIR, which is the SHA-1 of its URL, and the SHA-256
+    that tiktoken asks of it."""
 
     def __init__(self, name: str, sha256: str) -> None:
         self.name = name
@@ -115,7 +119,7 @@ def _of_tiktoken(name: str) -> Callable[[str], int]:
     path = os.path.join(folder, file.name)
     if not folder or not os.path.isfile(path):
         where = folder or "TIKTOKEN_CACHE_DIR, which is not set,"
-        raise TokenizerUnavailable(f"{where} holds no rank file {file.name} for {name}; {advice(name)}")
+        raise TokenizerUnavailable(f"{where} holds no rank file {file.name} for {name}; {advice(name, folder)}")
     import hashlib
 
     import tiktoken
@@ -123,12 +127,17 @@ def _of_tiktoken(name: str) -> Callable[[str], int]:
     with open(path, "rb") as handle:
         is_whole = hashlib.file_digest(handle, "sha256").hexdigest() == file.sha256
     if not is_whole:
-        raise TokenizerUnavailable(f"{folder} holds a damaged rank file {file.name} for {name}; {advice(name)}")
+        raise TokenizerUnavailable(f"{folder} holds a damaged rank file {file.name} for {name}; {advice(name, folder)}")
     encoding = tiktoken.get_encoding(name)
     return lambda text: len(encoding.encode_ordinary(text))
 
 
-def advice(encoding: str) -> str:
-    """How to have the rank file of an encoding, which this program never downloads."""
+def advice(encoding: str, folder: str) -> str:
+    """How to have the rank file of an encoding, which this program never downloads, in `folder` ("": one to choose):
+    by tiktoken itself, or by hand for a machine without a network."""
+    file, there = _RANK_FILES[encoding], folder or "DIR"
     command = f"python -c 'import tiktoken; tiktoken.get_encoding(\"{encoding}\")'"
-    return f"to have it, run once: TIKTOKEN_CACHE_DIR=DIR {command}, and keep TIKTOKEN_CACHE_DIR=DIR set"
+    path = os.path.join(there, file.name)
+    by_hand = f"save {_RANK_FILES_AT}/{encoding}.tiktoken as {path} (SHA-256 {file.sha256})"
+    keep = "" if folder else ", and keep TIKTOKEN_CACHE_DIR=DIR set"
+    return f"to have it, run once with TIKTOKEN_CACHE_DIR={there}: {command}, or {by_hand}{keep}"

@@ -1,66 +1,156 @@
-"""How many calls of a tenant run at once, and how many wait for that. What is beyond both is refused at once."""
+"""How many calls of a tenant run at once, and how many wait for that. What is beyond both is refused at once.
+
+A call holds one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or over all
+workers where they share a database (`agent_host.tool_service.postgres_slots`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.refusals import Refusal
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
     from agent_host.tool_service.configuration import Limits
 
-_RETRY_AFTER_S = 1
+_RETRY_AFTER_S: Final = 1
+_FIRST_LOOK_S: Final = 0.01
+_LATER_LOOK_S: Final = 0.1
+_HANDED_ON_S: Final = 1.0
+"""For how long a worker hands a slot on to its own calls while others may wait for one, too."""
+
+
+class Slot(NamedTuple):
+    """The right of one call to run: the `number` of a slot of the tenant, taken by the clock at `since`. `holder` says
+    what holds it in the database."""
+
+    tenant: str
+    number: int
+    since: float
+    holder: int = 0
+
+
+class Slots(Protocol):
+    """Where the slots of all tenants are counted. `shared`: other processes take them as well."""
+
+    shared: bool
+
+    async def take(self, tenant: str, most: int) -> Slot | None:
+        """A free one of the `most` slots of a tenant; None where there is none. Raises Refusal 503."""
+        ...
+
+    async def give(self, slot: Slot) -> None:
+        """Give a slot back. Never raises."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give all of them back."""
+        ...
+
+
+class LocalSlots:
+    """Slots of this process alone."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    async def take(self, tenant: str, most: int) -> Slot | None:
+        """See Slots."""
+        if self._taken[tenant] >= most:
+            return None
+        self._taken[tenant] += 1
+        return Slot(tenant, 0, time.monotonic())
+
+    async def give(self, slot: Slot) -> None:
+        """See Slots."""
+        self._taken[slot.tenant] -= 1
+
+    async def aclose(self) -> None:
+        """See Slots."""
 
 
 class Admission:
-    """The calls of one tenant in this worker."""
+    """The calls of one tenant in this worker. `clock` is that of `Slot.since`."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._slots = asyncio.Semaphore(limits.max_concurrent)
-        self._most = limits.max_concurrent + limits.max_queued
-        self._inside = 0
+    def __init__(self, tenant: str, limits: Limits, slots: Slots, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tenant = tenant
+        self._limits = limits
+        self._slots = slots
+        self._clock = clock
+        self._inside = self._waiting = 0
+        self._asking = asyncio.Lock()
+        self._handed: deque[Slot] = deque()
+        self._woken = asyncio.Event()
+        self._full = False
 
-    def enter(self) -> Visit:
-        """A place among those that run or wait. Raises Refusal 429 where there is none."""
-        if self._inside >= self._most:
-            raise Refusal(
-                429,
-                ErrorCode.RATE_LIMITED,
-                f"the tenant has {self._most} calls under way; try again later",
-                retry_after_s=_RETRY_AFTER_S,
-            )
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """A place among the calls that run or wait here. Raises Refusal 429 where there is none."""
+        if self._inside >= self._limits.max_concurrent + self._limits.max_queued:
+            raise self._too_many()
         self._inside += 1
-        return Visit(self)
+        try:
+            yield
+        finally:
+            self._inside -= 1
 
-    def leave(self) -> None:
-        """Give a place back."""
-        self._inside -= 1
+    async def acquire(self) -> Slot:
+        """A slot, once one is free; who came first has it first. Raises Refusal: 429 where as many wait here as may,
+        503 where slots cannot be counted."""
+        if self._full and self._waiting and self._waiting >= self._limits.max_queued:
+            raise self._too_many()
+        self._waiting += 1
+        try:
+            async with self._asking:
+                return await self._next()
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                while self._handed:
+                    await self._slots.give(self._handed.pop())
 
-    @property
-    def slots(self) -> asyncio.Semaphore:
-        """What a call holds while it runs."""
-        return self._slots
+    async def release(self, slot: Slot) -> None:
+        """Give a slot to the next call that waits here, or back."""
+        age_s = self._clock() - slot.since
+        if self._waiting and self._full and (not self._slots.shared or age_s < _HANDED_ON_S):
+            self._handed.append(slot)
+            self._woken.set()
+        else:
+            await self._slots.give(slot)
 
+    async def _next(self) -> Slot:
+        """One call at a time is here. It looks again by itself for slots that other workers give back."""
+        wait_s = _FIRST_LOOK_S
+        while True:
+            self._woken.clear()
+            if self._handed:
+                return self._handed.popleft()
+            slot = await self._slots.take(self._tenant, self._limits.max_concurrent)
+            self._full = slot is None
+            if slot is not None:
+                return slot
+            if self._waiting > self._limits.max_queued:
+                raise self._too_many()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s if self._slots.shared else None):
+                    await self._woken.wait()
+            wait_s = min(wait_s * 2, _LATER_LOOK_S)
 
-class Visit:
-    """One place. `async with` it around the call; `with` it around everything."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._admission.leave()
-
-    @property
-    def slot(self) -> asyncio.Semaphore:
-        """What the call holds while it runs, once one is free."""
-        return self._admission.slots
+    def _too_many(self) -> Refusal:
+        limits = self._limits
+        return Refusal(
+            429,
+            ErrorCode.RATE_LIMITED,
+            f"the tenant has as many calls under way as it may: {limits.max_concurrent} run at once, and "
+            f"{limits.max_queued} wait; try again later",
+            retry_after_s=_RETRY_AFTER_S,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import UsageError
 from agent_host.tool_service.tool import ENTRY_POINTS
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import BackendTool
 
 
+_NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "repeatable", "build")
+
+
 def all_tools() -> dict[str, BackendTool]:
     """Every kind of tool, by name. Raises UsageError for an entry point that cannot be loaded, or brings a name
     again."""
@@ -23,8 +26,14 @@ def all_tools() -> dict[str, BackendTool]:
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             tool: BackendTool = entry.load()
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {error}") from error
+        except Exception as error:  # whatever a package of others raises when it is imported
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
+        lacking = [name for name in _NEEDED if not hasattr(tool, name)]
+        if lacking:
+            raise UsageError(
+                f"the backend tool {entry.name} ({entry.value}) is no BackendTool: it has no {', '.join(lacking)}"
+            )
         if tool.name in found:
             raise UsageError(f"the backend tool {entry.name} ({entry.value}) has the name of another: {tool.name}")
         found[tool.name] = tool

@@ -32,9 +32,9 @@ _LEAST_TOKEN: Final = 16
 
 
 class Limits(NamedTuple):
-    """What a tenant may ask of one worker: so many calls run at once and wait, so large is a request, so long does a
-    call take. Text above `max_inline_bytes` is stored, and cut in the answer; what a call stores has at most
-    `max_stored_bytes` in all."""
+    """What a tenant may ask for. So many calls run at once, over all workers that share a database, and wait in each
+    worker; so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the
+    answer; what a call stores has at most `max_stored_bytes` in all."""
 
     max_concurrent: int = 32
     max_queued: int = 256

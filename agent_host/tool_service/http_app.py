@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +75,10 @@ class HttpApp:
                 return await handler(request)
             except Refusal as refusal:
                 return self._refused(refusal)
+            except asyncio.CancelledError:
+                # uvicorn cancels requests when the time to drain is over, and nobody else does. What became of a call
+                # is not known here, so this is no 503, after which it would be sent again.
+                return self._refused(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
 
         return answered
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host.capability_grants import GrantRefused, verified
+from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verified
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode
+from agent_host.ids import rfc3339
 from agent_host.tool_service.answers import Place
 from agent_host.tool_service.refusals import Refusal
 from agent_host.tool_service.tool import Call, Output, ToolFault
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.capability_grants import CapabilityGrant
+    from agent_host.tool_service.admission import Slot
     from agent_host.tool_service.answers import Answers, Known
     from agent_host.tool_service.tenants import ServedTenant, TenantTool
     from agent_host.tool_service.watching import Metrics, Watchers
@@ -42,10 +44,9 @@ _REQUEST: Final = Record(
         "arguments": OBJECT,
     }
 )
-_LOST: Final = (
-    "the service was stopped while the call ran, or its answer is not kept any more: what it did is not known. Look at "
-    "what it may have changed before you call it again"
-)
+_LOOK: Final = "what it did is not known. Look at what it may have changed before you call it again"
+_LOST: Final = f"the service was stopped while the call ran, or its answer is not kept any more: {_LOOK}"
+_STOPPED: Final = f"the service was stopped, and the time for calls to end was over: {_LOOK}"
 
 
 class Request(NamedTuple):
@@ -110,21 +111,33 @@ class Invoker:
             )
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
         if call.key is None:
-            with tenant.admission.enter() as visit:
-                async with visit.slot:
+            with tenant.admission.entered():
+                slot = await _slot(tenant)
+                try:
                     return await self._run(tenant, tool, call, fingerprint)
+                except asyncio.CancelledError:
+                    return _stopped(call)
+                finally:
+                    await tenant.admission.release(slot)
         return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
 
     def granted(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
         """The grant of a request. Raises Refusal 403 where it does not allow the tool, to this tenant, now."""
         try:
             if not text:
-                raise GrantRefused("a capability grant is needed")
+                raise GrantRefused(f"a capability grant is needed: the host signs one where it has {KEY_VARIABLE}")
             grant = verified(text, self._key)
             if grant.tenant_id != tenant.name:
-                raise GrantRefused("the capability grant is not for this tenant")
-            if grant.expires_at <= self._clock():
-                raise GrantRefused("the capability grant has expired")
+                raise GrantRefused(
+                    "the capability grant is not for this tenant: tenantId of the session's policy must be the name of "
+                    "the tenant whose token is sent"
+                )
+            now = self._clock()
+            if grant.expires_at <= now:
+                raise GrantRefused(
+                    f"the capability grant has expired; this service's clock says {rfc3339(now)}: where it was signed "
+                    "just now, the clocks differ"
+                )
             if tool_name not in grant.tool_names:
                 raise GrantRefused("the capability grant does not name this tool")
         except GrantRefused as refused:
@@ -132,19 +145,21 @@ class Invoker:
         return grant
 
     async def _once(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: Place) -> bytes:
-        with tenant.admission.enter() as visit:
+        with tenant.admission.entered():
             known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
             if known.state == "new":
                 try:
-                    await visit.slot.acquire()
+                    slot = await _slot(tenant)
                 except BaseException:
                     await self._answers.release(place)  # it never began
                     raise
                 try:
                     body = await self._run(tenant, tool, call, fingerprint)
                     await self._answers.answer(place, body)
+                except asyncio.CancelledError:
+                    body = _stopped(call)
                 finally:
-                    visit.slot.release()
+                    await tenant.admission.release(slot)
                 return body
         self._metrics.repeated.labels(tenant.name).inc()
         return await self._known(call, place, known)
@@ -197,6 +212,22 @@ class Invoker:
             return Result("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
         except Exception as error:  # noqa: BLE001  a tool may be of another package; its words may hold configuration
             return Result("failed", None, (ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})"))
+
+
+async def _slot(tenant: ServedTenant) -> Slot:
+    """The right to run a call of the tenant. Raises Refusal."""
+    try:
+        return await tenant.admission.acquire()
+    except asyncio.CancelledError:
+        raise Refusal(
+            503, ErrorCode.INTERNAL_ERROR, "the service is being stopped; the tool did not run", retry_after_s=1
+        ) from None
+
+
+def _stopped(call: Call) -> bytes:
+    """The answer to a call that is cancelled while its tool runs. Nobody cancels calls but uvicorn, when the time to
+    end them is over: who asked is told, and the process ends as it would."""
+    return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED)).body(call)
 
 
 def tool_of(tenant: ServedTenant, name: str) -> TenantTool:

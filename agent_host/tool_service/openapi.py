@@ -140,7 +140,8 @@ def _invoke() -> dict[str, Any]:
         {
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "the id of the call; it holds within tenant, session and tool, for the same arguments",
+            "description": "the id of the call; it holds within tenant, session and tool, for the same arguments. "
+            "Without it the call runs each time that it is sent",
             "schema": {"type": "string", "minLength": 1, "maxLength": 256},
         },
         {

@@ -33,6 +33,7 @@ _CLEAN_EVERY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.02
 _LATER_LOOK_S: Final = 0.5
 _POOL_WAIT_S: Final = 5.0
+CONNECT_S: Final = 10
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS agent_host_invocations (
     tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,
@@ -82,7 +83,9 @@ class PostgresAnswers:
         pool = AsyncConnectionPool(
             url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S, kwargs={"autocommit": True}
         )
+        answers = cls(pool, url, "", kept_s=kept_s)
         try:
+            await answers._live()  # the pool would try again and again what cannot be reached
             await pool.open(wait=True, timeout=_POOL_WAIT_S)
             async with pool.connection() as connection, connection.transaction():
                 # Two workers that start at once must not make one table twice.
@@ -92,11 +95,9 @@ class PostgresAnswers:
                     "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
                 )
                 row = await (await connection.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
-            epoch = str(row[0]) if row else ""
-            answers = cls(pool, url, epoch, kept_s=kept_s)
-            await answers._live()
+            answers.epoch = str(row[0]) if row else ""
         except (psycopg.Error, PoolTimeout) as error:
-            await pool.close()
+            await answers.aclose()
             raise UsageError(
                 f"the database of service.answers cannot be used ({type(error).__name__}): check its url and its rights"
             ) from None
@@ -132,7 +133,7 @@ class PostgresAnswers:
                     await self._held.close()
                 # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
                 if not again:
-                    raise _away() from None
+                    raise database_is_away() from None
         raise AssertionError("the second time returns or raises")
 
     async def release(self, place: Place) -> None:
@@ -190,7 +191,7 @@ class PostgresAnswers:
         async with self._holding:
             if self._held is not None and not self._held.closed:
                 return self._held
-            connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=10)
+            connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=CONNECT_S)
             while True:
                 number = secrets.randbelow(2**31 - 1) + 1
                 cursor = await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
@@ -206,7 +207,7 @@ class PostgresAnswers:
             async with self._pool.connection() as connection:
                 yield connection
         except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout):
-            raise _away() from None
+            raise database_is_away() from None
 
     async def _clean(self, connection: AsyncConnection[Any]) -> None:
         if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
@@ -224,7 +225,8 @@ class PostgresAnswers:
         }
 
 
-def _away() -> Refusal:
+def database_is_away() -> Refusal:
+    """The refusal of what must not run while nobody counts it."""
     return Refusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
 
 

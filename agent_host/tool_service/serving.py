@@ -20,6 +20,7 @@ from agent_host.errors import UsageError
 from agent_host.http_basics import TlsContext
 from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
 from agent_host.services.http import ServiceClient
+from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers
 from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import read_configuration
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.applications import Starlette
 
+    from agent_host.tool_service.admission import Slots
     from agent_host.tool_service.answers import Answers
     from agent_host.tool_service.buckets import Bucket
     from agent_host.tool_service.configuration import Configuration
@@ -163,7 +165,9 @@ class _Parts:
     async def opened(self) -> AsyncIterator[tuple[Answers, Invoker]]:
         """What keeps answers and what runs calls. At the end the services are told what they do not know yet, and
         everything is released."""
-        answers = await _answers(self._configuration)
+        answers, slots = await _answers(self._configuration), _slots(self._configuration)
+        for tenant in self.tenants.all.values():
+            tenant.open(slots)
         try:
             yield answers, Invoker(self._key, answers, self._watchers, self.metrics)
         finally:
@@ -172,6 +176,7 @@ class _Parts:
                 await tenant.aclose()
             if self._workspace is not None:
                 await self._workspace.aclose()
+            await slots.aclose()
             await answers.aclose()
 
 
@@ -182,6 +187,15 @@ async def _answers(configuration: Configuration) -> Answers:
     from agent_host.tool_service.postgres_answers import PostgresAnswers
 
     return await PostgresAnswers.open(configuration.answers_url)
+
+
+def _slots(configuration: Configuration) -> Slots:
+    """What counts the calls that run: over all services that share a database."""
+    if configuration.answers_url is None:
+        return LocalSlots()
+    from agent_host.tool_service.postgres_slots import PostgresSlots
+
+    return PostgresSlots(configuration.answers_url)
 
 
 async def _try_answers(configuration: Configuration) -> None:

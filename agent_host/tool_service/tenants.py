@@ -19,6 +19,7 @@ from tool_runtime.foreign_schema import foreign_judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from agent_host.tool_service.admission import Slots
     from agent_host.tool_service.configuration import Configuration, Tenant
     from agent_host.tool_service.storing import Storage
     from agent_host.tool_service.tool import BackendTool, RunningTool
@@ -53,7 +54,7 @@ class ServedTenant:
     def __init__(self, tenant: Tenant, kinds: Mapping[str, BackendTool], key: bytes, storage: StorageOf) -> None:
         self.name = tenant.name
         self.limits = tenant.limits
-        self.admission = Admission(tenant.limits)
+        self.admission: Admission
         self._bucket = None if tenant.bucket is None else Bucket(tenant.bucket)
         self.storage: Storage = storage(self._bucket)
         self._handles = Handles(key, tenant.name)
@@ -65,15 +66,9 @@ class ServedTenant:
             except ValueError as error:
                 raise UsageError(f"the tool {name} of the tenant {tenant.name} cannot be used: {error}") from None
 
-    async def ready(self) -> list[str]:
-        """Which tools lack something that they need; empty where all are ready."""
-        missing = []
-        for name, tool in self.tools.items():
-            try:
-                await tool.running.ready()
-            except ToolFault:
-                missing.append(name)
-        return missing
+    def open(self, slots: Slots) -> None:
+        """Take calls, which hold `slots` while they run."""
+        self.admission = Admission(self.name, self.limits, slots)
 
     async def aclose(self) -> None:
         """Release what the tenant's tools hold."""

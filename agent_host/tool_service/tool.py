@@ -60,10 +60,6 @@ class RunningTool(Protocol):
         """Run one call; any number at once. Raises ToolFault for what the model should read."""
         ...
 
-    async def ready(self) -> None:
-        """Whether what the tool needs can be reached. Raises ToolFault; never in the way of a call."""
-        ...
-
     async def aclose(self) -> None:
         """Release what the tool holds."""
         ...

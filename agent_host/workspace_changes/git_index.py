@@ -1,14 +1,16 @@
 """Git's index, read by ourselves: which files it tracks, with what they held and how they lay on the disk then.
 
-Pure, and bounded by its input. Versions 2 to 4 of the format in git's gitformat-index(5), with SHA-1 names.
+Pure, and bounded by its input. Versions 2 to 4 of the format in git's gitformat-index(5), with names of objects by
+SHA-1 or SHA-256.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from typing import Final, NamedTuple
+
+from agent_host.workspace_changes.git_objects import NAME_BYTES, SHA1_BYTES, digest
 
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRIES: Final = 50_000
@@ -16,8 +18,8 @@ _MAX_NAMES_BYTES: Final = 16 * 1024 * 1024
 _MAX_DEPTH: Final = 128
 
 _HEAD = struct.Struct(">4sLL")
-_ENTRY = struct.Struct(">8xLL4xLL8xL20sH")  # without the change time, the device and the owners
-_CHECKSUM_BYTES: Final = 20
+# Without the change time, the device and the owners.
+_ENTRIES: Final = {size: struct.Struct(f">8xLL4xLL8xL{size}sH") for size in NAME_BYTES}
 _EXTENDED, _STAGE, _NAME_BYTES = 0x4000, 0x3000, 0x0FFF
 _SKIP_WORKTREE, _INTENT_TO_ADD = 0x4000, 0x2000
 _REGULAR, _SYMLINK = 0o100000, 0o120000
@@ -30,7 +32,7 @@ class Unreadable(ValueError):
 
 class Tracked(NamedTuple):
     """A file as the index has it: when it was last written, as seconds and nanoseconds (0 where the writer did not
-    know), the lower 32 bits of its number (0: not known) and of its size, its mode, and the SHA-1 of its blob."""
+    know), the lower 32 bits of its number (0: not known) and of its size, its mode, and the name of its blob."""
 
     seconds: int
     nanoseconds: int
@@ -40,42 +42,45 @@ class Tracked(NamedTuple):
     blob: bytes
 
 
-def parse_index(data: bytes) -> dict[str, Tracked]:
-    """The files that the index tracks, by their paths in the work tree, with slashes.
+def parse_index(data: bytes, name_bytes: int = SHA1_BYTES) -> dict[str, Tracked]:
+    """The files that the index tracks, by their paths in the work tree, with slashes. `name_bytes` is the length of the
+    repository's names of objects, one of `git_objects.NAME_BYTES`; the checksum has the same.
 
     Left out: entries of a conflict, of files that are not checked out or not added yet, submodules, and names that
     no file of a work tree has (dots, empty parts, `.git`), that are no UTF-8 or lie deeper than 128 folders. Raises
     Unreadable for anything else than a whole index, for one that is split between files, for more than 50,000 entries,
     and for more than 16 MiB of names.
     """
-    if len(data) < _HEAD.size + _CHECKSUM_BYTES:
+    if len(data) < _HEAD.size + name_bytes:
         raise Unreadable("it is too short")
     magic, version, count = _HEAD.unpack_from(data)
     if magic != b"DIRC" or version not in (2, 3, 4):
         raise Unreadable("it is of no known version")
     if count > MAX_ENTRIES:
         raise Unreadable(f"it has more than {MAX_ENTRIES} entries")
-    end = len(data) - _CHECKSUM_BYTES
+    end = len(data) - name_bytes
     checksum = data[end:]
     # A writer that skips the checksum leaves zeros.
-    if any(checksum) and hashlib.sha1(data[:end], usedforsecurity=False).digest() != checksum:
+    if any(checksum) and digest(data[:end], name_bytes) != checksum:
         raise Unreadable("its checksum is another")
     found: dict[str, Tracked] = {}
     try:
-        at = _read_entries(data, end, version, count, found)
+        at = _read_entries(data, end, version, count, found, _ENTRIES[name_bytes])
         _check_extensions(data, at, end)
     except (struct.error, IndexError) as error:
         raise Unreadable("it ends in an entry") from error
     return found
 
 
-def _read_entries(data: bytes, end: int, version: int, count: int, found: dict[str, Tracked]) -> int:
+def _read_entries(
+    data: bytes, end: int, version: int, count: int, found: dict[str, Tracked], entry: struct.Struct
+) -> int:
     """Put the entries into `found`; returns where they end."""
     at, name, room = _HEAD.size, b"", _MAX_NAMES_BYTES
     for _ in range(count):
         begin = at
-        seconds, nanoseconds, inode, mode, size, blob, flags = _ENTRY.unpack_from(data, at)
-        at += _ENTRY.size
+        seconds, nanoseconds, inode, mode, size, blob, flags = entry.unpack_from(data, at)
+        at += entry.size
         more = 0
         if flags & _EXTENDED:
             more = data[at] << 8 | data[at + 1]

@@ -1,7 +1,8 @@
 """Blobs of a git repository, read by ourselves: loose objects, and packs with their second kind of index.
 
 No program of git runs, so that nothing of the repository's configuration does. What is read is bounded, and checked
-against its name. Not read: alternates, objects under other names than SHA-1, and what a partial clone has left out.
+against its name. Not read: alternates, and what a partial clone has left out. Names are SHA-1 or SHA-256 of a content,
+all of a repository of one kind, and their length tells which.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _READ_BYTES: Final = 64 * 1024
 _INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
 _FANOUT_AT: Final = 8
 _NAMES_AT: Final = _FANOUT_AT + 1024
-_NAME_BYTES: Final = 20
+SHA1_BYTES: Final = 20
+_HASH_NAMES: Final = {SHA1_BYTES: "sha1", 32: "sha256"}
+NAME_BYTES: Final = tuple(_HASH_NAMES)
+"""How many bytes the names of a repository's objects may have."""
 _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 
@@ -43,11 +47,11 @@ class Objects:
         self._deltas_left = self._room = 0  # of the blob that is being read
 
     def blob(self, name: bytes) -> bytes | None:
-        """The content of the blob of this SHA-1; None where it cannot be had."""
+        """The content of the blob of this name; None where it cannot be had."""
         self._deltas_left, self._room = _MAX_DELTAS, _MAX_CHAIN_BYTES
         with contextlib.suppress(NotHere, OSError, zlib.error, IndexError):
             content = self._content(name)
-            if blob_name(content) == name:
+            if blob_name(content, len(name)) == name:
                 return content
         return None
 
@@ -66,14 +70,14 @@ class Objects:
         for pack in self._all_packs():
             at = pack.find(name)
             if at is not None:
-                return self._packed(pack, at)
+                return self._packed(pack, at, len(name))
         raise NotHere
 
-    def _packed(self, pack: _Pack, at: int) -> bytes:
+    def _packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
         """The blob at an offset of a pack: its base, and the deltas over it."""
         deltas: list[bytes] = []
         while True:
-            kind, base, content = pack.entry(at)
+            kind, base, content = pack.entry(at, name_bytes)
             self._room -= len(content)
             if self._room < 0 or self._deltas_left == 0:
                 raise NotHere
@@ -101,11 +105,16 @@ class Objects:
         return self._packs
 
 
-def blob_name(content: bytes) -> bytes:
-    """The SHA-1 under which git has a blob of this content."""
-    found = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+def blob_name(content: bytes, name_bytes: int = SHA1_BYTES) -> bytes:
+    """The name under which git has a blob of this content, in a repository whose names have so many bytes."""
+    found = hashlib.new(_HASH_NAMES[name_bytes], b"blob %d\0" % len(content), usedforsecurity=False)
     found.update(content)
     return found.digest()
+
+
+def digest(data: bytes, name_bytes: int) -> bytes:
+    """The checksum of a file of such a repository."""
+    return hashlib.new(_HASH_NAMES[name_bytes], data, usedforsecurity=False).digest()
 
 
 def is_real_folder(path: str) -> bool:
@@ -179,24 +188,24 @@ class _Pack:
         low, high = self._up_to(name[0] - 1), self._up_to(name[0])
         while low < high:
             middle = (low + high) // 2
-            there = self._read_index(_NAMES_AT + middle * _NAME_BYTES, _NAME_BYTES)
+            there = self._read_index(_NAMES_AT + middle * len(name), len(name))
             if there == name:
-                return self._offset(middle)
+                return self._offset(middle, len(name))
             if there < name:
                 low = middle + 1
             else:
                 high = middle
         return None
 
-    def _offset(self, number: int) -> int:
-        offsets_at = _NAMES_AT + self._count * (_NAME_BYTES + 4)
+    def _offset(self, number: int, name_bytes: int) -> int:
+        offsets_at = _NAMES_AT + self._count * (name_bytes + 4)
         at = int.from_bytes(self._read_index(offsets_at + number * 4, 4), "big")
         if at & 1 << 31:  # of a large pack: the place of the offset in a table of long ones
             place = offsets_at + self._count * 4 + (at & (1 << 31) - 1) * 8
             at = int.from_bytes(self._read_index(place, 8), "big")
         return at
 
-    def entry(self, at: int) -> tuple[int, int | bytes, bytes]:
+    def entry(self, at: int, name_bytes: int) -> tuple[int, int | bytes, bytes]:
         """Kind, base (an offset or a name, of a delta) and content of what is there."""
         if self._pack is None:
             self._pack = os.fdopen(open_regular(self._pack_path, os.O_RDONLY), "rb")
@@ -215,8 +224,8 @@ class _Pack:
                 raise NotHere
             base = at - back
         elif kind == _NAMED_DELTA:
-            base = head[place : place + _NAME_BYTES]
-            place += _NAME_BYTES
+            base = head[place : place + name_bytes]
+            place += name_bytes
         elif kind != _BLOB:
             raise NotHere
         if size > MAX_BLOB_BYTES:

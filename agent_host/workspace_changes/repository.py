@@ -1,5 +1,5 @@
-"""Where the git repository of a workspace is, and what its index says. No program of git runs, and its configuration is
-not read: nothing that it names can start (decision 0039)."""
+"""Where the git repository of a workspace is, and what its index says. No program of git runs, and of its configuration
+nothing is read but how objects are named: nothing that it names can start (decision 0039)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import sys
 from typing import Final, NamedTuple
 
 from agent_host.regular_files import open_regular
+from agent_host.workspace_changes.git_config import object_format
 from agent_host.workspace_changes.git_index import MAX_INDEX_BYTES, Tracked, Unreadable, parse_index
-from agent_host.workspace_changes.git_objects import is_real_folder
+from agent_host.workspace_changes.git_objects import SHA1_BYTES, is_real_folder
 
 _MAX_PARENTS: Final = 64
 _MAX_LINE_BYTES: Final = 4096
+_MAX_CONFIG_BYTES: Final = 1024 * 1024
+_NAME_BYTES: Final = {"sha1": SHA1_BYTES, "sha256": 32}
 
 
 class Repository(NamedTuple):
     """A repository: the folder of its work tree that the workspace is, with slashes and one at the end ("" for all of
-    it), its index, and the real path of its objects."""
+    it), its index, the real path of its objects, and how many bytes their names have: None where that is not known."""
 
     prefix: str
     index_path: str
     objects: str
+    name_bytes: int | None
 
 
 class Index(NamedTuple):
@@ -59,7 +63,17 @@ def _repository(marker: str, prefix: str) -> Repository | None:
     objects = os.path.join(os.path.realpath(common), "objects")
     if not common or not is_real_folder(objects) or not (_is_own(folder) and _is_own(common)):
         return None
-    return Repository(prefix, os.path.join(folder, "index"), objects)
+    return Repository(prefix, os.path.join(folder, "index"), objects, _name_bytes(os.path.join(common, "config")))
+
+
+def _name_bytes(config_path: str) -> int | None:
+    """Of a repository with this configuration. Without one it is of the kind that git makes by default."""
+    try:
+        return _NAME_BYTES.get(object_format(read_bounded(config_path, _MAX_CONFIG_BYTES)))
+    except FileNotFoundError:
+        return SHA1_BYTES
+    except OSError:
+        return None
 
 
 def _line(path: str, start: bytes, relative_to: str) -> str | None:
@@ -102,10 +116,12 @@ class IndexReader:
         found = os.lstat(repository.index_path)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("it is no file")
+        if repository.name_bytes is None:
+            raise Unreadable("its configuration does not say in a known way how objects are named")
         key = (repository, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         known = self._known
         if known is None or known[0] != key:
-            files = parse_index(read_bounded(repository.index_path, MAX_INDEX_BYTES))
+            files = parse_index(read_bounded(repository.index_path, MAX_INDEX_BYTES), repository.name_bytes)
             if repository.prefix:
                 cut = len(repository.prefix)
                 files = {path[cut:]: one for path, one in files.items() if path.startswith(repository.prefix)}

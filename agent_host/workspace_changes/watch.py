@@ -68,7 +68,7 @@ class Window:
         return path in self.found.files or path in self.index.files or (self.found.whole and not self.found.unread)
 
     def blob_of(self, path: str) -> bytes | None:
-        """The SHA-1 of the blob that the file held, where the index says so."""
+        """The name of the blob that the file held, where the index says so."""
         tracked, there = self.index.files.get(path), self.found.files.get(path)
         if tracked is None or there is None or not _lies_as(tracked, there):
             return None
@@ -142,7 +142,7 @@ class Watch:
                 room -= there.size
                 if room < 0:
                     break
-                if _named_content(os.path.join(self._workspace, path), there.size) != tracked.blob:
+                if not _holds(os.path.join(self._workspace, path), there.size, tracked.blob):
                     continue
                 self._read[path] = there, tracked.blob
             same.append(path)
@@ -221,7 +221,7 @@ class _Contents:
         if then.size != now.size or now.size > self._compared_bytes:
             return False
         self._compared_bytes -= now.size
-        return _named_content(real, now.size) == blob
+        return _holds(real, now.size, blob)
 
     def before(self, first: Window, path: str) -> bytes | str | None:
         """What the file held when the window `first` began, as `Changes` has it."""
@@ -259,13 +259,13 @@ def _only_mode(then: Stamp, there: Stamp) -> bool:
     return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
 
 
-def _named_content(path: str, size: int) -> bytes | None:
-    """The name that git gives to what the file holds; None where that cannot be read or has another size."""
+def _holds(path: str, size: int, blob: bytes) -> bool:
+    """Whether the file has this size and git's name for what it holds is `blob`; not where it cannot be read."""
     try:
         content = read_bounded(path, size)
     except OSError:
-        return None
-    return blob_name(content) if len(content) == size else None
+        return False
+    return len(content) == size and blob_name(content, len(blob)) == blob
 
 
 def _is_text(path: str) -> bool:

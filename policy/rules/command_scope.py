@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, nested_parts, normalize
-from policy.places import NOWHERE, Places
+from policy.places import Places
 from policy.rules.repository_paths import is_git, names_repository
+from policy.rules.scope_verdict import may_write
 from policy.rules.session_paths import is_shared_temporary
 from policy.scope import CommandScope, Widening
 
@@ -106,18 +107,6 @@ def with_own_places(
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """Whether a place lies in one that is hidden."""
     return Places(scope.hidden, os).contain(path)
-
-
-def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process read the file at a real path."""
-    refused = Places(scope.hidden, os).inmost(path)
-    given = Places((*(scope.reads or ()), *scope.writes), os).inmost(path)
-    return given > refused or (scope.reads is None and refused == NOWHERE)
-
-
-def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process write, make, move and remove the file at a real path."""
-    return Places(scope.writes, os).inmost(path) > Places((*scope.hidden, *scope.guarded), os).inmost(path)
 
 
 # What may be read and written

@@ -8,7 +8,7 @@ from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.paths import covering, normalize, roots
 from policy.rules.case import denied, where
-from policy.rules.command_scope import may_write
+from policy.rules.scope_verdict import may_write
 from policy.scope import STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, covers, domain_rules
 

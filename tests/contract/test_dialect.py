@@ -186,6 +186,67 @@ def test_an_answer_comes_back_whole(pair: Pair) -> None:
     assert len(shown) == 4
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"thinking": "Hm. So.", "redacted_thinking": "ZGF0YQ=="},
+        {"tool_calls": [{"name": "X", "raw_arguments": '{"a":1,"a":2}'}, {"name": "X", "raw_arguments": '{"a"'}]},
+        {"tool_calls": (), "stop_reason": "max_tokens"},
+        {"tool_calls": (), "stop_reason": "refusal"},
+    ],
+)
+def test_an_answer_in_one_body_says_what_its_stream_says(pair: Pair, more: dict[str, Any]) -> None:
+    """Of a gateway that does not heed `stream`."""
+    same = {"name": "ReadFile", "arguments": {"path": "/ü", "n": [1, None]}, "id": "c1"}
+    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 2}
+    turn = {"text": "Good morning", "tool_calls": (same, {**same, "id": "c2"}), "usage": usage, **more}
+    view = pair.request(pair.thread("hi"))
+    body = pair.theirs.message(Script.from_turns([turn]).turns[0], view).decode()
+    assembler, shown, thoughts = pair.ours.assembler(), [], []
+    for name, data in pair.ours.whole(body):
+        shown.append(assembler.feed(name, data) or "")
+        thoughts.append(assembler.thinking)
+    whole, streamed_thoughts = assembler.finish(), list[str]()
+    streamed = pair.assemble(pair.events(turn, view), thoughts=streamed_thoughts)
+    if pair.theirs.has_cache_marks and "raw_arguments" in str(more):  # this wire has objects there, and no texts
+        streamed = streamed._replace(tool_calls=whole.tool_calls)
+    assert whole == streamed
+    assert ("".join(shown), "".join(thoughts)) == (streamed.text, "".join(streamed_thoughts))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{}",
+        '{"content": 5, "choices": 5, "output": 5}',
+        '{"content": [5], "choices": [5], "output": [5], "stop_reason": "end_turn"}',
+        '{"type": "message", "content": [], "stop_reason": null}',
+        '{"choices": [{"message": {"content": "x"}}]}',
+        '{"output": [], "status": "in_progress"}',
+        '{"content": [{"type": "text"',
+    ],
+)
+def test_what_is_no_whole_answer_is_none(pair: Pair, body: str) -> None:
+    assembler = pair.ours.assembler()
+
+    def read_it() -> None:
+        for name, data in pair.ours.whole(body):
+            assembler.feed(name, data)
+
+    with pytest.raises((LookupError, ValueError, StreamProtocolError)):
+        read_it()
+
+
+def test_a_field_that_an_object_has_twice_is_found_in_one_body() -> None:
+    call = '{"type": "tool_use", "id": "t", "name": "X", "input": {"a": 1, "a": 2}}'
+    assembler = AnthropicDialect().assembler()
+    for name, data in AnthropicDialect().whole(f'{{"content": [{call}], "stop_reason": "tool_use"}}'):
+        assembler.feed(name, data)
+    (found,) = assembler.finish().tool_calls
+    assert found.problem == "the arguments have the field 'a' twice"
+
+
 @pytest.mark.parametrize(("calls", "meaning"), [([], "complete"), ([{"name": "X"}], "complete")])
 def test_the_usual_ends_are_known_stop_reasons(pair: Pair, calls: list[dict[str, Any]], meaning: str) -> None:
     got = pair.assemble(pair.events({"text": "x", "tool_calls": calls}))

@@ -79,6 +79,8 @@ def test_a_backend_tool_is_offered_called_and_recorded_like_a_local_one(host: Ho
     assert (requested["capability"], requested["decision"], requested["riskLevel"]) == (NAME, "ALLOWED", "medium")
     (completed,) = [one["payload"] for one in events if one["eventType"] == "tool_completed"]
     assert completed["artifactUris"] == ["workspaces/ws/artifacts/art_789"]
+    (kept,) = [one for one in host.history(outcome.result["sessionId"]) if one["role"] == "tool"]
+    assert kept["artifactUris"] == completed["artifactUris"]
 
 
 def test_the_grant_names_tenant_session_and_the_one_tool(host: Host) -> None:

@@ -48,13 +48,15 @@ def test_calls_run_whatever_the_stop_reason(host: Host) -> None:
 
 
 def test_a_cut_answer_goes_on(host: Host) -> None:
-    """Each cut is a step of its own, and the thread stays one that the gateway takes, an empty answer included."""
+    """Each cut is a step of its own, and the thread stays one that the gateway takes, an empty answer included. What
+    paused is sent back as it is; a pause that says nothing is answered, as every cut is."""
     reasons = ["max_tokens", "pause_turn", "compaction"]
     cuts = [say(text, stop_reason=reason) for reason in reasons for text in ("It is lo", "")]
     with gateway(*cuts, say("ng.")) as model:
         outcome = host.task(model.url)
         roles = [message["role"] for message in model.bodies[-1]["messages"]]
-    assert roles == ["user"] + ["assistant", "user"] * len(cuts)
+    paused = ["assistant", "assistant", "user"]
+    assert roles == ["user", *["assistant", "user"] * 2, *paused, *paused]
     assert (outcome.code, outcome.result["stepCount"]) == (0, len(cuts) + 1)
     assert outcome.result["text"].endswith("ng.")
 

@@ -92,15 +92,19 @@ def test_a_program_is_held_to_what_its_entry_says(host: Host, level: str, is_ope
 
 
 SERVER = """
-import sys
+import os, sys
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 app = MCPServer("small")
 @app.tool()
 def kept() -> str:
     return open(sys.argv[1] + "/note").read()
 @app.tool()
 def other() -> str:
-    return open(sys.argv[1] + "/../secret").read()
+    try:
+        return open(os.path.join(os.path.dirname(sys.argv[1]), "secret")).read()
+    except OSError as error:
+        raise ToolError(str(error)) from error
 app.run("stdio")
 """
 
@@ -120,6 +124,19 @@ def test_a_program_reads_its_script_and_the_paths_that_it_is_given(host: Host, l
         note, secret = (result.text for result in model.results())
     assert note == "a note"
     assert "a secret" not in secret
+    assert f"its sandbox: read {host.root / 'secret'}: refused" in secret
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        reads = f"open({str(host.root / 'secret')!r}).read()"
+        file.write(
+            f'[[mcp.servers]]\nname = "nosy"\ncommand = "{sys.executable}"\nargs = {json.dumps(["-c", reads])}\n'
+        )
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}", "--sandbox", level)
+    assert report.code == 1
+    found = {line.split()[2]: line for line in report.text.splitlines() if " mcp " in line}
+    assert found["odd"].startswith("ok")
+    assert found["nosy"].startswith("FAIL")
+    assert "/secret'" in found["nosy"]
+    assert "the sandbox holds it" in found["nosy"]
 
 
 @pytest.mark.parametrize("fields", [{"url": "https://x", "write": ["/x"]}, {"command": "x", "domains": ["http://x"]}])
@@ -141,17 +158,24 @@ def test_no_secret_reaches_a_server_but_what_is_named_for_it(host: Host) -> None
         "OTHER_SECRET": "other-secret-2",
         "LLM_GATEWAY_AUTH_TOKEN": "gateway-secret-3",
     }
-    with gateway(use(mcp("environment")), say("Done.")) as model:
+    leaked = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0dF3hJ6"
+    turned = leaked[::-1]
+    leaks = [mcp("leak", backwards=turned), mcp("leak", backwards=turned, padding=20_000)]
+    with gateway(use(mcp("environment"), *leaks), say("Done.")) as model:
         policy = host.policy(grants=grant())
         options = ("--gateway", model.url, "--policy", str(policy), "--output", "json")
         outcome = host.run("run", "Do it.", *options, env=secrets)
-        said = model.results()[0].text
+        said, first, second = (result.text for result in model.results())
     assert outcome.code == 0
     assert "GIVEN_TOKEN" in said
     assert "OTHER_SECRET" not in said
     assert "LLM_GATEWAY_AUTH_TOKEN" not in said
     kept = b"".join(path.read_bytes() for path in host.state.rglob("*") if path.is_file())
     assert all(value.encode() not in kept and value not in said for value in secrets.values())
+    assert turned.encode() in kept  # the arguments are on record, and hold no secret that anybody knows
+    assert (leaked.encode() in kept, leaked in first + second) == (False, False)
+    assert "[redacted" in first
+    assert len(events(host, outcome, "artifact_uploaded")) == 1
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
@@ -173,6 +197,62 @@ def test_a_call_that_a_crash_cut_off_is_sent_again_only_where_policy_says_so(hos
     else:
         assert answer.text.startswith("TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown")
         assert len(hangs) == 1
+
+
+def test_a_server_may_ask_the_person_where_the_users_own_entry_says_so(host: Host, servers: Servers) -> None:
+    """Over `serve`, headless, and where no entry says so."""
+    program, *args = command("odd", host.root / "mcp.log")
+    configure(host, command=program, args=args, elicitation=True)
+    policy = host.policy(grants=grant())
+    with gateway(use(mcp("ask")), say("Done."), use(mcp("ask")), say("Done.")) as model:
+        _, client = servers.session(model.url, policy=policy)
+        client.task()
+        asked = client.event("approval_requested")["payload"]
+        assert asked["title"] == "mcp:odd asks you"
+        assert asked["details"]["question"] == "Who are you? \\x1b[2J"
+        assert asked["details"]["form"]["required"] == ["name"]
+        client.event("approval_requested")
+        eventually(lambda: client.ask("GetSessionState")["pendingApprovals"], "a question that waits")
+        given = {"approvalId": asked["approvalId"], "decision": "approved"}
+        refused = client.refusal("ApproveAction", **given, arguments={"name": 7})
+        assert refused.message == "arguments: name must be a string, not 7"
+        client.call("ApproveAction", **given, arguments={"name": "Ada", "times": 2})
+        client.event("task_completed")
+        assert model.results()[0].text == "accept name='Ada' times=2"
+        client.call("Shutdown")
+        headless = host.task(model.url, "--approve-all", policy=policy)
+        assert (headless.code, model.results()[0].text) == (0, "cancel None")
+    (over,) = events(host, headless, "approval_resolved")
+    assert (over["isQuestion"], over["reason"]) == (True, "nobody is there to answer it")
+    settings = host.root / "user.toml"
+    settings.write_text(settings.read_text().replace("elicitation = true", ""))
+    with gateway(use(mcp("ask")), say("Done.")) as model:
+        unasked = host.task(model.url, policy=policy)
+        assert model.results()[0].text.startswith("TOOL_EXECUTION_FAILED: ")
+    assert events(host, unasked, "approval_requested") == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
+def test_a_server_asks_at_the_terminal(host: Host) -> None:
+    from tests.support.terminal import AtTerminal
+
+    program, *args = command("odd")
+    configure(host, command=program, args=args, elicitation=True)
+    policy = str(host.policy(grants=grant()))
+    with gateway(use(mcp("ask")), say("Done.")) as model:
+        terminal = AtTerminal(host, "run", "Do it.", "--gateway", model.url, "--policy", policy, size=(100, 30))
+        terminal.said("Answer mcp:odd?")
+        terminal.type("y\n")
+        terminal.said("a text")
+        terminal.type("Ada\n")
+        terminal.said("a whole number; nothing for 3")
+        terminal.type("many\n")
+        terminal.said("times needs a whole number")
+        terminal.type("\n")
+        assert terminal.finish()[0] == 0
+        assert model.results()[0].text == "accept name='Ada' times=3"
+    assert "asked by:  mcp:odd" in terminal.shown
+    assert "give it no passwords" in terminal.shown
 
 
 def test_a_session_that_hides_a_server_says_so_with_the_line_to_add(host: Host) -> None:

@@ -36,12 +36,10 @@ PASSED: Final = (
     *("auth/resource-mismatch", "auth/offline-access-scope", "auth/offline-access-not-supported"),
     *("auth/authorization-server-migration", "auth/iss-supported", "auth/iss-not-advertised"),
     *("auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized"),
-    "auth/metadata-issuer-mismatch",
+    *("auth/metadata-issuer-mismatch", "elicitation-sep1034-client-defaults", "sep-2322-client-request-state"),
 )
 _OF_MACHINES: Final = "there is a person at a browser, or a bearer token: no credentials of machines"
 EXPECTED_FAILURES: Final = {
-    "elicitation-sep1034-client-defaults": "elicitation is refused: a server gets no person here",
-    "sep-2322-client-request-state": "a server that asks for input in the middle of a call gets none",
     "auth/basic-cimd": "a warning: the program has no page of its own for its metadata, and registers itself",
     "auth/pre-registration": "a client's id and secret cannot be configured",
     "auth/client-credentials-jwt": _OF_MACHINES,

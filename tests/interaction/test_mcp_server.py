@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,9 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from agent_host.llm.tool_names import sendable_name
 from agent_host.mcp_server.sessions import CANCELLING
+from tests.support.mcp_servers import command
 from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use
 from tests.support.process import call as tool_call
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.process import Gateway, Host
 
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
-ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "ask"}}
+ASKS: dict[str, dict[str, Any]] = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "ask"}, "Mcp.Invoke": {}}
 EFFECT = shell("echo model >> effects")
 ERAS = ("2026-07-28", "legacy")
 
@@ -142,6 +145,34 @@ def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None
         asyncio.run(scenario(model))
         assert "the client has no elicitation" in model.results(1)[0].text
     assert effects(host) == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "said"), [(ERAS[0], "Ada", "accept name='Ada' times=3"), (ERAS[1], 7, "decline None")]
+)
+def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode: str, name: object, said: str) -> None:
+    program, *args = command("odd")
+    entry = {"name": "odd", "command": program, "args": args, "elicitation": True}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write("\n".join(["[mcp]", "connect_timeout_s = 25.0", "[[mcp.servers]]", *lines, ""]))
+    seen: list[types.ElicitRequestFormParams] = []
+
+    async def fill(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestFormParams)
+        seen.append(params)
+        return types.ElicitResult(action="accept", content=cast("Any", {"name": name, "times": 3}))
+
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, mode=mode, elicitation_callback=fill) as client:
+            assert (await call(client, "run_task", prompt="Do it."))["status"] == "TASK_COMPLETED"
+
+    with gateway(use(tool_call(sendable_name("odd/ask"))), say("Done.")) as model:
+        asyncio.run(scenario(model))
+        assert said in model.results(1)[0].text
+    (asked,) = seen
+    assert "Who are you?" in asked.message
+    assert set(asked.requested_schema["properties"]) == {"name", "times"}
 
 
 def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:

@@ -34,11 +34,12 @@ def lines(script: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in script.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("dialect", ["anthropic", "openai"])
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 def test_a_recorded_session_runs_again_from_its_script(host: Host, dialect: str) -> None:
     script, path = host.root / "recorded.jsonl", str(host.workspace / "a.txt")
     turns = (
         {"status": 429, "error": {"type": "rate_limit_error", "message": "slow down"}, "headers": {"retry-after": "0"}},
+        {"text": "Half", "stream_error": {"type": "overloaded_error", "message": f"Busy with {TOKEN}"}},
         use(
             call("WriteFile", path=path, content="price: ${x}\n".replace("${", "$${")),
             shell(f"echo {TOKEN} key=AKIA{'Q' * 16} >> log"),
@@ -54,7 +55,8 @@ def test_a_recorded_session_runs_again_from_its_script(host: Host, dialect: str)
         first = host.run("run", "Do it.", "--gateway", url, *options, env={"LLM_GATEWAY_AUTH_TOKEN": TOKEN})
         assert first.code == 0, first.stderr
         stopped(process)
-    limited, worked, done = lines(script)
+    limited, broken, worked, done = lines(script)
+    assert (broken["text"], broken["stream_error"]["type"]) == ("Half", "overloaded_error")
     assert (limited["status"], limited["error"]["message"]) == (429, "slow down")
     assert limited["headers"] == {"retry-after": "0"}
     assert (worked["text"], worked["thinking"], done["text"]) == ("Now.", "Hm.", "Done.")

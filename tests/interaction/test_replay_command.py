@@ -32,7 +32,8 @@ def test_the_same_calls_are_made_again_in_another_place(host: Host, copy: Path) 
     path = str(host.workspace / "notes.txt")
     write, read = call("WriteFile", path=path, content="a\n"), call("ReadFile", path=path)
     broken = {"name": "ReadFile", "raw_arguments": "{"}
-    with gateway(use(write, text="Now."), use(read, shell("cat notes.txt"), broken), say("Done.")) as model:
+    paused = say("Let me see.", stop_reason="pause_turn")
+    with gateway(use(write, text="Now."), paused, use(read, shell("cat notes.txt"), broken), say("Done.")) as model:
         assert host.task(model.url, "--session-id", "one").code == 0
     outcome, report = replay(host, copy)
     assert (outcome.code, report) == (0, {"calls": 3, "difference": None, "ended": None})

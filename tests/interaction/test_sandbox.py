@@ -204,6 +204,33 @@ def test_a_call_may_ask_for_more(host: Host) -> None:
     assert "sandboxGrant" in schema["properties"]
 
 
+@pytest.mark.slow
+def test_show_and_replay_say_how_commands_were_held_and_what_was_refused(host: Host) -> None:
+    outside = host.root / "outside"
+    outside.mkdir()
+    refused, asks = shell(f"touch {outside}/a"), shell(f"touch {outside}/b", sandboxGrant=GRANT)
+    with gateway(use(refused), use(asks), say("Done.")) as served:
+        host.task(served.url, *HELD, "--approve", "sandboxGrant", "--session-id", "s", policy="ci")
+    told = f"write {outside}/a: refused (it is not among the places that may be written)"
+    row = json.loads(host.run("show", "s", *JSON).stdout)
+    assert row["sandbox"]["level"] == "landlock"
+    assert str(host.workspace) in row["sandbox"]["scope"]["writes"]
+    assert [item.get("denials") for item in row["items"] if item["kind"] == "call"] == [[told], None]
+    text = host.run("show", "s").text
+    assert "commands are held at the level landlock:\n  reads " in text
+    assert f"    sandbox: {told}\n" in text
+    assert '    asked of the sandbox: {"write":["../outside"],"reason":"the build writes there"}' in text
+    copy = host.root / "copy"
+    copy.mkdir()
+    done = json.loads(host.run("replay", "s", "--workspace", copy, *JSON).stdout)
+    assert [done["sandbox"][when]["level"] for when in ("before", "now")] == ["landlock", "landlock"]
+    assert str(copy) in done["sandbox"]["now"]["scope"]["writes"]
+    assert done["refusals"] == [
+        {"call": 1, "toolName": "RunCommand", "before": [told], "now": [told]},
+        {"call": 2, "toolName": "RunCommand", "before": [], "now": [], "sandboxGrant": GRANT},
+    ]
+
+
 def test_nobody_is_offered_a_grant_without_a_sandbox(host: Host) -> None:
     with gateway(use(shell("true", sandboxGrant=GRANT)), say("Done.")) as served:
         done = host.task(served.url, "--sandbox", "none")
@@ -308,6 +335,31 @@ def test_a_resume_under_the_same_level_goes_on(host: Host) -> None:
         process.kill()
         process.finish()
         assert host.resume("s1").code == 0
+
+
+@pytest.mark.slow
+@LEVELS
+def test_a_host_in_a_held_command_holds_its_own_and_says_what_it_lacks(host: Host, level: str) -> None:
+    """The outer one leaves it no namespaces and no second supervisor: what it starts connects to nobody."""
+    inside = host.workspace / "inside"
+    inside.mkdir()
+    (inside / "try.sh").write_text("echo x > mine; echo x > ../above; curl -sS http://127.0.0.1:9/")
+    script = host.script(use(shell("sh try.sh")), say("Done.")).rename(host.workspace / "script.jsonl")
+    line = (
+        f"{sys.executable} -P -m agent_host run x --gateway mock:{script} --policy ci --sandbox auto --workspace inside"
+    )
+    state = f"AGENT_HOST_STATE_DIR={host.workspace}/state"
+    with gateway(use(shell(f"{state} {line} --output jsonl > said.jsonl")), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    said = [json.loads(one) for one in (host.workspace / "said.jsonl").read_text().splitlines()]
+    (started,) = [one["payload"]["sandbox"] for one in said if one.get("eventType") == "session_started"]
+    assert started["level"] == "landlock"
+    assert "namespace: " in started["why"]
+    assert "no supervisor" in started["why"]
+    (call_,) = [one["payload"] for one in said if one.get("eventType") == "tool_completed"]
+    assert call_["exitCode"], call_
+    assert (inside / "mine").exists()
+    assert not (host.workspace / "above").exists()
 
 
 LOOK = """

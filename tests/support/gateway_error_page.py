@@ -66,8 +66,8 @@ built-in policies allow those of your configuration.
 `Retry-After` in seconds or as a date, at most 120 s. `x-should-retry: true` has every error retried except a request
 that is too long. With `x-should-retry: false` nothing is retried: what would be pauses the session at once.
 
-**A success without a stream.** An error in a JSON body is judged as one. A whole answer in JSON is refused, and the
-message says that the gateway answered without a stream.
+**A success without a stream.** An error in a JSON body is judged as one. A whole answer in JSON is read as its stream
+would be; what is neither is refused, and the message names `--dialect`.
 
 ## By status
 

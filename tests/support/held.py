@@ -1,8 +1,9 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
-Reads {"level", "user", "kind", "abi", "rows": [[name, code]]} from standard input; prints a line of JSON for each row:
-its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is `hostile` for
-programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version.
+Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
+each row: its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is
+`hostile` for programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks
+Landlock's version; `path` is where ordinary work finds its programs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tool_runtime.core import holding, linux_probe
 from tool_runtime.core import sandbox as sandbox_levels
 from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
 from tool_runtime.core.sandbox import open_sandbox
-from tool_runtime.platform import landlock
+from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
@@ -37,13 +38,16 @@ _NUMBERS: Final = {
         "RENAMEAT2": 316, "NAME_TO_HANDLE": 303, "OPEN_BY_HANDLE": 304, "PTRACE": 101, "PROCESS_VM_READV": 310,
         "KEYCTL": 250, "ADD_KEY": 248, "BPF": 321, "USERFAULTFD": 323, "PERF": 298, "MOUNT": 165, "UNSHARE": 272,
         "CLONE": 56, "SETNS": 308, "PIVOT_ROOT": 155, "SYSLOG": 103, "FINIT_MODULE": 313, "CONNECT": 42,
+        "SENDMMSG": 307, "INOTIFY_ADD": 254, "MSGGET": 68, "MSGCTL": 71,
     },
     "aarch64": {
         "RENAMEAT2": 276, "NAME_TO_HANDLE": 264, "OPEN_BY_HANDLE": 265, "PTRACE": 117, "PROCESS_VM_READV": 270,
         "KEYCTL": 219, "ADD_KEY": 217, "BPF": 280, "USERFAULTFD": 282, "PERF": 241, "MOUNT": 40, "UNSHARE": 97,
         "CLONE": 220, "SETNS": 268, "PIVOT_ROOT": 41, "SYSLOG": 116, "FINIT_MODULE": 273, "CONNECT": 203,
+        "SENDMMSG": 269, "INOTIFY_ADD": 27, "MSGGET": 186, "MSGCTL": 187,
     },
 }  # fmt: skip
+_CREATE_QUEUE: Final = 0o1600
 _BOTH: Final = {"PIDFD_GETFD": 438, "IO_URING_SETUP": 425, "FSOPEN": 430, "OPEN_TREE": 428}
 _PRELUDE: Final = """
 import ctypes, errno, fcntl, mmap, os, resource, shutil, signal, socket, stat, struct, subprocess, sys, time
@@ -81,6 +85,8 @@ class Place:
         self.root = tempfile.mkdtemp(prefix="held-")
         self.outside, self.workspace, self.temporary = (os.path.join(self.root, name) for name in ("out", "ws", "tmp"))
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._datagrams.bind(("127.0.0.1", 0))
         self.reset()
         unix = os.path.join(self.root, "stranger")
         for path, kind in ((unix, socket.SOCK_STREAM), (f"{unix}-d", socket.SOCK_DGRAM)):
@@ -91,6 +97,8 @@ class Place:
         self._sockets[-1].bind("\0" + self._abstract)
         for one in (self._sockets[1], self._sockets[3]):
             one.listen()
+        self._terminal = os.openpty()
+        self._queue = linux_calls.call(_NUMBERS[os.uname().machine]["MSGGET"], os.getpid(), _CREATE_QUEUE)
         self.victim = _victim()
         self.before = self.digest()
 
@@ -131,9 +139,12 @@ class Place:
             "HOST_PID": os.getpid(),
             "VICTIM_PID": self.victim.pid,
             "TCP": self._sockets[0].getsockname()[1],
+            "UDP": self._datagrams.getsockname()[1],
+            "QUEUE_KEY": os.getpid(),
             "UNIX": os.path.join(self.root, "stranger"),
             "DGRAM": os.path.join(self.root, "stranger-d"),
             "ABSTRACT": self._abstract,
+            "TERMINAL": os.ttyname(self._terminal[1]),
         }
         body = "".join(f"    {line}\n" for line in code.splitlines())
         values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
@@ -141,22 +152,26 @@ class Place:
         refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
         return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
 
-    @property
-    def scope(self) -> CommandScope:
-        """What the rows' programs may do."""
+    def scope(self, name: str = "") -> CommandScope:
+        """What the program of a row may do: its name says where that is more than usual."""
         hidden = (os.path.join(self.outside, "secret"), os.path.join(self.outside, "hidden"))
-        return CommandScope(writes=(self.workspace, self.temporary), hidden=hidden)
+        writes = ("/",) if "(writes everywhere)" in name else (self.workspace, self.temporary)
+        domains = None if "(any host)" in name else ("127.0.0.1",) if "(a host)" in name else ()
+        return CommandScope(writes=writes, hidden=hidden, domains=domains)
 
     def close(self) -> None:
         """Away with all of it."""
-        for one in self._sockets:
+        for one in (*self._sockets, self._datagrams):
             one.close()
+        linux_calls.call(_NUMBERS[os.uname().machine]["MSGCTL"], self._queue, 0, None)
+        for descriptor in self._terminal:
+            os.close(descriptor)
         self.victim.kill()
         self.victim.communicate()
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def _params(place: Place, argv: list[str], environment: dict[str, str]) -> CommandParams:
+def _params(place: Place, name: str, argv: list[str], environment: dict[str, str]) -> CommandParams:
     return CommandParams(
         argv,
         cwd=place.workspace,
@@ -166,15 +181,16 @@ def _params(place: Place, argv: list[str], environment: dict[str, str]) -> Comma
         max_output_bytes=10_000,
         artifact_max_bytes=10_000,
         kill_grace_s=0.1,
-        scope=place.scope,
+        scope=place.scope(name),
     )
 
 
 class Runner:
     """Runs rows one after the other; without a `sandbox` nothing is held."""
 
-    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool) -> None:
+    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, path: str) -> None:
         self._place = place
+        self._path = path
         self._sandbox = sandbox
         self._pool = pool
 
@@ -182,12 +198,12 @@ class Runner:
         """Ordinary work in a repository, and whether it went on."""
         place = self._place
         make_repository(place.workspace)
-        kept = [variable for variable in ("PATH", "HOME", "RUSTUP_HOME") if variable in os.environ]
+        kept = [variable for variable in ("HOME", "RUSTUP_HOME") if variable in os.environ]
         environment = {variable: os.environ[variable] for variable in kept}
         if os.getuid():
-            environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside}
-        environment["TMPDIR"] = place.temporary
-        params = _params(place, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
+            environment = {"HOME": place.outside}
+        environment |= {"PATH": self._path, "TMPDIR": place.temporary}
+        params = _params(place, name, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
         outcome = await run_command(params, self._pool, None, self._sandbox)
         printed = _printed(outcome)
         place.reset()
@@ -196,7 +212,7 @@ class Runner:
     async def hostile(self, name: str, code: str) -> dict[str, Any]:
         """An attempt, and what came of it."""
         place = self._place
-        params = _params(place, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
+        params = _params(place, name, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
         printed = _printed(await run_command(params, self._pool, None, self._sandbox))
         is_changed = place.digest() != place.before
         is_dead = place.victim.poll() is not None
@@ -245,7 +261,7 @@ async def main() -> None:
         if asked["level"] != "none":
             settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
             sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
-        runner = Runner(place, sandbox, pool)
+        runner = Runner(place, sandbox, pool, asked.get("path", ""))
         row = runner.ordinary if asked["kind"] == "ordinary" else runner.hostile
         for name, code in asked["rows"]:
             print(json.dumps(await row(name, code)), flush=True)

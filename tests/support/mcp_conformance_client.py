@@ -15,18 +15,18 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 from mcp.shared.auth import AuthorizationCodeResult
 
-from agent_host.contracts import ToolRequest
+from agent_host.approval.forms import form_of
+from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from state.tool_lists import ToolLists
+from tool_runtime.mcp.oauth import DEFAULT_PORT
 from tool_runtime.mcp.servers import Http, ServerConfig
-from tool_runtime.mcp.source import McpSource
+from tool_runtime.mcp.source import Browser, McpSource
 from tool_runtime.remote import RemoteTools, Terms
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from tool_runtime.mcp.source import Browser
 
 _PATIENCE_S = 60.0
 _PLAIN: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
@@ -59,7 +59,13 @@ def _browser() -> Browser:
             code=said["code"][0], state=said.get("state", [None])[0], iss=said.get("iss", [None])[0]
         )
 
-    return pages.put, sent_back
+    return Browser(pages.put, sent_back, DEFAULT_PORT)
+
+
+async def _person(_: ToolRequest, asked: PersonAsked) -> PersonAnswer:
+    """Takes what a form proposes, and fills in the rest."""
+    fields = form_of(asked.source, asked.message, asked.schema, asked.url, str).fields
+    return PersonAnswer("accept", {one.name: fitting(one.to_json()) for one in fields})
 
 
 async def main(url: str, *, with_oauth: bool) -> int:
@@ -68,8 +74,8 @@ async def main(url: str, *, with_oauth: bool) -> int:
         settings = RuntimeSettings(workspace=folder)
         router = LocalToolRouter(settings)
         place = Http(url, oauth_folder=os.path.join(folder, "tokens") if with_oauth else None)
-        config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S)
-        source = McpSource(config, settings, router.start_program, browser=_browser())
+        config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S, elicitation=True)
+        source = McpSource(config, settings, router.start_program, browser=_browser(), ask_person=_person)
         remote = RemoteTools(
             source,
             Terms("Mcp.Invoke", elsewhere=True, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import mcp_types as types
 import uvicorn
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve
 from pydantic import BaseModel, WithJsonSchema
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Form(BaseModel):
     """What one asks a person for."""
 
     name: str
+    times: int = 3
+
+
+async def _who() -> Elicit[Form]:
+    return Elicit("Who are you? \x1b[2J", Form)
 
 
 class Promised(BaseModel):
@@ -86,6 +91,7 @@ def main() -> None:
     parser.add_argument("--state")
     parser.add_argument("--broken")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--oauth", action="store_true")
     options = parser.parse_args()
     if options.kind == "mute":
         time.sleep(600)
@@ -134,7 +140,12 @@ async def _serve(app: Any, token: str | None, port: int) -> None:
 
 
 def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
-    app = MCPServer("odd")
+    if options.oauth:
+        from tests.support.mcp_oauth import authorized
+
+        app = authorized("odd", options.port, options.log)
+    else:
+        app = MCPServer("odd")
 
     def log(tool: str, **arguments: Any) -> None:
         if options.log:
@@ -154,6 +165,11 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
     def environment() -> dict[str, str]:
         """What the server has in its environment."""
         return dict(os.environ)
+
+    @app.tool()
+    def leak(backwards: str, padding: int = 0) -> str:
+        """Gives away a secret, put together here."""
+        return "x " * padding + "".join(reversed(backwards))
 
     @app.tool(structured_output=False)
     def picture() -> list[types.ContentBlock]:
@@ -208,10 +224,10 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
         return "done"
 
     @app.tool()
-    async def ask(ctx: Context[Any]) -> str:
+    async def ask(answer: Annotated[ElicitationResult[Form], Resolve(_who)]) -> str:
         """Asks the person behind the client."""
-        answer = await ctx.elicit("Who are you?", Form)
-        return str(answer)
+        log("ask")
+        return f"{answer.action} {getattr(answer, 'data', None)}"
 
     @app.tool()
     def die() -> str:

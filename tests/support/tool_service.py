@@ -68,8 +68,6 @@ class FunctionTool:
         found = await self._function(call)
         return Output(found) if isinstance(found, str) else found
 
-    async def ready(self) -> None: ...
-
     async def aclose(self) -> None: ...
 
 

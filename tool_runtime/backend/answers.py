@@ -113,7 +113,10 @@ def refusal_of(status: int, body: bytes, clean: Callable[[str], str]) -> ToolFau
     usual = _BY_STATUS.get(status, ErrorCode.TOOL_EXECUTION_FAILED)
     said = clean(message) or f"HTTP {status}"
     if status == 401:
-        said = f"the Backend Tool Service refuses this host's token: {said}; check BACKEND_TOOL_SERVICE_TOKEN"
+        said = (
+            f"the Backend Tool Service does not take this host's token, or got none ({said}); check "
+            "BACKEND_TOOL_SERVICE_TOKEN: it must be the token of your tenant"
+        )
     return _fault(code or usual, said, denied=status == 403)
 
 

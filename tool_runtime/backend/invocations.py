@@ -120,7 +120,7 @@ class Invocations:
         try:
             answer = await with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
         except ServiceError as error:
-            raise ToolFault(FaultKind.NETWORK, str(error)) from error
+            raise ToolFault(FaultKind.NETWORK, _with_advice(error)) from error
         if answer.status != 200:
             raise refusal_of(answer.status, answer.body, self._service.clean)
         return answer.body
@@ -164,7 +164,7 @@ class Invocations:
             if lost:
                 return await self._found(request, key, lost)
             kind = FaultKind.RATE_LIMITED if error.status == 429 else FaultKind.NETWORK
-            raise ToolFault(kind, f"the tool did not run: {error}") from error
+            raise ToolFault(kind, f"the tool did not run: {_with_advice(error)}") from error
         except ServiceError as error:
             raise ToolFault(FaultKind.INTERRUPTED, f"{error}; {_LOST}") from error
         if answer.status == 200:
@@ -303,6 +303,13 @@ def _own(request: ToolRequest, body: bytes) -> bytes:
     if step != request.step_id and isinstance(step, str):
         raise _Taken
     return body
+
+
+def _with_advice(error: ServiceError) -> str:
+    """What went wrong, and what to look at where nothing answers."""
+    if not isinstance(error, ServiceUnreachable):
+        return str(error)
+    return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
 
 
 def _quoted(text: str) -> str:

@@ -123,7 +123,7 @@ class Background:
         finally:
             command.close()
             if self._scope is not None:
-                told = report(command.denials(), self._scope)
+                told = report(command.denials(was_ended=reason != "exited"), self._scope)
                 command.stdout.take(told.encode("utf-8", "replace"))
             self.end = CommandEnd(self.command_id, reason, command.exit_code(), left)
             on_end(self.end)

@@ -8,19 +8,23 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.contracts import Denial
-from tool_runtime.core.scope_verdict import refusal
+from policy.places import Places
+from policy.rules.scope_verdict import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from policy.scope import CommandScope
 
 _REFUSED: Final = re.compile(
     r"permission denied|permissionerror|\beacces\b|errno 13\b|os error 13\b|access is denied|accessdenied(?:exception)?"
-    r"|read-only file ?system|\berofs\b|os error 30\b|errno 30\b|cross-device link|\bexdev\b|os error 18\b|errno 18\b",
+    r"|read-only file ?system|\berofs\b|os error 30\b|errno 30\b|cross-device link|\bexdev\b|os error 18\b|errno 18\b"
+    r"|device or resource busy|\bebusy\b|os error 16\b|errno 16\b",
     re.IGNORECASE,
 )
-"""EACCES by Landlock, EROFS by namespaces, EXDEV where a name would leave its place."""
+"""EACCES by Landlock, EROFS by namespaces and EBUSY for a place that they hold itself, EXDEV where a name would leave
+its place."""
+_BUSY: Final = re.compile(r"resource busy|\bebusy\b|error 16\b|errno 16\b", re.IGNORECASE)
 _CROSS_DEVICE: Final = re.compile(r"cross-device link|\bexdev\b|error 18\b|errno 18\b", re.IGNORECASE)
 _REMOTE: Final = re.compile(
     r"\(publickey|\bHTTP/|\b(?:GET|PUT|POST|DELETE|HEAD) /|status(?: code)?:? 40[13]|\bs3://|\bgs://|\bssh:|\bscp:|\bsftp\b"
@@ -31,7 +35,9 @@ _REMOTE: Final = re.compile(
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”|\((/[^()\s]+)\)")
 _LOOSE: Final = re.compile(r"(?<![\w:/.@~-])((?:~|\.{1,2})?/[^\s'\"`:,;()\[\]{}<>|]+|/)")
 _PROGRAM: Final = re.compile(r"^\S+: (?:line \d+: |\d+: )?(.*)$")
-_VERB: Final = re.compile(r"^(?:cannot (?:create|open|access|touch|remove)|open|create|mkdir) ")
+_VERB: Final = re.compile(
+    r"^(?:cannot (?:create|open|access|touch|remove)|could not (?:write|lock) config file|open|create|mkdir) "
+)
 _UNIX_URL: Final = re.compile(r"unix://(/[^\s'\"]+)")
 _SHELL_SCRIPT: Final = (".sh", ".py", ".pl", ".rb", ".bash", ".js")
 _NOT_EXECUTABLE: Final = 126
@@ -98,9 +104,21 @@ def _device(path: str) -> int:
         return -1
 
 
-def denials_in(output: str, exit_code: int, scope: CommandScope, cwd: str, disk: Disk) -> list[Denial]:
+def nothing_closed() -> Sequence[str]:
+    """For a level that refuses what the scope refuses, and nothing more."""
+    return ()
+
+
+def denials_in(
+    output: str,
+    exit_code: int,
+    scope: CommandScope,
+    cwd: str,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]] = nothing_closed,
+) -> list[Denial]:
     """What `scope` refused to a command in `cwd` by its output, each once, in the order of the lines; nothing where it
-    succeeded."""
+    succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
     if exit_code == 0:
         return []
     lines = [line[:_MAX_LINE] for line in output.splitlines() if line.strip()]
@@ -115,7 +133,7 @@ def denials_in(output: str, exit_code: int, scope: CommandScope, cwd: str, disk:
         while not paths and back > max(0, number - _MAX_BEFORE):
             back -= 1
             paths = list(_paths(lines[back], cwd)) if _is_chained(lines[back : number + 1]) else []
-        for denial in _claimed(line, paths, exit_code, scope, disk):
+        for denial in _claimed(line, paths, exit_code, scope, disk, closed):
             found[denial] = None
         if len(found) >= _MAX_FOUND:
             break
@@ -142,7 +160,7 @@ def _paths(line: str, cwd: str) -> Iterator[str]:
 def _named(line: str) -> Iterator[str]:
     quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(line)]
     yield from (one.removeprefix("file://") for one in quoted)
-    yield from (match[1] for match in _UNIX_URL.finditer(line))
+    yield from (match[1].rstrip(":.,") for match in _UNIX_URL.finditer(line))
     rest = _QUOTED.sub(" ", line)
     program = _PROGRAM.match(rest)
     if program is not None and _REFUSED.split(program[1], maxsplit=1)[0].strip(" :-(["):
@@ -158,23 +176,39 @@ def _named(line: str) -> Iterator[str]:
         yield path
 
 
-def _claimed(line: str, paths: list[str], exit_code: int, scope: CommandScope, disk: Disk) -> Iterator[Denial]:
+def _claimed(
+    line: str,
+    paths: list[str],
+    exit_code: int,
+    scope: CommandScope,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]],
+) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
     if _CROSS_DEVICE.search(line):
-        refused = [path for path in real if refusal(scope, path, write=True) is not None]
+        refused = [path for path in real if refusal(scope, path, "posix", write=True) is not None]
         if len(real) >= 2 and refused and len({*real}) > 1 and disk.same_device(real[0], real[1]):
-            yield Denial("path", refused[0], refusal(scope, refused[0], write=True) or "writes", "write")
+            yield Denial("path", refused[0], refusal(scope, refused[0], "posix", write=True) or "writes", "write")
+        return
+    if _BUSY.search(line):
+        # A mount, as a guarded place is and each folder on the way to one, is neither moved nor replaced.
+        busy = [path for path in real if any(Places((path,), "posix").contain(one) for one in scope.guarded)]
+        yield from (Denial("path", path, "guarded", "write") for path in busy[:1] if disk.is_there(path))
         return
     for path in real:
-        rule = refusal(scope, path, write=False)
+        rule = refusal(scope, path, "posix", write=False)
         if rule is not None and disk.is_there(path):
             if disk.may(path, write=False):
                 yield Denial("path", path, rule, "read")
                 return
             continue
-        rule = refusal(scope, path, write=True)
+        rule = refusal(scope, path, "posix", write=True)
         if rule is not None and _is_write(path, exit_code, disk) and disk.may(path, write=True):
             yield Denial("path", path, rule, "write")
+            return
+        is_new = rule is None and not disk.is_there(path) and disk.may(path, write=True)
+        if is_new and os.path.dirname(path) in closed():
+            yield Denial("path", path, "beside", "write")
             return
 
 

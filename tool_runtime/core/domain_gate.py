@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
+class Blocked(ToolFault):
+    """A host, or an address that it leads to, that policy blocks."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(FaultKind.OUT_OF_SCOPE, f"policy blocks {what}")
+
+
 class DomainScope(NamedTuple):
     """Domain rules in policy's notation. None means no restriction of that kind, an empty tuple allows nothing."""
 
@@ -51,10 +58,10 @@ class Gate:
         self._blocked = domain_rules(scope.blocked or ())
 
     def check_url(self, url: str) -> None:
-        """Raises ToolFault for a hop that policy would refuse: OUT_OF_SCOPE, ADDRESS_REFUSED."""
+        """Raises ToolFault for a hop that policy would refuse: OUT_OF_SCOPE, Blocked among them, ADDRESS_REFUSED."""
         host, port = target_of(url)
         if blocking_rule(host, self._blocked, port) is not None:
-            raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this domain: {host_and_port(url)}")
+            raise Blocked(f"this domain: {host_and_port(url)}")
         if self._scope.allowed is not None and matching_rule(host, self._allowed, port) is None:
             raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the domain is not among the allowed ones: {host_and_port(url)}")
         if self.is_local(host) and not self._names(host, port):
@@ -74,11 +81,17 @@ class Gate:
         trusted = self._names(host, port)
         for address in addresses:
             if self._blocks(address, port):
-                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks an address of {host}: {address}")
+                raise Blocked(f"an address of {host}: {address}")
             if self._network.address_allowed(address) or (trusted and self.is_local(host)):
                 continue
             if not trusted or not self._names(address, port):
                 raise _local(host, address)
+
+    def opens_here(self, address: str, port: int) -> bool:
+        """Whether the scope names this address of the loopback by itself, or `localhost`, and blocks neither: what
+        listens there may then be reached without asking for a name."""
+        both = ("localhost", address)
+        return any(self._names(one, port) for one in both) and not any(self._blocks(one, port) for one in both)
 
     def _names(self, host: str, port: int) -> bool:
         """Whether an entry of the scope is for this very host or address, and no star."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
 from policy.urls import UrlProblem
-from tool_runtime.core.domain_gate import Gate, resolve
+from tool_runtime.core.domain_gate import Blocked, Gate, resolve
 from tool_runtime.core.proxy_requests import BadRequest, Wanted, read_request
 from tool_runtime.faults import FaultKind, ToolFault
 
@@ -76,6 +76,18 @@ class DomainProxy:
         self._running: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
 
+    def allows(self, host: str) -> bool:
+        """Whether a host may be asked by its name, at the usual port."""
+        try:
+            self._gate.check_url(f"https://{host}/")
+        except (ToolFault, UrlProblem):
+            return False
+        return True
+
+    def opens_here(self, address: str, port: int) -> bool:
+        """Whether what listens at an address of the loopback may be reached past the proxy, as programs do."""
+        return self._gate.opens_here(address, port)
+
     async def aclose(self) -> None:
         """Listen no longer, and cut what goes through. Harmless when repeated."""
         tasks = [self._task, *self._running]
@@ -114,7 +126,7 @@ class DomainProxy:
         try:
             server_reader, server_writer = await self._connected(wanted)
         except ToolFault as fault:
-            rule = "blocked_domains" if "blocks" in str(fault) else _RULES.get(fault.kind, "domains")
+            rule = "blocked_domains" if isinstance(fault, Blocked) else _RULES[fault.kind]
             self._params.report(Denial("host", wanted.shown, rule, "connect"))
             await _refused(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
             return
@@ -143,16 +155,20 @@ class DomainProxy:
         upstream = self._upstream(wanted)
         async with asyncio.timeout(_CONNECT_S):
             if upstream is not None:  # it looks the name up itself; the user has named it
-                return await asyncio.open_connection(upstream.host, upstream.port, limit=_BUFFER)
+                return await _open(upstream.host, upstream.port)
             addresses = await self._pool.run(lambda: resolve(wanted.host, wanted.port))
             self._gate.check_addresses(wanted.host, wanted.port, addresses)
             failed: OSError = OSError(f"{wanted.host} has no address")
             for address in addresses:
                 try:
-                    return await asyncio.open_connection(address, wanted.port, limit=_BUFFER)
+                    return await _open(address, wanted.port)
                 except OSError as error:
                     failed = error
             raise failed
+
+
+async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port, limit=_BUFFER)
 
 
 async def _both_ways(

@@ -9,6 +9,7 @@ that have a match; what is shown is read here all the same, so both ways give th
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from contextlib import contextmanager
@@ -127,7 +128,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
                 params.depth,
                 params.ignored_too,
                 git_too=False,
-                with_status=search.limited,
+                with_sizes=search.limited,
                 hidden=params.hidden,
             ),
             abandoned,
@@ -210,8 +211,13 @@ class _Search:
                 rg.close()
         if answer is None:
             return found, None
-        matched = (files._replace(names=[n for n in files.names if n in answer.get(files.path, ())]) for files in found)
-        return found, [files for files in matched if files.names]
+        narrowed: list[_Files] = []
+        for files in found:
+            told = answer.get(files.path)
+            names = [name for name in files.names if name in told] if told else []
+            if names:
+                narrowed.append(files._replace(names=names))
+        return found, narrowed
 
     def _ripgrep(self, root: str) -> Search | None:
         params = self._params
@@ -227,8 +233,8 @@ class _Search:
         names = folder.files
         if glob is not None:
             names = [name for name in names if glob.search(as_bytes(folder.path + name)) is not None]
-        if folder.status:
-            small = [name for name in names if name in folder.status and folder.status[name].st_size <= self._most]
+        if folder.sizes:
+            small = [name for name in names if folder.sizes.get(name, math.inf) <= self._most]
             self.large += len(names) - len(small)
             names = small
         return names

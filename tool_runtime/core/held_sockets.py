@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.contracts import Denial
+from policy.rules.scope_verdict import refusal
+from tool_runtime.core.held_datagrams import Done, is_datagram, refused_place, send
 from tool_runtime.core.own_sockets import OwnSockets, Place, loopback_for, place_of
-from tool_runtime.core.scope_verdict import refusal
 from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
 _NONBLOCK: Final = 0o4000
 """Of the type of a socket: with it a resolver asks, and without it one looks which address it would have."""
+_USUAL_FIRST_PORT: Final = 1024
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
 
 
@@ -41,7 +43,8 @@ class Connect(NamedTuple):
 
 class Held(NamedTuple):
     """What a command's sockets are held to. `proxy_port` is that of the host's proxy for the command, None for none.
-    `is_open`: any public address may be reached, and `address_allowed` says which is. `agents` are the places of
+    `is_open`: any public address may be reached, and `address_allowed` says which is; `opens_here` which address and
+    port of the loopback may be reached though somebody else listens there. `agents` are the places of
     agents' sockets that may be used. `report` is called with each refusal."""
 
     scope: CommandScope
@@ -52,6 +55,7 @@ class Held(NamedTuple):
     proxy_port: int | None
     is_open: bool
     address_allowed: Callable[[str], bool]
+    opens_here: Callable[[str, int], bool]
     report: Callable[[Denial], None]
 
 
@@ -61,11 +65,13 @@ class HeldSockets:
     def __init__(self, held: Held) -> None:
         self._held = held
 
-    def decide(self, listener: int, notice: Notice) -> int | Connect:
-        """The number of the error by which the call ends, 0 for one that was done; or a connection that may be made.
-        Raises OSError where the program cannot be looked into."""
+    def decide(self, listener: int, notice: Notice) -> int | Connect | Done:
+        """The number of the error by which the call ends, 0 for one that was done; or what was done, or a connection
+        that may be made. Raises OSError where the program cannot be looked into."""
         if notice.call in ("socket", "socketpair"):
             return self._socket(notice)
+        if notice.call.startswith("send"):
+            return self._send(listener, notice)
         size = 0 if notice.call == "listen" else min(notice.arguments[2] & 0xFFFFFFFF, _MAX_ADDRESS)
         raw = seccomp_notify.read_memory(notice.thread, notice.arguments[1], size) if size else b""
         copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
@@ -84,6 +90,13 @@ class HeldSockets:
             if isinstance(answer, int):
                 os.close(copy)
 
+    def _send(self, listener: int, notice: Notice) -> int | Done:
+        copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+        try:
+            return send(self._held, listener, notice, copy)
+        finally:
+            os.close(copy)
+
     def _refuse(self, denial: Denial, code: int = errno.EACCES) -> int:
         self._held.report(denial)
         return code
@@ -95,7 +108,7 @@ class HeldSockets:
             and family in (socket.AF_INET, socket.AF_INET6)
             and notice.arguments[1] & _NONBLOCK
         ):
-            rule = "network" if self._held.scope.domains == () else "domains"
+            rule = "network" if self._held.proxy_port is None else "proxy"
             return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
         named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
         return self._refuse(Denial("socket", named, "network", "use"))
@@ -111,8 +124,8 @@ class HeldSockets:
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
-        if self._held.is_open and _kind(copy) == socket.SOCK_DGRAM:
-            return Connect(copy, raw)
+        if self._held.is_open and is_datagram(copy):
+            return refused_place(self._held, copy, place) or Connect(copy, raw)
         if not place.is_loopback:
             if self._held.is_open and self._held.address_allowed(place.text):
                 return Connect(copy, raw)
@@ -123,6 +136,8 @@ class HeldSockets:
         ours, foreign = self._held.own.reach(place)
         if ours is not None:
             return Connect(copy, ours.raw)
+        if foreign and self._held.opens_here(place.text, place.port):
+            return Connect(copy, place.raw)
         return self._refuse(Denial("host", place.shown, "own", "connect")) if foreign else errno.ECONNREFUSED
 
     def _connect_unix(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
@@ -157,8 +172,8 @@ class HeldSockets:
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT
-        if self._held.is_open and _kind(copy) == socket.SOCK_DGRAM:
-            return seccomp_notify.socket_call("bind", copy, raw, len(raw))
+        if self._held.is_open and is_datagram(copy) and place.is_any and not place.port:
+            return self._bind_at(copy, place)  # to send from, to any place
         if place.is_any:
             place = loopback_for(place, only_6=_is_6_only(copy, place.family))
         if not place.is_loopback:
@@ -166,6 +181,8 @@ class HeldSockets:
         return self._bind_at(copy, place)
 
     def _bind_at(self, copy: int, place: Place) -> int:
+        if 0 < place.port < _first_free_port():
+            return self._refuse(Denial("port", place.shown, "ports", "listen"))
         code = seccomp_notify.socket_call("bind", copy, place.raw, len(place.raw))
         if code == 0:
             self._held.own.add_internet(os.fstat(copy).st_ino)
@@ -197,14 +214,14 @@ class HeldSockets:
 
     def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
         parent = _real_directory(path, there)
-        rule = refusal(self._held.scope, os.path.join(parent, _text(os.path.basename(path))), write=True)
+        rule = refusal(self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
         code = _in_held_thread(self._held.restriction, there, lambda: _bound(copy, raw))
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
             # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
-            if refusal(self._held.scope, _real_directory(path, there), write=True) is None:
+            if refusal(self._held.scope, _real_directory(path, there), "posix", write=True) is None:
                 self._held.own.add_unix((found.st_dev, found.st_ino))
         return code
 
@@ -249,9 +266,13 @@ def _text(name: bytes) -> str:
     return os.fsdecode(name.rstrip(b"\0"))
 
 
-def _kind(copy: int) -> int:
-    with socket.socket(fileno=os.dup(copy)) as one:
-        return one.type
+def _first_free_port() -> int:
+    """Below it only the system's own programs listen: the host may be root, and what it binds for is not."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return _USUAL_FIRST_PORT
 
 
 def _is_6_only(copy: int, family: int) -> bool:

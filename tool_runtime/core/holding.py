@@ -18,7 +18,7 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, through_proxy
+from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, own_files, through_proxy, without_network
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.core.guarded import Guarded, Look
     from tool_runtime.core.launching import Launcher
+    from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -63,6 +64,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
+            **(without_network() if scope.domains == () else {}),
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
@@ -99,17 +101,29 @@ class HeldCommand:
                 self.report(denial)
         self._sandbox.ended(self)
 
-    def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
-        """What it was refused, now that it is over and has `printed` that."""
+    def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What it was refused, now that it is over and has `printed` that. `was_ended`: it might have gone on trying,
+        and has not come to say why."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in
         from tool_runtime.core.socket_denials import missed
 
         text = printed.decode("utf-8", "replace")
-        seen = missed(self.denials, text)
-        found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+        seen = missed(self.denials, text, self._is_allowed, was_ended=was_ended)
+        told = {denial.what for denial in seen}
+        found = [
+            denial
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed)
+            if denial.what not in told  # a socket's place, which nobody meant to write
+        ]
         return tuple(dict.fromkeys([*seen, *found]))
+
+    def _is_allowed(self, host: str) -> bool:
+        return self.proxy is not None and self.proxy.allows(host)
+
+    def _closed(self) -> Sequence[str]:
+        return self._sandbox.rules(self.scope).closed
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
@@ -189,18 +203,20 @@ class Sandbox:
         """Of every command that is held."""
         directory = self._settings.caches
         if directory is None:
-            return {}
+            return own_files(os.environ)
         with suppress(OSError):  # cargo works without them
             cargo_settings(directory, os.environ)
-        return caches_in(directory, os.environ)
+        return {**own_files(os.environ), **caches_in(directory, os.environ)}
+
+    def rules(self, scope: CommandScope) -> Rules:
+        """What Landlock grants to a command under `scope`, as the disk is now."""
+        if self.found.level == "namespace":
+            return landlock_rules.rules_in_view(scope)
+        return landlock_rules.rules_for(scope)
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""
-
-        if self.found.level == "namespace":
-            rules = landlock_rules.rules_in_view(scope)
-        else:
-            rules = landlock_rules.rules_for(scope)
+        rules = self.rules(scope)
         is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
@@ -242,6 +258,7 @@ class Sandbox:
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
             address_allowed=self._runtime.address_allowed or _is_public,
+            opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
         self._supervisor.watch(listener, HeldSockets(held), command.gone)
@@ -289,6 +306,10 @@ class Sandbox:
             self._end_proxy(proxy)
         if self._ending:
             await asyncio.wait(self._ending)
+
+
+def _nowhere(_address: str, _port: int) -> bool:
+    return False
 
 
 def _is_public(address: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds names alone, and takes long to import
 import _socket as socket
+import errno
 import gc
 import marshal
 import os
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from tool_runtime.platform import linux_calls, linux_sandbox, mounts  # noqa: E402  found by the line above
-from tool_runtime.platform.landlock import PathRule  # noqa: E402
+from tool_runtime.platform.landlock_rights import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
-NEW_MOUNTS, NEW_USERS, NEW_PROCESSES = 0x20000, 0x10000000, 0x20000000
+NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 4  # the reply, and the three standard streams
@@ -111,7 +112,7 @@ def helper(known: linux_calls.Numbers, request: dict[str, Any], descriptors: lis
 def own_namespaces(known: linux_calls.Numbers, request: dict[str, Any]) -> None:
     """Raises OSError."""
     user, group = os.getuid(), os.getgid()
-    flags = NEW_MOUNTS | (NEW_PROCESSES if request["processes"] else 0)
+    flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if request["processes"] else 0)
     if request["users"]:
         linux_calls.call(known.unshare, flags | NEW_USERS)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -181,8 +182,7 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     os.chdir(request["cwd"])
     listener = linux_sandbox.restrict_this_thread(restriction_of(request))
     if listener is not None:
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
-        reply.sendmsg([marshal.dumps({})], [rights])
+        hand_over(reply, listener, by_message=request["restriction"]["network"] != "open")
         os.close(listener)
     for target, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, target)
@@ -192,6 +192,18 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     os.closerange(reply.fileno() + 1, 256)
     os.set_inheritable(reply.fileno(), False)
     os.execvpe(request["argv"][0], request["argv"], request["env"])  # noqa: S606  as Popen does; policy decides which
+
+
+def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
+    """Give the host the descriptor that asks. Where messages are asked about themselves, the host takes a copy of it,
+    before this process becomes the program. Raises OSError."""
+    if by_message:
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
+        reply.sendmsg([marshal.dumps({})], [rights])
+        return
+    tell(reply, {"listener": listener})
+    if not reply.recv(1):
+        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def restriction_of(request: dict[str, Any]) -> linux_sandbox.Restriction:

@@ -12,6 +12,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tool_runtime.platform import seccomp_notify
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -111,6 +113,9 @@ def _started(reply: socket.socket, program: str) -> Started:
             break
         else:
             told |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
+            if {"listener", "program"} <= told.keys() and listener is None:
+                listener = seccomp_notify.copy_descriptor(told["program"], told["listener"])
+                reply.send(b"1")
     if "helper" in told:
         _reap(told["helper"])
     if "program" not in told or "errno" in told:

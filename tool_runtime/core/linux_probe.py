@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
 from tool_runtime.core.sandbox import Found, Namespaces
-from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
@@ -46,20 +46,26 @@ def landlock_level() -> Found:
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
         return Found("landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
-    unheld = linux_sandbox.not_held(abi)
     problem = try_thread(abi, with_listener=True)
+    unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
     if problem is None:
         return Found("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
     without = try_thread(abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
-        return Found("landlock", works=True, problem=f"no supervisor: {problem}", abi=abi, unheld=unheld)
+        return Found(
+            "landlock",
+            works=True,
+            problem=f"no supervisor, so that no connection is made: {problem}",
+            abi=abi,
+            unheld=unheld,
+        )
     return Found("landlock", works=False, problem=without, abi=abi)
 
 
 def try_thread(abi: int, *, with_listener: bool) -> str | None:
     """Why a thread cannot hold a program so; None where it can."""
-    rules = [landlock.PathRule("/", landlock.READ)]
+    rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
@@ -124,7 +130,7 @@ def _namespaces(launcher: Launcher, under: Found) -> Found:
             except OSError as error:
                 problem = _said(error)
             if problem is None:
-                unheld = () if processes else ("names and arguments of other processes",)
+                unheld = linux_sandbox.not_held_by_namespaces(processes=processes, is_supervised=under.is_supervised)
                 return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
             problems.append(problem)
     return Found("namespace", works=False, problem=problems[-1])
@@ -138,7 +144,8 @@ def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str 
             with open(path, "w", encoding="utf-8") as file:
                 file.write("x")
         network: Network = "supervised" if under.is_supervised else "closed"
-        rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
+        whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
+        rules = [landlock_rights.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +14,11 @@ from tool_runtime.core.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParam
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from policy.patterns import Pattern
     from tool_runtime.core.hidden import HiddenNames
+    from tool_runtime.core.tree import Folder
     from tool_runtime.tool import Abandoned
 
 
@@ -51,6 +56,10 @@ class Listed(NamedTuple):
     size: int | None = None
 
 
+_made: Callable[[tuple[str, Kind, str | None, int | None]], Listed] = functools.partial(tuple.__new__, Listed)
+"""What Listed's own constructor makes, in half the time: a page has hundreds."""
+
+
 class Listing(NamedTuple):
     """A page of entries out of `total`. The counts and `stopped` are those of the walk."""
 
@@ -75,7 +84,7 @@ def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
             params.depth,
             ignored_too=True,
             git_too=True,
-            with_status=True,
+            with_sizes=True,
             max_entries=params.max_entries,
             hidden=params.hidden,
         ),
@@ -128,17 +137,31 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
     total, end = 0, offset + limit
     with os_faults(asked):
         for folder in walk.folders():
-            above, status_of = folder.path, folder.status.get
-            for name, kind in folder.entries:
-                path = above + name
-                if wanted is not None and (kind == "directory" or wanted.search(as_bytes(path)) is None):
-                    continue
-                if offset <= total < end:
-                    status = status_of(name)
-                    target = _target(os.path.join(folder.real, name)) if kind == "link" else None
-                    page.append(Listed(path, kind, target, None if status is None else status.st_size))
-                total += 1
+            entries = folder.entries if wanted is None else _fitting(folder, wanted)
+            if total < end and total + len(entries) > offset:
+                page += _listed(folder, entries[max(0, offset - total) : end - total])
+            total += len(entries)
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
+
+
+def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
+    """The entries but directories whose paths fit."""
+    above, search = folder.path, wanted.search
+    return [
+        (name, kind)
+        for name, kind in folder.entries
+        if kind != "directory" and search(as_bytes(above + name)) is not None
+    ]
+
+
+def _listed(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:
+    above, size_of = folder.path, folder.sizes.get
+    targets: Iterable[str | None] = itertools.repeat(None)
+    if folder.links:
+        targets = [_target(os.path.join(folder.real, name)) if kind == "link" else None for name, kind in entries]
+    paths = [above + name for name, _ in entries] if above else [name for name, _ in entries]
+    kinds, sizes = [kind for _, kind in entries], [size_of(name) for name, _ in entries]
+    return map(_made, zip(paths, kinds, targets, sizes, strict=False))
 
 
 def as_bytes(path: str) -> bytes:

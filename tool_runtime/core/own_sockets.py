@@ -105,12 +105,22 @@ class OwnSockets:
         socket of somebody else listens there. Raises OSError."""
         foreign = False
         for address in _candidates(wanted):
-            family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-            inode = self._listeners.inode(family, address, wanted.port)
+            inode = self._listeners.inode(_family(address), address, wanted.port)
             if inode is not None and inode in self._internet:
                 return wanted.at(address), foreign
             foreign = foreign or inode is not None
         return None, foreign
+
+    def takes_datagrams(self, wanted: Place, sender: int) -> bool:
+        """Whether a socket of ours gets what the port `sender` sends to a place of the loopback. Raises OSError."""
+        address = _LOOPBACK_4 if wanted.is_any and wanted.family == socket.AF_INET else wanted.address
+        address = _LOOPBACK_6 if not any(address) else address
+        inode = self._listeners.inode(_family(address), address, wanted.port, sender)
+        return inode is not None and inode in self._internet
+
+
+def _family(address: bytes) -> int:
+    return socket.AF_INET if len(address) == 4 else socket.AF_INET6
 
 
 def _candidates(wanted: Place) -> Iterator[bytes]:

@@ -1,8 +1,9 @@
 """Paths, checked again at the time of use (TR 6.1, 8.1; design invariant 6).
 
-`resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then walks that path one
-component at a time by descriptor and follows no link, so what is opened is what was checked, also where links are moved
-in between. Where the system has no descriptor-relative calls (Windows), the real path is used as it is.
+`resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then opens that path and
+follows no link, so what is opened is what was checked, also where links are moved in between: the system says where the
+descriptor leads, or the path is walked one component at a time by descriptor. Where the system has no
+descriptor-relative calls (Windows), the real path is used as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import functools
 import os
 import stat
+import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
 _MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)  # what O_NOFOLLOW answers, by system and flags
+_SAYS_PATHS: Final = sys.platform == "linux"
+_GONE: Final = " (deleted)"  # which is put behind the path of what is not there any more
 # O_PATH needs no read permission on a directory, only the right to pass through it.
 _DIR_FLAGS: Final = (
     getattr(os, "O_PATH", os.O_RDONLY)
@@ -34,6 +38,7 @@ _DIR_FLAGS: Final = (
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_CLOEXEC", 0)
 )
+_LIST_FLAGS: Final = _DIR_FLAGS & ~getattr(os, "O_PATH", 0) | os.O_RDONLY
 
 
 class Scope(NamedTuple):
@@ -50,13 +55,40 @@ def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: 
     `through_links` a path that leads through a symbolic link is out of scope as well."""
     spelled = spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
     with os_faults(path):
-        real = os.path.realpath(spelled)
+        real = spelled if _is_real(spelled) else os.path.realpath(spelled)
     check_scope(spelled, real, scope)
     if not through_links and real != spelled:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path leads through a symbolic link, to {real}: {spelled}")
     if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
     return real
+
+
+def _is_real(spelled: str) -> bool:
+    """Whether the system says at once that no link is in the way, which costs less than a look at each component. False
+    says nothing."""
+    fd = _opened_there(spelled, getattr(os, "O_PATH", 0))
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+def _opened_there(path: str, flags: int) -> int | None:
+    """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
+    is no place that a link led to. None where the system does not say so. The caller closes it."""
+    if not _SAYS_PATHS or path.endswith(_GONE):
+        return None
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") == path:
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None
 
 
 def home_directory() -> str:
@@ -129,15 +161,19 @@ def open_parent(real: str, *, create: bool = False) -> Iterator[tuple[int | None
         os.close(fd)
 
 
-def open_dir(real: str, *, create: bool = False) -> int:
-    """Descriptor of the directory `real`, reached without following any link. The caller closes it."""
-    fd = os.open("/", _DIR_FLAGS)
+def open_dir(real: str, *, create: bool = False, to_list: bool = False) -> int:
+    """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
+    entries can be read, where the user may do that."""
+    there = _opened_there(real, _LIST_FLAGS if to_list else _DIR_FLAGS)
+    if there is not None:
+        return there
+    names = [name for name in real.split("/") if name]
+    fd = os.open("/", _DIR_FLAGS if names or not to_list else _LIST_FLAGS)
     try:
-        for name in real.split("/"):
-            if name:
-                below = _step(fd, name, create)
-                os.close(fd)
-                fd = below
+        for number, name in enumerate(names, 1):
+            below = _step(fd, name, create, _LIST_FLAGS if to_list and number == len(names) else _DIR_FLAGS)
+            os.close(fd)
+            fd = below
     except BaseException:
         os.close(fd)
         raise
@@ -150,9 +186,9 @@ def open_below(fd: int, name: str) -> int:
     return _step(fd, name, create=False)
 
 
-def _step(fd: int, name: str, create: bool) -> int:
+def _step(fd: int, name: str, create: bool, flags: int = _DIR_FLAGS) -> int:
     try:
-        return os.open(name, _DIR_FLAGS, dir_fd=fd)
+        return os.open(name, flags, dir_fd=fd)
     except OSError as error:
         if error.errno in _MAY_BE_LINK:
             refuse_link(fd, name)
@@ -160,7 +196,7 @@ def _step(fd: int, name: str, create: bool) -> int:
             raise
     with suppress(FileExistsError):  # somebody else may be faster
         os.mkdir(name, dir_fd=fd)
-    return os.open(name, _DIR_FLAGS, dir_fd=fd)
+    return os.open(name, flags, dir_fd=fd)
 
 
 def refuse_link(fd: int | None, name: str) -> None:

@@ -144,7 +144,7 @@ async def run_command(
         raise
     finally:
         command.close()
-    denials = command.denials()
+    denials = command.denials(was_ended=timed_out)
     refused = "" if params.scope is None else report(denials, params.scope)
     return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left, denials, refused)
 
@@ -292,13 +292,13 @@ class Command:
             return 128 + 9
         return 128 - code if code < 0 else code
 
-    def denials(self) -> tuple[Denial, ...]:
-        """What a sandbox refused, once the command is over. Where the command succeeded only what somebody saw who was
-        asked."""
+    def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What a sandbox refused, once the command is over, by itself or because it `was_ended`. Where the command
+        succeeded only what somebody saw who was asked."""
         if self._held is None:
             return ()
         printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
-        return self._held.finish(self.exit_code(), b"\n".join(printed))
+        return self._held.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
 
     def _refused(self, denial: Denial) -> None:
         """Tell of a refusal as it happens, from any thread: a program may go on trying for minutes."""

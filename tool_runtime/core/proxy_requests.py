@@ -39,12 +39,24 @@ class Wanted(NamedTuple):
         """The request as the next one gets it: a server a path, another proxy the whole URL and `more` lines. One
         request a connection: what follows on this one might be meant for another host."""
         method, target, version = self.line.split(b" ")
-        if not for_proxy:
-            target = b"/" + target.split(b"://", 1)[1].partition(b"/")[2]
+        # What was judged, spelled as it was judged: two readers may take one spelling for two hosts.
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.is_tunnel:
+            target = f"{host}:{self.port}".encode()
+        else:
+            path = _path_of(target)
+            target = f"{self.url[:-1]}".encode() + path if for_proxy else path
         kept = [field for field in self.fields if field.partition(b":")[0].strip().lower() not in _OF_THE_HOP]
         if not self.is_tunnel:
             kept.append(b"Connection: close")
         return b"\r\n".join([b" ".join((method, target, version)), *kept, *more, b"", b""])
+
+
+def _path_of(target: bytes) -> bytes:
+    """The path and the query of an absolute URL, without a fragment, which is nobody's but the client's."""
+    rest = target.split(b"://", 1)[1].partition(b"#")[0]
+    at = min((rest.find(mark) for mark in (b"/", b"?") if mark in rest), default=len(rest))
+    return rest[at:] if rest[at : at + 1] == b"/" else b"/" + rest[at:]
 
 
 async def read_request(reader: asyncio.StreamReader) -> Wanted | None:

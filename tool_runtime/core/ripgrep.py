@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 _MAX_BATCH_BYTES: Final = 512 * 1024
-_BATCH_FILES: Final = 7000
+# The first process begins soon; the others are few, since each costs some milliseconds.
+_FIRST_FILES, _LATER_FILES = 2000, 20_000
 _POLL_S: Final = 0.05
 _OPTIONS: Final = (
     "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=auto",
@@ -82,7 +83,7 @@ class Question(NamedTuple):
 
 
 class Search:
-    """One question, asked of files while they are found: a process takes the paths of some 7,000 files."""
+    """One question, asked of files while they are found, by a process for some thousands of them."""
 
     def __init__(self, question: Question, least_files: int) -> None:
         self._question = question
@@ -104,7 +105,8 @@ class Search:
                 self._ask()
         self._files += len(names)
         self._waiting_files += len(names)
-        if self._waiting_files >= _BATCH_FILES and self._files >= self._least_files:
+        enough = _LATER_FILES if self._running else max(_FIRST_FILES, self._least_files)
+        if self._waiting_files >= enough:
             self._ask()
 
     def answer(self, abandoned: Abandoned) -> dict[str, set[str]] | None:

@@ -52,6 +52,19 @@ def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
             written.write(settings)
 
 
+def own_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for programs that, as root, would give the files that they make to others. A command cannot: it has
+    none of root's rights over owners."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return {}
+    return {"TAR_OPTIONS": " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))}
+
+
+def without_network() -> dict[str, str]:
+    """Variables for package managers where no host can be reached: npm would try again for a minute and more."""
+    return dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
+
+
 def through_proxy(port: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables by which programs ask the host's proxy, which listens at `port` of the loopback."""
     url = f"http://127.0.0.1:{port}"

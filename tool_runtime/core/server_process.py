@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import queue
+import re
 import shutil
 import subprocess
 import threading
@@ -25,6 +26,7 @@ from tool_runtime.platform import WINDOWS, current
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.guard import ProcessGuard
     from tool_runtime.core.holding import Opened, Sandbox
@@ -33,7 +35,12 @@ if TYPE_CHECKING:
 _AHEAD: Final = 8
 """Lines that are read before somebody takes the first."""
 _STDERR_BYTES: Final = 8 * 1024
+_MAX_DENIALS: Final = 5
+_ERROR: Final = r"(?i)(?:error|exception)\b[^:]{0,80}: \S"
+"""As most languages end a program; what some print behind it says less."""
 _GRACE_S: Final = 2.0
+_IDLE_GRACE_S: Final = 0.2
+"""Of one that was not given any work."""
 
 
 class ServerParams(NamedTuple):
@@ -53,7 +60,8 @@ class LineTooLong(Exception):
 
 
 class ServerProcess:
-    """One such program, started as it is made. Raises ToolFault where it cannot be started."""
+    """One such program, started as it is made. `has_worked` is for whoever gives it work to say: it may have something
+    to finish then. Raises ToolFault where it cannot be started."""
 
     def __init__(
         self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
@@ -70,11 +78,12 @@ class ServerProcess:
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self._last_words = b""
-        self._at_end = self._has_spoken = False
+        self._at_end = self._has_spoken = self.has_worked = False
+        self._denials: list[Denial] = []
         held = None
         if sandbox is not None and params.scope is not None:
             _refuse_missing(params)
-            held = sandbox.hold(params.scope, params.cwd, lambda _: None, params.mark)
+            held = sandbox.hold(params.scope, params.cwd, self._refused, params.mark)
         self._held = held
 
         def start() -> subprocess.Popen[bytes]:
@@ -110,13 +119,32 @@ class ServerProcess:
 
     @property
     def last_words(self) -> str:
-        """The last line that it printed to stderr; empty where there is none."""
+        """The last line that it printed to stderr, of an error where there is one; empty where it printed none."""
         lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        errors = [line.strip() for line in lines if re.search(_ERROR, line)]
+        return errors[-1] if errors else lines[-1] if lines else ""
+
+    def refusals(self, said: str | None = None) -> tuple[str, ...]:
+        """What its sandbox refused to it, each in a line, the first few: by what it `said` of a failure, by default to
+        stderr, and by what was seen of hosts and sockets since this was asked last."""
+        scope = self._params.scope
+        if self._held is None or scope is None:
+            return ()
+        from tool_runtime.core.denials import RealDisk, denials_in
+
+        text = self._last_words.decode("utf-8", "replace") if said is None else said
+        seen, self._denials = self._denials, []
+        found = [*seen, *denials_in(text, 1, scope, self._params.cwd, RealDisk())]
+        return tuple(denial.note() for denial in dict.fromkeys(found[:_MAX_DENIALS]))
+
+    def _refused(self, denial: Denial) -> None:
+        """From any thread."""
+        if len(self._denials) < _MAX_DENIALS and denial not in self._denials:
+            self._denials.append(denial)
 
     async def aclose(self) -> None:
-        """Close its input, and end it and what it has started, where it does not end by itself. One that has not said
-        anything yet has nothing to finish, and gets no time for it."""
+        """Close its input, and end it and what it has started, where it does not end by itself. One that has not had
+        any work gets little time for it, and one that has not said anything yet none."""
         if self._closing:
             return
         self._closing = True
@@ -126,7 +154,7 @@ class ServerProcess:
 
     def _end(self) -> None:
         with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
-            self._wait(_GRACE_S if self._has_spoken else 0)
+            self._wait(_GRACE_S if self.has_worked else _IDLE_GRACE_S if self._has_spoken else 0)
         if WINDOWS:
             self._process.kill()
         else:

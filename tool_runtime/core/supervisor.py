@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tool_runtime.core.held_datagrams import Done
 from tool_runtime.platform import seccomp_notify
 from tool_runtime.platform.sock_diag import Listeners
 
@@ -116,8 +117,15 @@ class Supervisor:
             answer = held.decide(listener, notice)
         except OSError as error:  # the program is gone, or does not let itself be looked into
             answer = error.errno or errno.EACCES
+        except Exception:  # noqa: BLE001 - what one program asks must not end the answers for all others
+            answer = errno.EACCES
         if isinstance(answer, int):
             seccomp_notify.answer(listener, notice.notice_id, answer)
+        elif isinstance(answer, Done):
+            if answer.value is None:
+                seccomp_notify.let_through(listener, notice.notice_id)
+            else:
+                seccomp_notify.answer(listener, notice.notice_id, 0, answer.value)
         else:
             self._connect(_Waiting(listener, notice.notice_id, answer, time.monotonic()))
 

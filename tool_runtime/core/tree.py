@@ -38,7 +38,7 @@ GIT: Final = ".git"
 class Folder(NamedTuple):
     """What is left of a directory. `path` is from the root, empty for it, else with a slash at its end; `real` is
     absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links.
-    `status` has that of each file, where it was asked for. `complete`: no file of it was left out."""
+    `sizes` has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
 
     path: str
     real: str
@@ -46,7 +46,7 @@ class Folder(NamedTuple):
     folders: list[str]
     links: list[str]
     others: list[str]
-    status: dict[str, os.stat_result]
+    sizes: dict[str, int]
     complete: bool
 
     @property
@@ -60,7 +60,7 @@ class Folder(NamedTuple):
 
 class WalkParams(NamedTuple):
     """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
-    walked as well, `git_too`: so are directories called .git. `with_status`: files have theirs. What `hidden` names is
+    walked as well, `git_too`: so are directories called .git. `with_sizes`: files have theirs. What `hidden` names is
     passed over."""
 
     root: str
@@ -68,7 +68,7 @@ class WalkParams(NamedTuple):
     depth: int = MAX_DEPTH
     ignored_too: bool = False
     git_too: bool = False
-    with_status: bool = False
+    with_sizes: bool = False
     max_entries: int = MAX_ENTRIES
     hidden: HiddenNames | None = None
 
@@ -150,7 +150,7 @@ class Walk:
         """All entries; of too many those that came first."""
         found = _Found(path, real)
         with _scanned(real) as entries:
-            self._left -= found.take(itertools.islice(entries, self._left), with_status=self._params.with_status)
+            self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
             if self._left == 0 and next(entries, None) is not None:
                 self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
         if not self._params.git_too:
@@ -221,7 +221,7 @@ class _Found:
         self.links: list[str] = []
         self.others: list[str] = []
         self.folders_to_walk: list[str] = []
-        self.status: dict[str, os.stat_result] = {}
+        self.sizes: dict[str, int] = {}
         self.complete = True
 
     @property
@@ -229,17 +229,17 @@ class _Found:
         """The names for which policy is asked; links have been asked for already."""
         return [*self.files, *self.folders, *self.others]
 
-    def take(self, entries: Iterable[os.DirEntry[str]], *, with_status: bool) -> int:
+    def take(self, entries: Iterable[os.DirEntry[str]], *, with_sizes: bool) -> int:
         """Add the entries by their kinds; how many there were."""
-        count, files, status = 0, self.files, self.status
+        count, files, sizes = 0, self.files, self.sizes
         for entry in entries:
             count += 1
             if entry.is_file(follow_symlinks=False):
                 name = entry.name
                 files.append(name)
-                if with_status:
+                if with_sizes:
                     try:
-                        status[name] = entry.stat(follow_symlinks=False)
+                        sizes[name] = entry.stat(follow_symlinks=False).st_size
                     except OSError:  # gone meanwhile
                         continue
             elif entry.is_dir(follow_symlinks=False):
@@ -290,7 +290,7 @@ class _Found:
 
     def folder(self, *, complete: bool) -> Folder:
         """What is left."""
-        return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.status, complete)
+        return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete)
 
 
 def _above(root: str, rule: TreeRule) -> Ignored:
@@ -332,13 +332,9 @@ def _scanned(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         with os.scandir(real) as entries:
             yield entries
         return
-    fd = open_dir(real)
+    fd = open_dir(real, to_list=True)
     try:
-        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-    finally:
-        os.close(fd)
-    try:
-        with os.scandir(readable) as entries:
+        with os.scandir(fd) as entries:
             yield entries
     finally:
-        os.close(readable)
+        os.close(fd)

@@ -2,7 +2,7 @@
 
 A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
 which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
-no model, no person and no files.
+no model and no files, and a person only where the user's configuration says so (`questions`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_host.version import __version__
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.http import Refusals, http_client
+from tool_runtime.mcp.questions import MAX_QUESTIONS, Questions
 from tool_runtime.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio
 from tool_runtime.mcp.stdio import stdio_transport
 from tool_runtime.remote import MAX_TOOLS
@@ -34,9 +36,13 @@ if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
 
     from tool_runtime.core.server_process import ServerParams, ServerProcess
+    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
 
     Start = Callable[[ServerParams], ServerProcess]
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+"""What it says of a failure comes as one, and not as lines on standard error, where nobody has asked for them."""
 
 _Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
@@ -55,6 +61,7 @@ _FAULTS: Final = (
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0
 _TERMINATED: Final = "Session terminated"
+_PAUSE_S: Final = 0.05
 
 
 class NotSent(Exception):
@@ -79,6 +86,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._under_way = 0
+        self._questions = Questions(f"mcp:{config.name}")
 
     async def open(self) -> None:
         """Connect, and agree on a version. Raises ToolFault where the server cannot be reached, or does not answer in
@@ -98,6 +106,11 @@ class Connection:
             raise
         if not opened.done() or opened.cancelled():
             raise ToolFault(FaultKind.NETWORK, self._why())
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server has answered that it does not want this client: another try has no better answer."""
+        return self._refusals.for_good
 
     @property
     def is_open(self) -> bool:
@@ -122,33 +135,61 @@ class Connection:
         return page
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[float, float | None, str | None], None]
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: Callable[[float, float | None, str | None], None],
+        ask: Ask | None = None,
     ) -> types.CallToolResult:
-        """Call a tool, without a limit of time; who cancels it has the server told. Raises NotSent, ToolFault."""
+        """Call a tool, without a limit of time; who cancels it has the server told. `ask` puts a question of the server
+        to a person. Raises NotSent, ToolFault."""
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
             on_progress(done, total, message)
 
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=dict(arguments)))
-        answer: types.CallToolResult | types.InputRequiredResult
-        try:
-            answer = await self._asked(
-                lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
-            )
-        except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
-            await self.list()
-            answer = await self._asked(lambda: self._session.send_request(request, _Answer), is_call=True)
-        if isinstance(answer, types.InputRequiredResult):
-            raise ToolFault(
-                FaultKind.SYSTEM, "the server asks for more than the call (a person, a model), and gets none of it here"
-            )
+        async def send(more: Mapping[str, Any]) -> types.CallToolResult | types.InputRequiredResult:
+            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
+            request = types.CallToolRequest(params=params)
+            try:
+                return await self._sent(request, progress)
+            except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
+                await self.list()
+                return await self._sent(request, progress)
+
+        if self._process is not None:
+            self._process.has_worked = True
+        async with self._questions.during(ask) as call:
+            answer = await send({})
+            for number in range(MAX_QUESTIONS):
+                if not isinstance(answer, types.InputRequiredResult):
+                    return answer
+                if answer.input_requests:
+                    said = {"input_responses": await self._questions.answers(call, answer.input_requests)}
+                else:  # it only wants to be asked again
+                    said = {}
+                    await asyncio.sleep(_PAUSE_S * 2 ** min(number, 3))
+                try:
+                    answer = await send({**said, "request_state": answer.request_state})
+                except NotSent:
+                    raise ToolFault(
+                        FaultKind.INTERRUPTED, "the connection was lost between a question and its answer"
+                    ) from None
+        raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
+
+    async def _sent(
+        self, request: types.CallToolRequest, progress: Any
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        answer: types.CallToolResult | types.InputRequiredResult = await self._asked(
+            lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
+        )
         return answer
 
     async def aclose(self) -> None:
         """End the session, and the program of one over stdio."""
         self._stop.set()
         if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task], timeout=_GOODBYE_S)
+            if self._client is not None:  # else there is nobody yet to say goodbye to
+                await asyncio.wait([self._task], timeout=_GOODBYE_S)
             self._task.cancel()
             await asyncio.wait([self._task])
 
@@ -159,6 +200,7 @@ class Connection:
                     await self._transport(stack),
                     client_info=types.Implementation(name="agent-host", version=__version__),
                     message_handler=self._heard,
+                    elicitation_callback=self._questions.answer if self._config.elicitation else None,
                     cache=None,
                 )
                 self._client = await stack.enter_async_context(client)
@@ -214,7 +256,7 @@ class Connection:
         """The answer to one request. Raises ToolFault, and for a call NotSent where the server has not got it."""
         if not self.is_open:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
-        self._refusals.last = None
+        self._refusals.clear()
         self._under_way += 1
         try:
             return await send()
@@ -265,8 +307,21 @@ class Connection:
         return said + self._last_words()
 
     def _last_words(self) -> str:
-        words = "" if self._process is None else self._process.last_words
-        return f" (it said: {words[:_MAX_SAID]})" if words else ""
+        if self._process is None:
+            return ""
+        words = self._process.last_words
+        said = [f"it said: {words[:_MAX_SAID]}"] if words else []
+        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
+        return f" ({'; '.join(said)})" if said else ""
+
+    def explained(self, fault: ToolFault) -> ToolFault:
+        """The fault of a tool, with what the program's sandbox refused to it."""
+        refused = () if self._process is None else self._process.refusals(str(fault))
+        if not refused:
+            return fault
+        lines = "; ".join(line[:_MAX_SAID] for line in refused)
+        hint = f"write and domains of the user's entry of {self._config.name} say what it may do"
+        return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
 
 
 class _HeadersDiffer(Exception):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tool_runtime.mcp.servers import Http
 
 _EVENTS = "text/event-stream"
+_PASSING = (408, 425, 429)
+"""Of the errors of a client, those that pass."""
 
 
 class AnswerTooLarge(httpx2.StreamError):
@@ -23,10 +25,20 @@ class AnswerTooLarge(httpx2.StreamError):
 
 
 class Refusals:
-    """What the server's last answer that was an error said of itself."""
+    """What the server's last answer that was an error said of itself. `for_good`: it would say so again."""
 
     def __init__(self) -> None:
         self.last: str | None = None
+        self.for_good = False
+
+    def take(self, status: int, reason: str) -> None:
+        """Note an answer."""
+        self.last = f"HTTP {status} {reason}".strip()
+        self.for_good = status < 500 and status not in _PASSING
+
+    def clear(self) -> None:
+        """Forget it: another request is sent."""
+        self.last, self.for_good = None, False
 
 
 def http_client(place: Http, auth: httpx2.Auth | None, refusals: Refusals, connect_s: float) -> httpx2.AsyncClient:
@@ -69,7 +81,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
             request.headers["authorization"] = f"Bearer {self._place.token}"
         response = await self._inner.handle_async_request(request)
         if response.status_code >= 400:
-            self._refusals.last = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+            self._refusals.take(response.status_code, response.reason_phrase)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
             raise AnswerTooLarge("the server sent a compressed answer, which nobody had asked for")

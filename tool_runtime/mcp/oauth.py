@@ -6,20 +6,28 @@ gets them first.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
 from pydantic import BaseModel, ValidationError
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from tool_runtime.mcp.servers import token_file
 
-    from mcp.client.auth import AuthorizationCodeResult
+if TYPE_CHECKING:
+    from mcp.client.auth.oauth2 import OAuthContext
+
+    from tool_runtime.mcp.source import Browser
 
 CALLBACK: Final = "http://127.0.0.1:{}/callback"
 DEFAULT_PORT: Final = 43119
@@ -29,14 +37,31 @@ DEFAULT_PORT: Final = 43119
 class _Kept(BaseModel):
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
+    expires_at: float | None = None
+    metadata: OAuthMetadata | None = None
+    resource: ProtectedResourceMetadata | None = None
+    auth_server_url: str | None = None
 
 
 class TokenFile:
-    """A TokenStorage of the SDK: one file for each server, for its owner alone. What cannot be read is not there."""
+    """A TokenStorage of the SDK: one file for each server, for its owner alone. What cannot be read is not there. With
+    `redirect_uri` a client that was registered with another one is not known."""
 
-    def __init__(self, folder: str, url: str) -> None:
+    def __init__(self, folder: str, url: str, redirect_uri: str | None = None) -> None:
+        self._redirect_uri = redirect_uri
         self._folder = folder
-        self._path = os.path.join(folder, f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json")
+        self._path = token_file(folder, url)
+        self._context: OAuthContext | None = None
+
+    def remind(self, context: OAuthContext) -> None:
+        """Tell the SDK what it has forgotten since the process that got the tokens ended: when they end, and where they
+        are renewed. It asks a storage for neither, and would have somebody authorize this program anew."""
+        self._context = context
+        kept = self._read()
+        context.token_expiry_time = kept.expires_at
+        context.oauth_metadata = kept.metadata
+        context.protected_resource_metadata = kept.resource
+        context.auth_server_url = kept.auth_server_url
 
     async def get_tokens(self) -> OAuthToken | None:
         """See TokenStorage."""
@@ -44,11 +69,20 @@ class TokenFile:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """See TokenStorage."""
-        self._write(self._read().model_copy(update={"tokens": tokens}))
+        ends = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        found: dict[str, Any] = {"tokens": tokens, "expires_at": ends}
+        if self._context is not None:
+            context = self._context
+            found |= {"metadata": context.oauth_metadata, "resource": context.protected_resource_metadata}
+            found["auth_server_url"] = context.auth_server_url
+        self._write(self._read().model_copy(update=found))
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """See TokenStorage."""
-        return self._read().client
+        client = self._read().client
+        if client is None or self._redirect_uri is None:
+            return client
+        return client if self._redirect_uri in map(str, client.redirect_uris or ()) else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """See TokenStorage."""
@@ -79,22 +113,26 @@ def oauth_of(
     url: str,
     folder: str,
     *,
-    send_to: Callable[[str], Awaitable[None]] | None = None,
-    sent_back: Callable[[], Awaitable[AuthorizationCodeResult]] | None = None,
+    browser: Browser | None = None,
 ) -> OAuthClientProvider:
-    """What authenticates the requests to a server. `send_to` shows somebody the page of an authorization server, and
-    `sent_back` gives what that page sends back; without them a page that would have to be shown is a fault."""
+    """What authenticates the requests to a server. `browser` shows somebody the page of an authorization server;
+    without it a page that would have to be shown is a fault."""
 
     async def nobody(*_: Any) -> Any:
         raise OAuthFlowError(f"nobody has authorized this program yet: agent-host doctor --authorize {name}")
 
+    redirect_uri = CALLBACK.format(DEFAULT_PORT if browser is None else browser.port)
     metadata = OAuthClientMetadata.model_validate(
         {
             "client_name": "agent-host",
-            "redirect_uris": [CALLBACK.format(DEFAULT_PORT)],
+            "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
         }
     )
-    return OAuthClientProvider(url, metadata, TokenFile(folder, url), send_to or nobody, sent_back or nobody)
+    kept = TokenFile(folder, url, None if browser is None else redirect_uri)
+    send_to, sent_back = (nobody, nobody) if browser is None else (browser.send_to, browser.sent_back)
+    provider = OAuthClientProvider(url, metadata, kept, send_to, sent_back)
+    kept.remind(provider.context)
+    return provider

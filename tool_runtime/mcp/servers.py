@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+import orjson
 
 from config.lean_typing import NamedTuple
 
@@ -45,12 +49,14 @@ class Stdio(NamedTuple):
 
 
 class ServerConfig(NamedTuple):
-    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call."""
+    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call.
+    `elicitation`: it may ask the person something in the middle of a call."""
 
     name: str
     place: Http | Stdio
     timeout_s: float
     connect_timeout_s: float
+    elicitation: bool = False
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
@@ -59,3 +65,20 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
     default: dict[str, int] = {"http": 80, "https": 443}
     scheme = parts.scheme.lower()
     return scheme, (parts.hostname or "").lower(), parts.port or default.get(scheme)
+
+
+def token_file(folder: str, url: str) -> str:
+    """Where the tokens of OAuth for a server are kept."""
+    return os.path.join(folder, f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json")
+
+
+def kept_tokens(folder: str, url: str) -> tuple[str, ...]:
+    """The tokens in that file, and the secret of the client; none where it cannot be read."""
+    try:
+        with open(token_file(folder, url), "rb") as file:
+            kept = orjson.loads(file.read(1 << 20))
+        found = [(kept.get("tokens") or {}).get(name) for name in ("access_token", "refresh_token", "id_token")]
+        found.append((kept.get("client") or {}).get("client_secret"))
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return tuple(token for token in found if isinstance(token, str))

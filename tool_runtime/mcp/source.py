@@ -5,31 +5,42 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from config.lean_typing import NamedTuple
 from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.importing import SdkImport
 from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from agent_host.contracts import ToolRequest
+    from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.mcp.connection import Connection
+    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
     from tool_runtime.remote import Listed
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
 
-    Browser = tuple[Callable[[str], Awaitable[None]], Callable[[], Awaitable[Any]]]
-
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
 
 
+class Browser(NamedTuple):
+    """Somebody at a browser: `send_to` shows the page of an authorization server, and `sent_back` gives what that page
+    sends back to `port` of this machine. Raises ToolFault where it sends back that nobody agreed."""
+
+    send_to: Callable[[str], Awaitable[None]]
+    sent_back: Callable[[], Awaitable[Any]]
+    port: int
+
+
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
-    changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
-    nobody is there."""
+    changed. `browser` is for a person who authorizes this program; without it nobody is there. `ask_person` puts a
+    question of a server to a person, where its entry lets it ask. `pause` waits for so many seconds between two tries
+    to connect."""
 
     def __init__(
         self,
@@ -38,13 +49,18 @@ class McpSource:
         start: Callable[[ServerParams], ServerProcess],
         *,
         browser: Browser | None = None,
+        ask_person: AskPerson | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._pause = pause
+        self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
         self._start = start
         self._browser = browser
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
+        self._import = SdkImport()
         self._closed = False
         self._identities: tuple[Connection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
@@ -93,15 +109,32 @@ class McpSource:
             connection = await self._connected()
             try:
                 await self._refuse_changed(connection, tool)
-                result = await connection.call(name, arguments, lambda *said: self._progress(call.request, *said))
+                result = await connection.call(
+                    name, arguments, lambda *said: self._progress(call.request, *said), self._asking(call)
+                )
             except NotSent:
                 if again:
                     continue
                 raise ToolFault(FaultKind.NETWORK, f"{self.name} has not taken the call") from None
             from tool_runtime.mcp.results import output_of
 
-            return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            try:
+                return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            except ToolFault as fault:
+                raise connection.explained(fault) from fault
         raise AssertionError("one of the two ways out was taken")
+
+    def _asking(self, call: CallContext) -> Ask | None:
+        """What puts the server's questions during the call to a person; the call's time stands meanwhile."""
+        ask_person = self._ask_person
+        if ask_person is None:
+            return None
+
+        async def ask(asked: PersonAsked) -> PersonAnswer:
+            with call.clock.paused():
+                return await ask_person(call.request, asked)
+
+        return ask
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. MCP has no question for it."""
@@ -110,6 +143,8 @@ class McpSource:
     async def aclose(self) -> None:
         """See Source."""
         self._closed = True
+        if self._settings.guard_processes:  # the process is the session's own, and ends with it
+            self._import.stop()
         if self._connection is not None:
             await self._connection.aclose()
 
@@ -120,7 +155,7 @@ class McpSource:
                 return self._connection
             if self._connection is not None:
                 await self._connection.aclose()
-            module = await asyncio.to_thread(_sdk)
+            module = await asyncio.to_thread(self._import.load)
             tries = _TRIES if isinstance(self._config.place, Http) else 1  # a program that ends does so again
             for number in range(tries):
                 if self._closed:
@@ -130,9 +165,9 @@ class McpSource:
                 try:
                     await connection.open()
                 except ToolFault as fault:
-                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK:
+                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK or connection.is_refused:
                         raise
-                    await asyncio.sleep(_PAUSE_S * 4**number)
+                    await self._pause(_PAUSE_S * 4**number)
                     continue
                 self._connection = connection
                 return connection
@@ -144,8 +179,7 @@ class McpSource:
             return None
         from tool_runtime.mcp.oauth import oauth_of
 
-        send_to, sent_back = self._browser or (None, None)
-        return oauth_of(self._config.name, place.url, place.oauth_folder, send_to=send_to, sent_back=sent_back)
+        return oauth_of(self._config.name, place.url, place.oauth_folder, browser=self._browser)
 
     def _changed(self) -> None:
         self._identities = None
@@ -157,14 +191,3 @@ class McpSource:
         of = "" if total is None else f" of {total:g}"
         line = f"{done:g}{of}{f': {message}' if message else ''}\n"
         self._settings.on_output(request, "stdout", line[:1000].encode("utf-8", "replace"))
-
-
-def _sdk() -> Any:
-    """The module that brings the SDK along, which takes most of a second. Raises ToolFault where it is not there."""
-    try:
-        from tool_runtime.mcp import connection
-    except ImportError as error:
-        raise ToolFault(
-            FaultKind.SYSTEM, f"MCP servers need the extra mcp, which is not installed ({error.name})"
-        ) from error
-    return connection

@@ -10,53 +10,27 @@ import os
 import stat
 import struct
 
-from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
+from tool_runtime.platform.landlock_rights import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final
 
+    from tool_runtime.platform.landlock_rights import PathRule
+
 LEAST_ABI: Final = 3
 """Below it truncate(2) is held nowhere."""
 WHOLE_ABI: Final = 6
 """Below it signals and abstract sockets are not held."""
 
-EXECUTE: Final = 1 << 0
-WRITE_FILE: Final = 1 << 1
-READ_FILE: Final = 1 << 2
-READ_DIR: Final = 1 << 3
-REMOVE_DIR: Final = 1 << 4
-REMOVE_FILE: Final = 1 << 5
-MAKE_CHAR: Final = 1 << 6
-MAKE_DIR: Final = 1 << 7
-MAKE_REG: Final = 1 << 8
-MAKE_SOCK: Final = 1 << 9
-MAKE_FIFO: Final = 1 << 10
-MAKE_BLOCK: Final = 1 << 11
-MAKE_SYM: Final = 1 << 12
-REFER: Final = 1 << 13
-TRUNCATE: Final = 1 << 14
-IOCTL_DEV: Final = 1 << 15
-
-READ: Final = EXECUTE | READ_FILE | READ_DIR
-WRITE: Final = (
-    WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER | TRUNCATE
-)
 _OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _EVERY_TCP: Final = 0b11  # bind and connect
 _EVERY_SCOPE: Final = 0b11  # abstract unix sockets and signals
 _CREATE_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 _OPEN: Final = os.O_CLOEXEC | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0)
-
-
-class PathRule(NamedTuple):
-    """`path` is absolute and no link; `rights` hold for it and for all below it."""
-
-    path: str
-    rights: int
 
 
 def abi() -> int:

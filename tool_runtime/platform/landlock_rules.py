@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from tool_runtime.platform import landlock
-from tool_runtime.platform.landlock import PathRule
+from config.lean_typing import NamedTuple
+from tool_runtime.platform import landlock_rights
+from tool_runtime.platform.landlock_rights import PathRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,66 +17,98 @@ if TYPE_CHECKING:
 MAX_RULES: Final = 4096
 """So many neighbours are granted at most: each costs some microseconds at each command."""
 
-_DEVICE: Final = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE | landlock.IOCTL_DEV
-_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICE: Final = (
+    landlock_rights.READ_FILE | landlock_rights.WRITE_FILE | landlock_rights.TRUNCATE | landlock_rights.IOCTL_DEV
+)
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
+_TERMINALS: Final = "/dev/pts"
+_DEVICE_FOLDER: Final = "/dev"
+_OF_THE_KERNEL: Final = ("/proc/", "/sys/")
+"""What is written there changes the machine: how it runs programs, for one."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
+NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TERMINALS} has those of other programs"
 
 
 class Rules(NamedTuple):
-    """What is granted, and what of the scope that cannot say, in words for people."""
+    """What is granted, and what of the scope that cannot say, in words for people. `closed` are writable directories
+    in which nothing new can be made."""
 
     rules: tuple[PathRule, ...]
     notes: tuple[str, ...] = ()
-
-
-def within(path: str, place: str) -> bool:
-    """Whether `path` is `place` or lies below it, by their spelling."""
-    return path == place or place == "/" or path.startswith(place.rstrip("/") + "/")
+    closed: tuple[str, ...] = ()
 
 
 def rules_for(scope: CommandScope) -> Rules:
     """What Landlock is to grant. Looks at the disk for what is hidden, and for its neighbours; what is not there needs
-    no hiding."""
-    hidden = [place for place in scope.hidden if os.path.lexists(place)]
+    no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope names."""
     granting = _Granting()
-    for path in _DEVICES:
-        granting.rules.append(PathRule(path, _DEVICE))
-    granting.rules.append(PathRule(SHARED_MEMORY, landlock.READ | landlock.WRITE))
-    for place in ("/",) if scope.reads is None else scope.reads:
-        granting.grant(place, landlock.READ, hidden)
-    for place in scope.writes:
-        granting.grant(place, landlock.READ | landlock.WRITE, hidden)
-    return Rules(tuple(granting.rules), tuple(granting.notes))
+    if _has_terminals():  # a rule for their folder would give what their users type as well
+        granting.notes.append(NO_TERMINALS)
+    else:
+        granting.rules.append(PathRule(_TERMINALS, _DEVICE))
+    granting.grant_all(scope, [place for place in scope.hidden if os.path.lexists(place)])
+    return granting.done()
 
 
 def rules_in_view(scope: CommandScope) -> Rules:
     """What Landlock is to grant to a program whose view of the disk covers what is hidden, and which has shared memory
     and terminals of its own."""
-    rules = [PathRule(path, _DEVICE) for path in (*_DEVICES, "/dev/ptmx", "/dev/pts", "/dev/tty")]
-    rules.append(PathRule(SHARED_MEMORY, landlock.READ | landlock.WRITE))
-    rules += [PathRule(place, landlock.READ) for place in (("/",) if scope.reads is None else scope.reads)]
-    rules += [PathRule(place, landlock.READ | landlock.WRITE) for place in scope.writes]
-    return Rules(tuple(rules))
+    granting = _Granting()
+    granting.rules.append(PathRule(_TERMINALS, _DEVICE))
+    granting.grant_all(scope, ())
+    return granting.done()
+
+
+def _within(path: str, place: str) -> bool:
+    return path == place or place == "/" or path.startswith(f"{place}/")
+
+
+def _has_terminals() -> bool:
+    try:
+        return any(name.isdigit() for name in os.listdir(_TERMINALS))
+    except OSError:
+        return False
 
 
 class _Granting:
     def __init__(self) -> None:
         self.rules: list[PathRule] = []
         self.notes: list[str] = []
+        self._closed: list[str] = []
+
+    def done(self) -> Rules:
+        """What has been granted."""
+        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed))
+
+    def grant_all(self, scope: CommandScope, hidden: Sequence[str]) -> None:
+        """Grant what a scope gives, without what is hidden."""
+        self.rules += [PathRule(path, _DEVICE) for path in _DEVICES]
+        self.rules.append(PathRule(SHARED_MEMORY, landlock_rights.READ | landlock_rights.WRITE))
+        for place in ("/",) if scope.reads is None else scope.reads:
+            self.grant(place, landlock_rights.READ, hidden)
+        for place in scope.writes:
+            self.grant(place, landlock_rights.READ | landlock_rights.WRITE, hidden)
 
     def grant(self, place: str, rights: int, hidden: Sequence[str]) -> None:
         """Grant a place without what is hidden in it."""
-        if place in hidden:
+        if place in hidden or place in (*_DEVICES, _TERMINALS):
             return
-        below = [one for one in hidden if within(one, place)]
-        if not below:
+        if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
+            self._add(place, landlock_rights.READ_DIR)
+            return
+        if f"{place}/".startswith(_OF_THE_KERNEL):
+            rights &= landlock_rights.READ
+        below = [one for one in hidden if _within(one, place)]
+        apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
+        if not below and not apart:
             self._add(place, rights)
             return
         # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
-        self._add(place, landlock.READ_DIR)
-        if rights & landlock.WRITE:
-            named = ", ".join(os.path.relpath(one, place) for one in below[:3])
-            self.notes.append(f"nothing new can be made directly in {place}, since {named} there is hidden")
+        self._add(place, landlock_rights.READ_DIR)
+        if rights & landlock_rights.WRITE:
+            self._closed.append(place)
+            named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
+            self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
         try:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError:
@@ -87,7 +120,7 @@ class _Granting:
     def _add(self, place: str, rights: int) -> None:
         if len(self.rules) < MAX_RULES:
             self.rules.append(PathRule(place, rights))
-        elif len(self.rules) == MAX_RULES and not any("places beside" in note for note in self.notes):
+        elif not any("places beside" in note for note in self.notes):
             self.notes.append(
                 f"of the places beside hidden ones only {MAX_RULES} are granted; {place} is the first not"
             )

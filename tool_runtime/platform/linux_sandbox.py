@@ -17,16 +17,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-    from tool_runtime.platform.landlock import PathRule
+    from tool_runtime.platform.landlock_rights import PathRule
     from tool_runtime.platform.seccomp import Network
 
+NOT_BY_ANY: Final = (
+    "locks on files that may be read",
+    "how much memory, processor time and disk space is used",
+    "datagrams, where any host is open, of a program that exchanges its sockets while it is asked about one",
+)
+"""What no level holds, in words for people."""
+_OF_PROCESSES: Final = (
+    "names and arguments of other processes",
+    "priorities and processors of other processes of the user",
+)
 NOT_BY_LANDLOCK: Final = (
     "mode, owner, times and attributes of files outside of the writable places",
-    "names and sizes of hidden files",
-    "what lies in /dev/shm",
+    "names and sizes of hidden files, and when they change",
+    "what lies in /dev/shm, and shared memory, semaphores and queues of System V and POSIX",
+    "devices that have a place outside of /dev",
+    *_OF_PROCESSES,
 )
 """What no version of Landlock holds, in words for people."""
 _BELOW_6: Final = ("signals to other processes", "sockets with abstract names")
+_WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where any host is open",)
 
 
 class Restriction(NamedTuple):
@@ -71,6 +84,17 @@ def hold_files(wanted: Restriction) -> None:
         os.close(ruleset)
 
 
-def not_held(abi: int) -> tuple[str, ...]:
+def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
     """What a version of Landlock cannot hold, in words for people."""
-    return (*NOT_BY_LANDLOCK, *(_BELOW_6 if abi < landlock.WHOLE_ABI else ()))
+    below_6 = _BELOW_6 if abi < landlock.WHOLE_ABI else ()
+    return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *_unsupervised(is_supervised))
+
+
+def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
+    """What namespaces cannot hold; `processes`: there is one of processes among them."""
+    others = () if processes else _OF_PROCESSES
+    return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others, *_unsupervised(is_supervised))
+
+
+def _unsupervised(is_supervised: bool) -> tuple[str, ...]:
+    return () if is_supervised else _WITHOUT_SUPERVISOR

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     Network = Literal["closed", "supervised", "open"]
     """`closed`: no internet sockets, and no connection. `supervised`: whoever holds the filter's descriptor is asked
-    about each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections are asked about
-    where the filter has a descriptor."""
+    about each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections, and
+    where datagrams go, are asked about where the filter has a descriptor."""
 
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
@@ -42,6 +42,9 @@ _NEW_NAMESPACES: Final = 0x7E020000
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
 _FAST_OPEN: Final = 0x20000000
+_SET_USER_ID: Final = 0o4000
+_SET_LEASE, _NOTIFY_OF_CHANGES = 1024, 1026
+_PRIORITY_OF_USER, _IO_PRIORITY_OF_USER = 2, 3
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _TCP: Final = 6
@@ -114,6 +117,13 @@ _MISSING: Final[Mapping[str, tuple[int, int]]] = {
 LOOKED_INTO: Final[Mapping[str, tuple[int, int]]] = {
     "clone": (56, 220),
     "ioctl": (16, 29),
+    "fcntl": (72, 25),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "chmod": (90, -1),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
     "prlimit64": (302, 261),
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -123,6 +133,25 @@ LOOKED_INTO: Final[Mapping[str, tuple[int, int]]] = {
     "sendto": (44, 206),
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
+}
+# Refused where an argument (its index) has one of these values.
+_VALUES: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
+    "ioctl": (1, (_TIOCSTI, _TIOCLINUX)),
+    "fcntl": (1, (_SET_LEASE, _NOTIFY_OF_CHANGES)),
+    "setpriority": (0, (_PRIORITY_OF_USER,)),
+    "ioprio_set": (0, (_IO_PRIORITY_OF_USER,)),
+}
+# Refused where an argument has one of these bits: new namespaces, a program that runs with its owner's rights, and
+# sending that connects.
+_BITS: Final[Mapping[str, tuple[int, int]]] = {
+    "clone": (0, _NEW_NAMESPACES),
+    "chmod": (1, _SET_USER_ID),
+    "fchmod": (1, _SET_USER_ID),
+    "fchmodat": (2, _SET_USER_ID),
+    "fchmodat2": (2, _SET_USER_ID),
+    "sendto": (3, _FAST_OPEN),
+    "sendmsg": (2, _FAST_OPEN),
+    "sendmmsg": (3, _FAST_OPEN),
 }
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 
@@ -171,7 +200,7 @@ def _build(wanted: Filter) -> bytes:
                 code += _if_call(both[column], [_refuse(number)])
     for name, both in LOOKED_INTO.items():
         block = _block(name, wanted)
-        if block:
+        if block and both[column] >= 0:
             code += _if_call(both[column], block)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *one) for one in code)
@@ -211,10 +240,13 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
     """The instructions for one call that is looked into, which end in an answer; none where it is allowed."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refuse = _refuse(errno.EPERM)
-    if name == "clone":
-        return [_argument(0), (_HAS_BIT, 0, 1, _NEW_NAMESPACES), refuse, allow]
-    if name == "ioctl":
-        return [_argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), refuse, allow]
+    if name in _VALUES:
+        index, values = _VALUES[name]
+        tried = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+        return [_argument(index), *tried, allow, refuse]
+    if name in _BITS:
+        index, bits = _BITS[name]
+        return [_argument(index), (_HAS_BIT, 0, 1, bits), refuse, *_sending(name, wanted)]
     if name == "prlimit64":  # another process's limits may be read
         return [
             *(_argument(0), (_EQUAL, 4, 0, 0)),
@@ -226,8 +258,6 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
         return _socket(wanted)
     if name == "socketpair":
         return _socketpair(wanted)
-    if name in ("sendto", "sendmsg", "sendmmsg"):  # with this flag it connects
-        return [_argument(2 if name == "sendmsg" else 3), (_HAS_BIT, 0, 1, _FAST_OPEN), refuse, allow]
     return _connecting(name, wanted)
 
 
@@ -264,6 +294,18 @@ def _socketpair(wanted: Filter) -> list[Instruction]:
         *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
         *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused),
     ]
+
+
+def _sending(name: str, wanted: Filter) -> list[Instruction]:
+    """What is sent without an address goes where its socket is connected to. Where datagrams may go anywhere, where
+    they go is asked; a message has its address in memory, which a filter cannot read."""
+    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
+    ask: Instruction = (_RETURN, 0, 0, _NOTIFY)
+    if not name.startswith("send") or wanted.network != "open" or not wanted.has_listener:
+        return [allow]
+    if name != "sendto":
+        return [ask]
+    return [_argument(4), (_EQUAL, 0, 2, 0), _argument(4, high=True), (_EQUAL, 1, 0, 0), ask, allow]
 
 
 def _connecting(name: str, wanted: Filter) -> list[Instruction]:

@@ -46,9 +46,10 @@ def receive(listener: int) -> Notice | None:
     return Notice(notice_id, thread, _NAMES.get(number, str(number)), tuple(arguments))
 
 
-def answer(listener: int, notice_id: int, code: int) -> None:
-    """Have the call end with the error `code`, 0 for success. Harmless where its thread is gone."""
-    _send(listener, struct.pack("=QqiI", notice_id, 0, -code, 0))
+def answer(listener: int, notice_id: int, code: int, value: int = 0) -> None:
+    """Have the call end with the error `code`, 0 for success, and then with the result `value`. Harmless where its
+    thread is gone."""
+    _send(listener, struct.pack("=QqiI", notice_id, value, -code, 0))
 
 
 def let_through(listener: int, notice_id: int) -> None:
@@ -88,6 +89,15 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
             return os.pread(descriptor, size, address)
         finally:
             os.close(descriptor)
+
+
+def write_memory(thread: int, address: int, data: bytes) -> None:
+    """Put `data` into a waiting thread's memory. Raises OSError."""
+    descriptor = os.open(f"/proc/{thread}/mem", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, address)
+    finally:
+        os.close(descriptor)
 
 
 def copy_descriptor(thread: int, descriptor: int) -> int:

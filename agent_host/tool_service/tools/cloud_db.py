@@ -60,8 +60,6 @@ class Database(Protocol):
 
     async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table: ...  # noqa: D102  see the class
 
-    async def ready(self) -> None: ...  # noqa: D102  as RunningTool
-
     async def aclose(self) -> None: ...  # noqa: D102  as RunningTool
 
 
@@ -113,11 +111,6 @@ class CloudDbQuery:
         except ToolFault as fault:  # a database may quote what it was given
             raise ToolFault(fault.code, without(fault.message, secrets)) from None
         return table.output(secrets)
-
-    async def ready(self) -> None:
-        """See RunningTool."""
-        for connection in self._connections.values():
-            await connection.database.ready()
 
     async def aclose(self) -> None:
         """See RunningTool."""

@@ -76,11 +76,6 @@ class ObjectRead:
             return await _listed(store, call.arguments["list"])
         return await self._read(store, call.arguments)
 
-    async def ready(self) -> None:
-        """See RunningTool."""
-        for store in self._stores.values():
-            await store.ask("list_objects_v2", MaxKeys=1, Prefix=store.settings.prefix)
-
     async def aclose(self) -> None:
         """See RunningTool."""
         for store in self._stores.values():

@@ -100,15 +100,6 @@ class PostgresDatabase:
         except psycopg.Error as error:
             raise _fault(error) from None
 
-    async def ready(self) -> None:
-        """Raises ToolFault where no connection can be made."""
-        try:
-            await self._pool.open()
-            async with self._pool.connection():
-                return
-        except (PoolTimeout, psycopg.Error):
-            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the database cannot be reached") from None
-
     async def aclose(self) -> None:
         """Close the connections."""
         await self._pool.close()

@@ -44,11 +44,6 @@ class SqliteDatabase:
         finally:
             stopped.set()  # the thread of a call that nobody waits for any more ends soon
 
-    async def ready(self) -> None:
-        """Raises ToolFault where the file is not there."""
-        if not await asyncio.to_thread(os.path.isfile, self._path):
-            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the database is not there")
-
     async def aclose(self) -> None:
         """Nothing is held."""
 

@@ -97,12 +97,6 @@ class VaultRead:
         """The value of a secret, its newest version or the one named. Raises ToolFault."""
         return (await self._read(name, version)).value
 
-    async def ready(self) -> None:
-        """See RunningTool: asks whether the vault is unsealed."""
-        response = await self._get("/v1/sys/health?standbyok=true&perfstandbyok=true")
-        if response.status_code != 200:
-            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault is not ready")
-
     async def aclose(self) -> None:
         """See RunningTool."""
         if self._http is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -39,3 +40,12 @@ def shop(server: Postgres) -> str:
     """The URL of `shop`, as its superuser: no right of the role hides what the tool itself lets
     through."""
     return server.url.removesuffix("postgres") + "shop"
+
+
+@pytest.fixture
+def database(server: Postgres) -> str:
+    """The URL of a new database."""
+    name = f"answers_{os.urandom(4).hex()}"
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return server.url.removesuffix("postgres") + name

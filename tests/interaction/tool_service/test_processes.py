@@ -22,7 +22,6 @@ from tests.support.tool_service import (
     KEY_ENVIRONMENT,
     PATIENCE_S,
     Caller,
-    Postgres,
     caller,
     grant,
     process,
@@ -33,15 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
-
-
-@pytest.fixture
-def database(server: Postgres) -> str:
-    """The URL of a new database."""
-    name = f"answers_{os.urandom(4).hex()}"
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.url.removesuffix("postgres") + name
 
 
 def sleeping(shop: str, answers: str | None = None) -> dict[str, Any]:
@@ -73,6 +63,28 @@ async def test_a_call_that_runs_ends_before_the_service_does(tmp_path: Path, sho
             assert orjson.loads((await call).json()["outputText"])["rows"] == [["", 7]]
         assert service.wait() == 0
         assert service.errors() == ""
+
+
+async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not_run(tmp_path: Path, shop: str) -> None:
+    file = sleeping(shop)
+    file["tenants"]["acme"]["limits"] = {"maxConcurrent": 1}
+    with process(tmp_path, file, "--drain-s", "1") as service:
+        async with caller(service.url) as client:
+            runs = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT pg_sleep(60)"), key="k"))
+            await eventually(client, "k", 202)
+            waits = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT 1"), key="w"))
+            again = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT pg_sleep(60)"), key="k"))
+            await eventually(client, "w", 202)
+            service.terminate()
+            result = (await runs).json()
+            assert (result["status"], result["error"]["code"]) == ("failed", "TOOL_INTERRUPTED")
+            assert "the service was stopped" in result["error"]["message"]
+            refused = await waits
+            assert (refused.status_code, refused.json()["retryable"]) == (503, True)
+            assert (await again).status_code == 500  # after which a host asks, and does not send
+        assert service.wait() == 0
+        assert service.errors().startswith("Cancel 3 running task(s)")
+        assert "Traceback" not in service.errors()
 
 
 async def test_a_service_that_was_killed_refuses_what_it_may_have_run(tmp_path: Path, shop: str) -> None:

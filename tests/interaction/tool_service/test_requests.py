@@ -102,6 +102,12 @@ async def test_without_a_token_nothing_is_told(tmp_path: Path, authorization: st
     assert tool.calls == []
 
 
+WHAT_TO_DO = {
+    "none": "the host signs one where it has AGENT_HOST_GRANT_KEY",
+    "of another key": "AGENT_HOST_GRANT_KEY must be the same",
+    "expired": "the clocks differ",
+    "of another tenant": "tenantId of the session's policy",
+}
 GRANTS = {
     "none": "",
     "nonsense": "nonsense",
@@ -119,11 +125,12 @@ GRANTS = {
 }
 
 
-@pytest.mark.parametrize("text", GRANTS.values(), ids=GRANTS)
-async def test_a_grant_that_does_not_allow_the_call_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("kind", GRANTS)
+async def test_a_grant_that_does_not_allow_the_call_is_refused(tmp_path: Path, kind: str) -> None:
     tool = echo_tool()
     async with served(tmp_path, tenants({"Echo": {}}, other={"Echo": {}}), tool) as service:
-        answer = await service.invoke("Echo", with_grant=text)
+        answer = await service.invoke("Echo", with_grant=GRANTS[kind])
+        assert WHAT_TO_DO.get(kind, "capability grant") in answer.json()["message"]
         assert error_of(answer) == {"status": 403, "code": "CAPABILITY_DENIED", "retryable": False}
     assert tool.calls == []
 

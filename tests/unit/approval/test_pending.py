@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_host.approval.forms import form_of
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.approval.request import ApprovalAnswer
@@ -148,3 +149,18 @@ async def test_a_reason_is_bounded_and_can_be_recorded() -> None:
     (asked,) = await waits(desk, "a")
     desk.decide("a", approved=False, reason="\ud800" + "x" * 9999)
     assert (await asked).reason == "?" + "x" * 1999
+
+
+async def test_a_form_is_answered_by_what_fits_it() -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    form = form_of("mcp:odd", "Who?", schema, None, str)
+    desk = PendingApprovals(timeout_s=FOREVER, in_advance=InAdvance(frozenset({"RunCommand"}), everything=True))
+    asked = asyncio.ensure_future(desk.ask(request(approval_id="a", form=form)))
+    await asyncio.sleep(0)
+    assert desk.tool_of("a") is None  # its arguments are not those of the tool
+    with pytest.raises(ValueError, match="name is missing"):
+        desk.decide("a", approved=True)
+    with pytest.raises(ValueError, match="name must be a string"):
+        desk.decide("a", approved=True, arguments={"name": 1})
+    assert desk.decide("a", approved=True, arguments={"name": "Ada"}) == "delivered"
+    assert (await asked).arguments == {"name": "Ada"}

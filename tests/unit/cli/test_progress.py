@@ -97,6 +97,27 @@ def test_a_line_now_and_then_says_what_runs(form: type[Progress]) -> None:
     assert clock.waiting == []
 
 
+@pytest.mark.parametrize("form", [Progress, TextOutput])
+@pytest.mark.parametrize("verbose", [True, False])
+def test_what_the_model_thinks_is_shown_where_all_is_asked_for(form: type[Progress], verbose: bool) -> None:
+    clock, err = SetClock(), io.StringIO()
+    output = (
+        TextOutput(io.StringIO(), err, verbose=verbose, clock=clock)
+        if form is TextOutput
+        else Progress(err, verbose=verbose, clock=clock)
+    )
+    task = Task(output)
+    task.asks_model()
+    before = err.getvalue()
+    for text in ("First\nthen \x1b[2J", " so", "\nand"):
+        task.emit(EventType.THINKING_CHUNK, text=text, attempt=1, stepId="st")
+    task.emit(EventType.TEXT_CHUNK, text="Hello", attempt=1, stepId="st")
+    prefix = f"\n{'':13}| "
+    shown = f"[   0.00s]   model   thinks{prefix}First{prefix}then \\x1b[2J so{prefix}and\n"
+    assert err.getvalue().removeprefix(before) == (shown if verbose else "")
+    task.completes()
+
+
 def test_the_line_says_what_is_waited_for() -> None:
     clock, err = SetClock(), io.StringIO()
     task = Task(Progress(err, clock=clock))

@@ -403,18 +403,39 @@ async def test_an_error_in_the_body_of_a_success_is_read(
     assert "boom" in str(error)
 
 
+WHOLE = {"type": "message", "content": [{"type": "text", "text": "Hello"}], "error": None, "stop_reason": "end_turn"}
+
+
+@pytest.mark.parametrize("coding", ["", "gzip"])
+async def test_a_whole_answer_without_a_stream_is_read(coding: str) -> None:
+    body = b"\xef\xbb\xbf" + orjson.dumps(WHOLE)
+    zipped = answer_of(gzip.compress(body), "application/json\r\ncontent-encoding: gzip")
+    answer = zipped if coding else answer_of(body)
+    shown: list[str] = []
+    async with raw_server(answer) as server, client(server.url) as made:
+        turn = await call(made, shown)
+    assert (turn.text, turn.meaning, shown) == ("Hello", "complete", ["Hello"])
+
+
+async def test_a_whole_answer_is_bounded_as_a_stream_is() -> None:
+    body = {**WHOLE, "content": [{"type": "text", "text": "x" * 40_000_000}]}
+    error = await raw_fault(answer_of(orjson.dumps(body)))
+    assert type(error) is GatewayRejected
+    assert "max_line_bytes" in str(error)
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Hello"}], "error": None},
+        {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Hello"}]},
         {"object": "chat.completion", "choices": [{"message": {"content": "Hello"}}]},
         {"object": "response", "status": "completed", "error": None, "output": []},
     ],
 )
-async def test_a_whole_answer_without_a_stream_is_called_so(body: dict[str, Any]) -> None:
+async def test_a_whole_answer_of_another_dialect_is_called_so(body: dict[str, Any]) -> None:
     error = await raw_fault(answer_of(orjson.dumps(body)))
     assert type(error) is GatewayRejected
-    assert "answered without a stream" in str(error)
+    assert "no answer of this dialect: check the URL and --dialect" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ async def test_a_good_result(loop: Loop) -> None:
     assert (call.status, call.code, call.replay) == ("succeeded", None, None)
     assert call.result is not None
     assert decode(call.result) == message
+    assert loop.ctx.state.artifact_uris == {"c": list(uris)}
     sent = orjson.loads(call.result)
     assert (sent["sessionId"], sent["taskId"], sent["stepId"]) == ("s", "t", "st")
     assert told(loop) == {

@@ -148,3 +148,14 @@ async def test_a_pause_is_answered_with_the_same_blocks_and_nothing_else(tmp_pat
     assert (await loop.run()).text.endswith("Done.")
     last = loop.model.requests[1][-1]
     assert (last["role"], [block["type"] for block in last["content"]]) == ("assistant", ["server_tool_use", "text"])
+
+
+@pytest.mark.parametrize(("said", "role"), [("Let me look.", "assistant"), ("", "user")])
+async def test_a_pause_of_text_alone_is_sent_back_too_and_one_of_nothing_is_answered(
+    tmp_path: Path, said: str, role: str
+) -> None:
+    loop = Loop(tmp_path, says(said, stop="pause_turn"), says("Done."))
+    assert (await loop.run()).text == f"{said}Done."
+    last = loop.model.requests[1][-1]
+    assert last["role"] == role
+    assert (said or "Go on") in str(last["content"])

@@ -16,12 +16,11 @@ from policy.bundle.placeholders import Places
 from policy.paths import is_under
 from policy.rules.command_scope import (
     command_scope,
-    may_read,
-    may_write,
     server_scope,
     with_own_places,
 )
 from policy.rules.grants import Narrowing, narrow
+from policy.rules.scope_verdict import may_read, may_write
 from policy.scope import RepositoryFacts, ScopeFacts, Widening
 from tests.unit.policy.helpers import bundle
 

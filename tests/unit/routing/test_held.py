@@ -131,10 +131,11 @@ def test_a_link_is_asked_for_where_it_leads(workspace: str, tmp_path: Path) -> N
 
 
 def test_what_is_said_at_the_start(workspace: str) -> None:
-    found = judge(workspace, scoping(workspace, unheld=("modes",)))
+    found = judge(workspace, scoping(workspace, unheld=("modes",), withheld=lambda scope, level: (f"{level} note",)))
     said = found.sandbox()["sandbox"]
     assert (said["level"], said["wanted"]) == ("landlock", "auto")
     assert "modes" in said["scope"]["unheld"]
+    assert said["scope"]["withheld"] == ["landlock note"]
     assert judge(workspace, scoping(workspace, "none", "none")).sandbox() == {}
     nothing = scoping(workspace, "none", why="no kernel")
     assert judge(workspace, nothing).sandbox() == {"sandbox": {"level": "none", "wanted": "auto", "why": "no kernel"}}

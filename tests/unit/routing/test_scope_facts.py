@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
+from agent_host.routing.scope_facts import places_of_program, repository_of, scope_facts, usual_facts
 from policy.scope import RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
@@ -77,6 +77,23 @@ def test_a_link_of_path_is_followed_for_known_programs(home: Path, tmp_path: Pat
     (links / "node").symlink_to(real)
     found = facts(home, links)
     assert {str(links), str(tmp_path.resolve() / "node-22")} <= set(found.toolchains)
+
+
+def test_a_script_of_node_is_made_of_its_package_and_of_those_beside_it(home: Path) -> None:
+    installed = program(home / "tools" / "node_modules" / "@org" / "server" / "dist" / "index.js")
+    link = home / "tools" / "node_modules" / ".bin" / "server"
+    link.parent.mkdir()
+    link.symlink_to(installed)
+    for named in (installed, link):
+        assert str(home / "tools" / "node_modules") in places_of_program(str(named), str(home))
+    built = program(home / "weather" / "build" / "src" / "index.js")
+    assert places_of_program(str(built), str(home)) == (str(built.parent),)
+    (home / "package.json").write_text("{}")  # of nobody's package: it would open the home
+    assert places_of_program(str(built), str(home)) == (str(built.parent),)
+    (home / "weather" / "package.json").write_text("{}")
+    assert set(places_of_program(str(built), str(home))) == {str(built.parent), str(home / "weather")}
+    script = program(home / "weather" / "build" / "serve.py")
+    assert places_of_program(str(script), str(home)) == (str(script.parent),)
 
 
 def test_path_never_opens_a_home(home: Path) -> None:

@@ -346,7 +346,11 @@ def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSessio
         *({"id": one, "name": f"waits {one}"} for one in "cde"),
     ]
     session.append(
-        record_of("call_finished", {"callId": "c1", "status": "succeeded", "artifacts": rows}, message("tool", "ok"))
+        record_of(
+            "call_finished",
+            {"callId": "c1", "status": "succeeded", "artifacts": rows, "uris": ["uri elsewhere"]},
+            message("tool", "ok"),
+        )
     )
     of_call = {"callId": "c1", "taskId": "t1", "stepId": "step_1"}
     assert session.state.uploads == {one: {"id": one, "name": f"waits {one}", **of_call} for one in "cde"}
@@ -354,7 +358,7 @@ def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSessio
     session.append(record_of("artifact_uploaded", {"id": "c", "uri": "uri of c"}))
     session.append(record_of("artifact_given_up", {"id": "d", "why": "too late"}))
     assert list(session.state.uploads) == ["e"]
-    assert session.state.artifact_uris == {"c1": ["uri of here", "uri of c"]}
+    assert session.state.artifact_uris == {"c1": ["uri elsewhere", "uri of here", "uri of c"]}
     task = task_of(session)
     assert [(row["name"], row["why"]) for row in task.not_uploaded] == [("lost", "no room"), ("waits d", "too late")]
     session.append(record_of("task_ended", {"status": "completed"}))

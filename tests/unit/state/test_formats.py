@@ -180,7 +180,14 @@ LOST = {"id": "art_0", **ARTIFACT, "why": "late"}
 WAITS = {"id": "art_1", **ARTIFACT, "ref": "artifacts/art_1", "sha256": "h", "taskId": "t3", "stepId": "step_9"}
 
 
-HELD = {"level": "landlock", "reads": None, "writes": ["/w"], "domains": [], "unheld": ["something"]}
+HELD = {
+    "level": "landlock",
+    "reads": None,
+    "writes": ["/w"],
+    "domains": [],
+    "unheld": ["something"],
+    "withheld": ["more"],
+}
 
 
 def full() -> Checkpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
 import random
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -202,6 +203,28 @@ def rank_file(folder: Path, content: bytes = b"aGVsbG8= 0\n", encoding: str = "c
     path = folder / tokens._RANK_FILES[encoding].name
     path.write_bytes(content)
     return path
+
+
+@pytest.mark.parametrize("encoding", tokens.ENCODINGS)
+def test_a_missing_rank_file_is_named_as_tiktoken_looks_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
+) -> None:
+    """tiktoken's own source says from where it loads an encoding, and which content it takes."""
+    asked: list[tuple[str, str]] = []
+
+    def ranks(url: str, expected_hash: str) -> dict[bytes, int]:
+        asked.append((url, expected_hash))
+        return {}
+
+    monkeypatch.setattr("tiktoken_ext.openai_public.load_tiktoken_bpe", ranks)
+    getattr(importlib.import_module("tiktoken_ext.openai_public"), encoding)()
+    ((url, expected),) = asked
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(TokenizerUnavailable) as missing:
+        counter(encoding)
+    path = tmp_path / hashlib.sha1(url.encode()).hexdigest()  # as tiktoken.load names it
+    assert f"save {url} as {path} (SHA-256 {expected})" in str(missing.value)
+    assert f"with TIKTOKEN_CACHE_DIR={tmp_path}: python -c" in str(missing.value)
 
 
 def test_a_damaged_rank_file_is_neither_used_nor_fetched_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -186,7 +186,10 @@ async def test_a_service_that_is_not_there_has_run_nothing(session: Session) -> 
     fault = await fault_of(source.call(*session.context()))
     assert fault.kind is FaultKind.NETWORK
     assert str(fault).startswith("the tool did not run: ")
+    assert str(fault).endswith("; check BACKEND_TOOL_SERVICE_URL, and that the service runs")
     assert session.server.ran == []
+    fault = await fault_of(source.list())
+    assert "check BACKEND_TOOL_SERVICE_URL" in str(fault)
 
 
 async def test_what_is_refused_before_it_runs_is_sent_again(session: Session) -> None:

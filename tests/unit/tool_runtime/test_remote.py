@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import SourceNotice, ToolRequest
+from agent_host.llm.tool_names import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.remote import MAX_DESCRIPTION_CHARS, MAX_TOOLS, Definition, Listed, RemoteTools, Terms, usable
@@ -38,8 +39,10 @@ class Listing:
         self.may_answer.set()
         self.calls: list[dict[str, Any]] = []
         self.closed = False
+        self.asked = 0
 
     async def list(self) -> Listed:
+        self.asked += 1
         await self.may_answer.wait()
         if self.down:
             raise ToolFault(FaultKind.NETWORK, "connection refused")
@@ -63,13 +66,15 @@ class Listing:
 class Here:
     """One session's router over a source, in a state directory that others share."""
 
-    def __init__(self, folder: Path, source: Listing, *, admits: str = "fs/", place: str = "here") -> None:
+    def __init__(
+        self, folder: Path, source: Listing, *, admits: str = "fs/", place: str = "here", ask_after_s: float = 0.0
+    ) -> None:
         self.kept = ToolLists(str(folder / "state"), f"{source.name} {place}")
         self.source = source
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
         self.router = LocalToolRouter(RuntimeSettings(workspace=str(folder), shell="/bin/sh"))
-        terms = Terms("Mcp.Invoke", elsewhere=True, timeout_s=5, connect_timeout_s=5)
+        terms = Terms("Mcp.Invoke", elsewhere=True, timeout_s=5, connect_timeout_s=5, ask_after_s=ask_after_s)
         self.remote = RemoteTools(
             source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell
         )
@@ -285,3 +290,36 @@ def test_damaged_files_are_as_if_they_were_not_there(tmp_path: Path, damage: byt
     for path in (tmp_path / "tool-lists").glob("*/*"):
         path.write_bytes(damage)
     assert (kept.newest(), kept.in_use(), kept.read("0" * 64)) == (None, None, None)
+
+
+async def test_a_known_source_is_asked_later_or_with_the_first_call(tmp_path: Path, opened: list[Here]) -> None:
+    first = Here(tmp_path, Listing(defined("fs/read")), ask_after_s=3600)
+    opened.append(first)
+    await first.router.fix({})  # nothing is known of it
+    assert (await first.names(), first.source.asked) == (["fs/read"], 1)
+    second = Here(tmp_path, Listing(defined("fs/read"), defined("fs/write")), ask_after_s=3600)
+    opened.append(second)
+    await second.router.fix({})
+    assert (await second.names(), second.source.asked) == (["fs/read"], 0)
+    assert (await second.router.execute(request("fs/read"))).status == "succeeded"
+    await second.listed()
+    assert (second.source.asked, second.of("listed")[0].tool_count) == (1, 2)
+    second.remote.begin()  # its source says that its tools have changed
+    await second.listed(times=2)
+
+
+async def test_a_tool_named_like_a_built_in_is_the_servers(tmp_path: Path, opened: list[Here]) -> None:
+    """The name of its server stands in front of it, and another name of a server in front changes nothing."""
+    here = Here(tmp_path, Listing(defined("fs/ReadFile"), defined("fs/ReadFile/ReadFile"), defined("fs/DeleteFile")))
+    opened.append(here)
+    await here.router.fix({})
+    assert await here.names() == ["fs/ReadFile", "fs/ReadFile/ReadFile", "fs/DeleteFile"]
+    names = [spec.name for spec in await here.router.tools()]
+    assert len(names) == len(set(names))
+    assert len({sendable_name(name) for name in names}) == len(names)
+    (tmp_path / "a").write_text("of the file")
+    own = ToolRequest("ReadFile", {"path": str(tmp_path / "a")}, "s", "t", "st", "c", "File.Read")
+    assert "of the file" in ((await here.router.execute(own)).output_text or "")
+    assert here.source.calls == []
+    assert (await here.router.execute(request("fs/ReadFile", path="a"))).output_text == "d done"
+    assert here.source.calls == [{"tool": "fs/ReadFile", "path": "a"}]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.workspace_changes.git_index import Unreadable, parse_index
-from agent_host.workspace_changes.git_objects import blob_name
+from agent_host.workspace_changes.git_objects import NAME_BYTES, blob_name
 from tests.support.git import commit_all, git
 
 if TYPE_CHECKING:
@@ -25,11 +25,16 @@ FILES = {"a.txt": b"a\n", "deep/er/b.txt": b"bb", "deep/er/bc.txt": b"", "é 'od
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    return filled(tmp_path, "sha1")
+
+
+def filled(folder: Path, hash_name: str) -> Path:
     for name, content in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    commit_all(tmp_path)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    git(folder, "init", "-q", f"--object-format={hash_name}")
+    commit_all(folder)
+    return folder
 
 
 def index_of(project: Path) -> bytes:
@@ -41,21 +46,25 @@ def sealed(data: bytes) -> bytes:
     return data[:-20] + hashlib.sha1(data[:-20], usedforsecurity=False).digest()
 
 
+@pytest.mark.parametrize(("hash_name", "name_bytes"), [("sha1", 20), ("sha256", 32)])
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_each_version_is_read(project: Path, version: int) -> None:
+def test_each_version_is_read(tmp_path: Path, version: int, hash_name: str, name_bytes: int) -> None:
+    project = filled(tmp_path, hash_name)
     if version == 3:  # git writes it where an entry needs more flags
         (project / "later.txt").write_text("later")
         git(project, "add", "-N", "later.txt")
     git(project, "update-index", "--index-version", str(version))
     data = index_of(project)
     assert data[7] == version
-    found = parse_index(data)
+    found = parse_index(data, name_bytes)
     assert found.keys() == FILES.keys()
     for name, content in FILES.items():
         there = os.lstat(project / name)
-        assert (found[name].blob, found[name].size) == (blob_name(content), len(content))
+        assert (found[name].blob, found[name].size) == (blob_name(content, name_bytes), len(content))
         assert found[name].seconds * 10**9 + found[name].nanoseconds == there.st_mtime_ns
         assert found[name].mode == 0o100644
+    with pytest.raises(Unreadable):
+        parse_index(data, 52 - name_bytes)
 
 
 def test_what_is_in_conflict_or_not_checked_out_is_left_out(project: Path) -> None:
@@ -112,11 +121,11 @@ def test_an_index_without_a_checksum_is_read(project: Path) -> None:
     assert parse_index(index_of(project)[:-20] + bytes(20)).keys() == FILES.keys()
 
 
-@given(st.integers(2, 4), st.integers(0, 3), st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused(version: int, count: int, rest: bytes) -> None:
+@given(st.integers(2, 4), st.integers(0, 3), st.binary(max_size=300), st.sampled_from(NAME_BYTES))
+def test_any_bytes_are_read_or_refused(version: int, count: int, rest: bytes, name_bytes: int) -> None:
     head = b"DIRC" + version.to_bytes(4, "big") + count.to_bytes(4, "big")
     try:
-        found = parse_index(head + rest + bytes(20))
+        found = parse_index(head + rest + bytes(name_bytes), name_bytes)
     except Unreadable:
         return
     assert len(found) <= count

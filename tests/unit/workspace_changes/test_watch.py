@@ -32,10 +32,14 @@ def write(folder: Path, **files: str) -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A repository whose index is younger than its files, as it is after a while."""
-    folder = tmp_path / "project"
+    return repository(tmp_path / "project")
+
+
+def repository(folder: Path, *how: str) -> Path:
     write(folder, a_txt="a\n", b_txt="b\n", sub__c_txt="c\n")
     for path in folder.rglob("*.txt"):
         os.utime(path, (OLD, OLD))
+    git(folder, "init", "-q", *how)
     commit_all(folder)
     return folder
 
@@ -69,6 +73,35 @@ def test_git_has_what_a_command_overwrote(project: Path) -> None:
 def test_packed_content_is_found_as_well(project: Path) -> None:
     git(project, "gc", "-q")
     assert seen(project, lambda: change_all(project)).files["a.txt"] == b"a\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_repository_that_names_objects_by_sha256_is_read_as_well(tmp_path: Path, packed: bool) -> None:
+    project = repository(tmp_path / "project", "--object-format=sha256")
+    if packed:
+        git(project, "gc", "-q")
+    write(project, fresh_txt="fresh\n")
+    git(project, "add", "-A")  # as old as its index: it is read to be sure
+
+    def work() -> None:
+        change_all(project)
+        write(project, fresh_txt="later\n")
+
+    moved = {"sub/c.txt": b"c\n", "sub/moved.txt": None}
+    assert seen(project, work) == Changes(
+        {"a.txt": b"a\n", "b.txt": b"b\n", "fresh.txt": b"fresh\n", "new.txt": None, **moved}
+    )
+
+
+@pytest.mark.parametrize("value", ["blake3", "", "sha1"])
+def test_what_the_configuration_says_wrongly_of_an_index_is_said(tmp_path: Path, value: str) -> None:
+    project = repository(tmp_path / "project", "--object-format=sha256")
+    with (project / ".git" / "config").open("a") as file:
+        file.write(f"[extensions]\nobjectFormat = {value}\n")
+    changes = seen(project, lambda: change_all(project))
+    assert changes.files["a.txt"] == OVERWRITTEN
+    assert changes.unseen is not None
+    assert changes.unseen.startswith("git's index is not used: ")
 
 
 def test_a_command_that_writes_the_index_changes_nothing_of_what_was_before(project: Path) -> None:

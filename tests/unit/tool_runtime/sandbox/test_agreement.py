@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policy.rules.scope_verdict import may_read, may_write
 from policy.scope import CommandScope
 from tool_runtime.core import sandbox
 from tool_runtime.core.fresh_thread import in_fresh_thread
-from tool_runtime.core.scope_verdict import refusal
 from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
 
 pytestmark = [
@@ -75,5 +75,5 @@ def test_the_scope_and_the_kernel_agree(
         answers = json.loads(in_fresh_thread(start).stdout)
         for path, (can_read, can_write) in zip(asked, answers, strict=True):
             real = os.path.realpath(path)
-            verdict = (refusal(scope, real, write=False) is None, refusal(scope, real, write=True) is None)
+            verdict = (may_read(scope, real, "posix"), may_write(scope, real, "posix"))
             assert (can_read, can_write) == verdict, (path, scope)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from agent_host.contracts import Denial
+from policy.rules.scope_verdict import refusal
 from policy.scope import CommandScope
 from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.refusals import report
-from tool_runtime.core.scope_verdict import refusal
 from tool_runtime.core.socket_denials import missed
 
 HOME, CWD = "/home/u", "/home/u/ws"
@@ -120,13 +120,38 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
         ("npm error getaddrinfo EAI_AGAIN registry.npmjs.org", "registry.npmjs.org"),
         ("dial tcp: lookup proxy.golang.org: connection refused", "proxy.golang.org"),
         ("fatal: unable to access 'https://a.b/': Could not resolve host: a.b", "a.b"),
-        ("Temporary failure in name resolution", None),
+        ("[Errno -3] Temporary failure in name resolution", None),
     ],
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     refused = Denial("socket", "UDP", "network", "look up names by")
     found = missed([refused], text)
     assert found == [refused if host is None else Denial("host", host, "network", "connect")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "curl: (6) Could not resolve host: example.com",
+        "ERROR: No matching distribution found for requests",
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "connection broken by 'NewConnectionError(': [Errno -3] Temporary failure in name resolution')'",
+        "npm error getaddrinfo EAI_AGAIN registry.npmjs.org",
+    ],
+)
+def test_a_look_up_that_was_missed_is_told(text: str) -> None:
+    refused = Denial("socket", "UDP", "network", "look up names by")
+    assert missed([refused], text)
+    assert not missed([refused], "1 test failed")
+    assert missed([refused], "", was_ended=True) == [refused]
+
+
+@pytest.mark.parametrize(("is_allowed", "rule"), [(True, "proxy"), (False, "domains")])
+def test_a_look_up_past_the_proxy_is_told_from_a_host_that_is_not_allowed(is_allowed: bool, rule: str) -> None:
+    refused = Denial("socket", "UDP", "proxy", "look up names by")
+    (found,) = missed([refused], "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed)
+    assert found == Denial("host", "a.b", rule, "connect")
+    assert ("HTTP_PROXY" in found.note()) == is_allowed
 
 
 def test_a_report_names_ten_and_counts_the_rest() -> None:
@@ -154,13 +179,13 @@ def test_a_report_names_ten_and_counts_the_rest() -> None:
     ],
 )
 def test_the_scope_says_what_it_refuses(path: str, read: str | None, write: str | None) -> None:
-    assert (refusal(SCOPE, path, write=False), refusal(SCOPE, path, write=True)) == (read, write)
+    assert (refusal(SCOPE, path, "posix", write=False), refusal(SCOPE, path, "posix", write=True)) == (read, write)
 
 
 def test_the_inmost_place_decides() -> None:
     scope = CommandScope(reads=("/a",), writes=("/a/h/w",), hidden=("/a/h", "/a/h/w/x"), guarded=("/a/h/w/g",))
-    assert refusal(scope, "/a/h/file", write=False) == "hidden"
-    assert refusal(scope, "/a/h/w/file", write=True) is None
-    assert refusal(scope, "/a/h/w/x/y", write=False) == "hidden"
-    assert refusal(scope, "/a/h/w/g", write=True) == "guarded"
-    assert refusal(scope, "/b", write=False) == "reads"
+    assert refusal(scope, "/a/h/file", "posix", write=False) == "hidden"
+    assert refusal(scope, "/a/h/w/file", "posix", write=True) is None
+    assert refusal(scope, "/a/h/w/x/y", "posix", write=False) == "hidden"
+    assert refusal(scope, "/a/h/w/g", "posix", write=True) == "guarded"
+    assert refusal(scope, "/b", "posix", write=False) == "reads"

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tool_runtime.platform import landlock, linux_calls, seccomp
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, seccomp
 from tool_runtime.platform.seccomp import Filter
 
 ALLOWED, ASKED = "allowed", "asked"
@@ -84,6 +84,18 @@ def test_calls_of_other_architectures_are_refused() -> None:
         ("ioctl", (0, 0x5412), errno.EPERM),
         ("ioctl", (0, 0x100005412), errno.EPERM),  # the kernel takes the lower half
         ("ioctl", (0, 0x541C), errno.EPERM),
+        ("fcntl", (3, 2), ALLOWED),
+        ("fcntl", (3, 1024, 1), errno.EPERM),  # a lease
+        ("fcntl", (3, 1026, 1), errno.EPERM),
+        ("fcntl", (3, 1025), ALLOWED),
+        ("setpriority", (0, 7, 1), ALLOWED),
+        ("setpriority", (2, 7, 1), errno.EPERM),
+        ("ioprio_set", (3, 7, 1), errno.EPERM),
+        ("fchmod", (3, 0o755), ALLOWED),
+        ("fchmod", (3, 0o2755), ALLOWED),
+        ("fchmod", (3, 0o4755), errno.EPERM),
+        ("fchmodat", (3, 1, 0o4000), errno.EPERM),
+        ("fchmodat2", (3, 1, 0o4000), errno.EPERM),
         ("prlimit64", (0, 7, 1), ALLOWED),
         ("prlimit64", (5, 7, 0, 1), ALLOWED),
         ("prlimit64", (5, 7, 1), errno.EPERM),
@@ -134,13 +146,26 @@ def test_an_open_network_has_datagrams_of_the_internet_only(machine: str) -> Non
     assert judge(machine, "open", "socket", 2, 3, 1) == ASKED
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_where_datagrams_go_is_asked_only_where_they_may_go_anywhere(machine: str) -> None:
+    to_somebody, to_nobody = (3, 1, 1, 0, 1 << 32, 16), (3, 1, 1, 0, 0, 16)
+    assert judge(machine, "open", "sendto", *to_somebody) == ASKED
+    assert judge(machine, "open", "sendto", 3, 1, 1, 0, 7, 16) == ASKED
+    assert judge(machine, "open", "sendto", *to_nobody) == ALLOWED
+    for name in ("sendmsg", "sendmmsg"):
+        assert judge(machine, "open", name, 3, 1, 0, 0) == ASKED
+        assert judge(machine, "supervised", name, 3, 1, 0, 0) == ALLOWED
+        assert judge(machine, "open", name, 3, 1, 0, 0, listener=False) == ALLOWED
+    assert judge(machine, "open", "sendto", 3, 1, 1, 0x20000000, 7, 16) == errno.EPERM
+
+
 @pytest.mark.parametrize(
     ("abi", "size", "lost"),
     [
-        (1, 8, landlock.REFER | landlock.TRUNCATE | landlock.IOCTL_DEV),
-        (2, 8, landlock.TRUNCATE | landlock.IOCTL_DEV),
-        (3, 8, landlock.IOCTL_DEV),
-        (4, 16, landlock.IOCTL_DEV),
+        (1, 8, landlock_rights.REFER | landlock_rights.TRUNCATE | landlock_rights.IOCTL_DEV),
+        (2, 8, landlock_rights.TRUNCATE | landlock_rights.IOCTL_DEV),
+        (3, 8, landlock_rights.IOCTL_DEV),
+        (4, 16, landlock_rights.IOCTL_DEV),
         (5, 16, 0),
         (6, 24, 0),
         (7, 24, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from policy.scope import CommandScope
 from tests.support.held import make_repository
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime.core import sandbox
-from tool_runtime.core.guarded import Guarded
+from tool_runtime.core.guarded import Entry, Guarded
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ CHANGES = {
     "an executable bit": "chmod +x .git/hooks/post-commit",
     "all hooks": "rm -r .git/hooks",
     "hooks of another name": "mv .git/hooks .git/other",
+    "hooks that lead elsewhere": "mv .git/hooks elsewhere && ln -s ../elsewhere .git/hooks",
 }
 
 
@@ -89,7 +91,7 @@ async def test_landlock_puts_back_what_nobody_else_wrote(run: Run, repository: P
     assert result.denials
     assert {(denial.rule, denial.action) for denial in result.denials} == {("guarded", "change")}
     assert "it was put back" in text_of(result)
-    saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_file()]
+    saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_file() or path.is_symlink()]
     assert bool(saved) == ("removed" not in name and name not in ("all hooks", "hooks of another name"))
 
 
@@ -125,6 +127,56 @@ async def test_beside_another_command_it_is_told_and_left(run: Run, repository: 
     assert (repository / ".git/hooks/post-commit").read_text() == "#!/bin/sh\nevil\n"
     saved = [path.read_text() for path in (tmp_path / "session").rglob("changed/*/post-commit")]
     assert saved == ["#!/bin/sh\nevil\n"]
+
+
+async def test_two_at_once_are_told_and_left_and_one_alone_is_put_back_again(run: Run, repository: Path) -> None:
+    hook = repository / ".git/hooks/post-commit"
+    waits = "touch {0}; until [ -e {1} ]; do sleep 0.01; done"
+    writes = f"echo evil >> .git/hooks/post-commit; {waits.format('a', 'b')}"
+    results = await asyncio.gather(run("landlock", writes), run("landlock", waits.format("b", "a")))
+    assert "it is as the command left it" in text_of(results[0])
+    assert hook.read_text() == "#!/bin/sh\nevil\n"
+    assert "it was put back" in text_of(await run("landlock", "echo more >> .git/hooks/post-commit"))
+    assert hook.read_text() == "#!/bin/sh\nevil\n"
+
+
+async def test_what_another_command_has_left_running_may_have_written_it(run: Run, repository: Path) -> None:
+    await run("landlock", "sleep 60 > /dev/null 2>&1 & echo $! > pid")
+    told = text_of(await run("landlock", "echo evil >> .git/hooks/post-commit"))
+    os.kill(int((repository / "pid").read_text()), signal.SIGKILL)
+    assert "it is as the command left it" in told
+    assert (repository / ".git/hooks/post-commit").read_text() == "#!/bin/sh\nevil\n"
+
+
+def test_what_somebody_writes_after_the_command_stays(tmp_path: Path) -> None:
+    """It is not what the second look saw."""
+    place, session = tmp_path / "hook", tmp_path / "session"
+    place.write_text("mine")
+
+    class Late(Guarded):
+        def _save(self, path: str, entry: Entry | None) -> str | None:
+            kept = super()._save(path, entry)
+            place.write_text("somebody's own")
+            return kept
+
+    guarded = Late(str(session))
+    before = guarded.begin("m", [str(place)])
+    place.write_text("the command's")
+    (told,) = guarded.end("m", [str(place)], before, alone=True)
+    assert told.done.startswith("it is as the command left it")
+    assert place.read_text() == "somebody's own"
+
+
+def test_what_is_too_large_to_be_kept_is_told_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tool_runtime.core.guarded.MAX_FILE_BYTES", 4)
+    place = tmp_path / "hook"
+    place.write_text("large enough")
+    guarded = Guarded(str(tmp_path / "session"))
+    before = guarded.begin("m", [str(place)])
+    place.write_text("changed")
+    (told,) = guarded.end("m", [str(place)], before, alone=True)
+    assert told.done.startswith("it is as the command left it")
+    assert place.read_text() == "changed"
 
 
 async def test_after_a_crash_the_change_is_told_and_left(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tool_runtime.core import domain_proxy, sandbox
+from tool_runtime.platform import current
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -64,6 +66,15 @@ async def test_a_command_is_held_and_told_why(
     result = await router.execute(request("RunCommand", held(scope), command=f"cat {tmp_path}/secret"))
     assert "hidden" not in text_of(result).partition("--- stderr")[0]
     assert [denial.rule for denial in result.denials] == ["hidden"]
+
+
+async def test_what_cannot_be_made_beside_a_hidden_place_is_told(make_router: MakeRouter, workspace: Path) -> None:
+    (workspace / "secret").write_text("hidden")
+    scope = CommandScope(writes=(str(workspace),), hidden=(str(workspace / "secret"),))
+    router = make_router(sandbox=SandboxSettings("landlock"))
+    result = await router.execute(request("RunCommand", held(scope), command="echo x > new"))
+    assert [(one.what, one.rule) for one in result.denials] == [(f"{workspace}/new", "beside")]
+    assert "nothing new can be made directly beside what is hidden" in text_of(result)
 
 
 async def test_without_a_scope_or_a_sandbox_commands_run_as_ever(
@@ -150,9 +161,29 @@ async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     refused = await router.execute(request("RunCommand", granted, command=_FETCH.format(host="evil.test", port=server)))
     assert [(one.what, one.rule) for one in refused.denials] == [(f"evil.test:{server}", "domains")]
     assert f"[sandbox: connect evil.test:{server}: refused".encode() in b"".join(live)
+    # A server of the loopback that is named is reached past the proxy, as programs do.
+    near = held(scope._replace(domains=(f"localhost:{server}",)))
+    fetch_near = _FETCH.format(host="localhost", port=server)
+    assert "b'served'" in text_of(await router.execute(request("RunCommand", near, command=fetch_near)))
     closed = await router.execute(request("RunCommand", held(scope), command=fetch))
     assert "served" not in text_of(closed)
     assert closed.denials
+
+
+async def test_a_command_that_was_ended_while_it_tried_is_told_why(
+    make_router: MakeRouter, scope: CommandScope, level: Any
+) -> None:
+    """npm tries again for more than a minute, and prints nothing meanwhile."""
+    router = make_router(sandbox=SandboxSettings(level))
+    look = "python3 -c \"import socket; socket.getaddrinfo('example.com', 80)\" 2>/dev/null; touch tried; sleep 60"
+    await router.execute(request("RunCommand", held(scope), command=look, background=True))
+    await until((Path(scope.writes[0]) / "tried").exists)
+    text_of(await router.execute(request("StopCommand", id="cmd_1")))
+    told = text_of(await router.execute(request("CommandOutput", id="cmd_1", offset=0)))
+    assert told.count("look up names by UDP: refused (commands have no network") == 2, (
+        told
+    )  # as it came, and at the end
+    assert "sandboxGrant" in told
 
 
 async def test_a_level_that_does_not_work_refuses_where_it_is_required(
@@ -178,16 +209,27 @@ async def test_what_cannot_be_started_leaves_nothing(make_router: MakeRouter, sc
     await until(lambda: open_descriptors() <= before)
 
 
+def what_there_is() -> tuple[int, int, int, int]:
+    """Threads and descriptors of this process; its descendants, which are what starts programs in namespaces, and their
+    descriptors."""
+    below = [Path(f"/proc/{pid}") for pid in current.descendants(os.getpid())]
+    theirs = 0
+    for one in below:
+        with suppress(OSError):  # it ends just now
+            theirs += len(os.listdir(one / "fd"))
+    return threading.active_count(), open_descriptors(), len(below), theirs
+
+
 @pytest.mark.slow
 async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: CommandScope, level: Any) -> None:
     router = make_router(sandbox=SandboxSettings(level))
     line = "python3 -c \"import socket; s = socket.create_server(('', 0)); socket.create_connection(s.getsockname())\""
     call = request("RunCommand", held(scope), command=line)
     text_of(await router.execute(call))
-    threads, descriptors = threading.active_count(), open_descriptors()
+    before = what_there_is()
     results = await asyncio.gather(*(router.execute(call) for _ in range(64)))
     assert all(text_of(result).startswith("Exit code: 0") for result in results)
-    await until(lambda: threading.active_count() <= threads and open_descriptors() <= descriptors)
+    await until(lambda: all(now <= then for now, then in zip(what_there_is(), before, strict=True)))
 
 
 HOST = """

@@ -11,7 +11,8 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from agent_host.routing.environment import Environment, on_this_disk
 from agent_host.routing.scope_facts import scope_facts
-from policy.rules.command_scope import command_scope, may_read, may_write
+from policy.rules.command_scope import command_scope
+from policy.rules.scope_verdict import may_read, may_write
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime.core import sandbox

@@ -1,0 +1,207 @@
+"""Questions of MCP servers to a person, as forms (TR 9): what a server may ask for, and what an answer has to be.
+
+The schema of a form is a small part of JSON Schema: flat, with strings, numbers, flags and choices. Another program has
+written it. What is read of it here is shown and checked; what is not known of it is left out, and a field of another
+kind makes the whole form one that nobody is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from agent_host import lenient_json
+from agent_host.shown_text import clipped, one_line
+from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
+from policy.urls import UrlProblem, host_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from config.shapes import Shape
+
+Kind = Literal["string", "integer", "number", "boolean", "choice", "choices"]
+
+MAX_FIELDS: Final = 20
+MAX_CHOICES: Final = 100
+MAX_ANSWER_CHARS: Final = 4000
+_MAX_WORDS_BYTES: Final = 1000
+_MAX_CHOICE_CHARS: Final = 200
+_MAX_SCHEMA_BYTES: Final = 65_536
+_MAX_URL_CHARS: Final = 2048
+_NAME: Final = r"[A-Za-z0-9_.-]{1,64}"
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_FORMATS: Final = ("email", "uri", "date", "date-time")
+
+
+class UnusableForm(Exception):
+    """Nobody can be asked this; says why."""
+
+
+class FormField(NamedTuple):
+    """One thing that is asked for. `choices` are the values to choose from, each with its words; `limits` are the
+    bounds, as JSON Schema names them. `default` counts only where it fits."""
+
+    name: str
+    kind: Kind
+    title: str
+    description: str
+    required: bool
+    choices: tuple[tuple[str, str], ...] = ()
+    limits: Mapping[str, float] = {}
+    format: str | None = None
+    default: Any = None
+
+    @property
+    def shape(self) -> Shape:
+        """Which values fit."""
+        low, high = self.limits.get("minimum"), self.limits.get("maximum")
+        if self.kind == "boolean":
+            return FLAG
+        if self.kind == "integer":
+            return whole(low, high)
+        if self.kind == "number":
+            return number(low, high)
+        if self.kind == "choice":
+            return one_of(*(value for value, _ in self.choices))
+        if self.kind == "choices":
+            item = one_of(*(value for value, _ in self.choices))
+            most = min(self.limits.get("maxItems", MAX_CHOICES), MAX_CHOICES)
+            return ListOf(item, int(self.limits.get("minItems", 0)), int(most))
+        most = min(self.limits.get("maxLength", MAX_ANSWER_CHARS), MAX_ANSWER_CHARS)
+        return Text(int(self.limits.get("minLength", 0)), int(most))
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with an answer; None where it fits."""
+        wrong = first_problem(self.shape, value, self.name)
+        return None if wrong is None else wrong.sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """As a property of a JSON Schema, with nothing in it that was not read."""
+        said: dict[str, Any] = {"title": self.title, "description": self.description, "format": self.format}
+        said = {name: text for name, text in said.items() if text}
+        labelled = [{"const": value, "title": words} for value, words in self.choices]
+        if self.kind == "choices":
+            said |= {"type": "array", "items": {"anyOf": labelled}}
+        elif self.kind == "choice":
+            said |= {"type": "string", "oneOf": labelled}
+        else:
+            said["type"] = self.kind
+        return said | dict(self.limits) | ({} if self.default is None else {"default": self.default})
+
+
+class Form(NamedTuple):
+    """A question of `source`, fit to be shown. `url` is a page that the person is to open themselves, of the host
+    `host`; such a question has no fields."""
+
+    source: str
+    message: str
+    fields: tuple[FormField, ...] = ()
+    url: str | None = None
+    host: str | None = None
+
+    def problem(self, content: Mapping[str, Any]) -> str | None:
+        """What is wrong with an answer; None where it fits."""
+        required = {field.name: field.shape for field in self.fields if field.required}
+        optional = {field.name: field.shape for field in self.fields if not field.required}
+        wrong = first_problem(Record(required, optional, closed=True), dict(content))
+        return None if wrong is None else wrong.sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """What clients are shown: {source, question, form} or {source, question, url, host}."""
+        said = {"source": self.source, "question": self.message}
+        if self.url is not None:
+            return {**said, "url": self.url, "host": self.host}
+        properties = {field.name: field.to_json() for field in self.fields}
+        required = [field.name for field in self.fields if field.required]
+        return {**said, "form": {"type": "object", "properties": properties, "required": required}}
+
+
+def form_of(
+    source: str, message: str, schema: Mapping[str, Any] | None, url: str | None, scrub: Callable[[str], str]
+) -> Form:
+    """The question as it is shown, with `scrub` over every text of it. Raises UnusableForm."""
+    said = clipped(scrub(message), 4 * _MAX_WORDS_BYTES)
+    if url is not None:
+        return Form(source, said, (), url, _host_of_page(url))
+    if schema is None or schema.get("type", "object") != "object":
+        raise UnusableForm("its schema is not of an object")
+    if len(lenient_json.dumps(schema)) > _MAX_SCHEMA_BYTES:
+        raise UnusableForm(f"its schema has more than {_MAX_SCHEMA_BYTES} bytes")
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise UnusableForm("its schema has no properties")
+    if len(properties) > MAX_FIELDS:
+        raise UnusableForm(f"it has more than {MAX_FIELDS} fields")
+    return Form(source, said, tuple(_field(name, one, name in required, scrub) for name, one in properties.items()))
+
+
+def _host_of_page(url: str) -> str:
+    try:
+        host = host_of(url)
+    except UrlProblem as error:
+        raise UnusableForm(f"its URL cannot be used: {error}") from error
+    is_secure = url.lower().startswith("https://") or (url.lower().startswith("http://") and host in _LOOPBACK)
+    if not is_secure or not url.isprintable() or len(url) > _MAX_URL_CHARS:
+        raise UnusableForm("its URL is not one of https that can be shown")
+    return host
+
+
+def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) -> FormField:
+    if not re.fullmatch(_NAME, name) or not isinstance(said, dict):
+        raise UnusableForm("a field's name is not 1 to 64 of A-Z a-z 0-9 _ . -, or it has no schema")
+
+    def words(key: str) -> str:
+        text = said.get(key)
+        return one_line(scrub(text), _MAX_WORDS_BYTES) if isinstance(text, str) else ""
+
+    kind, choices = _kind(name, said, scrub)
+    bounds = {
+        "string": ("minLength", "maxLength"),
+        "integer": ("minimum", "maximum"),
+        "number": ("minimum", "maximum"),
+        "choices": ("minItems", "maxItems"),
+    }.get(kind, ())
+    limits = {key: said[key] for key in bounds if _is_number(said.get(key))}
+    form = said.get("format")
+    field = FormField(
+        name, kind, words("title"), words("description"), required, choices, limits, form if form in _FORMATS else None
+    )
+    default = said.get("default")
+    return field if default is None or field.problem(default) is not None else field._replace(default=default)
+
+
+def _kind(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[Kind, tuple[tuple[str, str], ...]]:
+    kind = said.get("type")
+    if kind == "array":
+        items = said.get("items")
+        return "choices", _choices(name, items if isinstance(items, dict) else {}, scrub)
+    if kind == "string" and ("enum" in said or "oneOf" in said):
+        return "choice", _choices(name, said, scrub)
+    if kind in ("string", "integer", "number", "boolean"):
+        return kind, ()
+    raise UnusableForm(f"its field {name} is no string, number, flag or choice")
+
+
+def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
+    listed = said.get("oneOf", said.get("anyOf"))
+    if isinstance(listed, list):
+        pairs = [(one.get("const"), one.get("title")) for one in listed if isinstance(one, dict)]
+    else:
+        values, names = said.get("enum"), said.get("enumNames")
+        values = values if isinstance(values, list) else []
+        names = names if isinstance(names, list) and len(names) == len(values) else values
+        pairs = list(zip(values, names, strict=True))
+    found = [
+        (value, one_line(scrub(words)) if isinstance(words, str) else value)
+        for value, words in pairs
+        if isinstance(value, str) and value.isprintable() and len(value) <= _MAX_CHOICE_CHARS
+    ]
+    if not found or len(found) != len(pairs) or len(found) > MAX_CHOICES:
+        raise UnusableForm(f"its field {name} has no choices that can be shown, or more than {MAX_CHOICES}")
+    return tuple(found)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**53

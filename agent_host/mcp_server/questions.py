@@ -1,0 +1,48 @@
+"""What waits for a person in a session: a call, or what an MCP server of the task asks in the middle of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.shown_text import clipped, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DETAILS_BYTES: Final = 8000
+
+
+class Question(NamedTuple):
+    """A call that waits for a person. The texts are those of `approval_requested`, with nothing in them that does not
+    print. `form` is the JSON Schema of what an MCP server of the task asks in the middle of a call."""
+
+    approval_id: str
+    summary: str
+    risk: str
+    details: str
+    form: Mapping[str, Any] | None = None
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """As a client reads it."""
+        return {
+            "approvalId": self.approval_id,
+            "actionSummary": self.summary,
+            "riskLevel": self.risk,
+            "details": self.details,
+            **({} if self.form is None else {"form": self.form}),
+        }
+
+
+def question_in(payload: Mapping[str, Any]) -> Question:
+    """The question of an `approval_requested`."""
+    details = dict(payload["details"])
+    form = details.pop("form", None) if "isQuestion" in payload else None
+    lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
+    return Question(
+        payload["approvalId"],
+        one_line(payload["actionSummary"]),
+        payload["riskLevel"],
+        clipped("\n".join(lines), _DETAILS_BYTES),
+        form,
+    )

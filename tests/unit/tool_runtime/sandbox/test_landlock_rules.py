@@ -1,0 +1,73 @@
+"""Which rules a scope gives, and what they cannot say of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policy.scope import CommandScope
+from tool_runtime.platform import landlock_rights, landlock_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tool_runtime.platform.landlock_rules import Rules
+
+
+def rights(rules: Rules, path: str) -> int:
+    """What is granted right at a path."""
+    found = 0
+    for rule in rules.rules:
+        found |= rule.rights if rule.path == path else 0
+    return found
+
+
+@pytest.mark.parametrize("build", [landlock_rules.rules_for, landlock_rules.rules_in_view])
+def test_of_devices_and_of_the_kernel_no_scope_gives_more_than_is_harmless(
+    build: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(build)
+    rules = build(CommandScope(writes=("/",)))
+    for place in ("/dev", "/"):
+        assert rights(rules, place) == landlock_rights.READ_DIR, place
+    for place in ("/proc", "/sys"):
+        assert rights(rules, place) == landlock_rights.READ, place
+    assert rights(rules, "/dev/null") & landlock_rights.WRITE_FILE
+    assert rights(rules, "/usr") == landlock_rights.READ | landlock_rights.WRITE
+    below = {rule.path for rule in rules.rules if rule.path.startswith("/dev/")}
+    assert below - {"/dev/pts"} == {
+        f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm")
+    }
+    named = build(CommandScope(reads=("/dev/kvm",)))
+    assert rights(named, "/dev/kvm") == landlock_rights.READ
+
+
+def test_terminals_are_granted_where_nobody_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock_rules, "_TERMINALS", str(tmp_path))
+    scope = CommandScope(reads=(), writes=(str(tmp_path),))
+    (tmp_path / "ptmx").touch()
+    free = landlock_rules.rules_for(scope)
+    assert rights(free, str(tmp_path)) & landlock_rights.WRITE_FILE
+    assert free.notes == ()
+    (tmp_path / "3").touch()
+    taken = landlock_rules.rules_for(scope)
+    assert rights(taken, str(tmp_path)) == 0
+    assert taken.notes == (landlock_rules.NO_TERMINALS,)
+    assert rights(landlock_rules.rules_in_view(scope), str(tmp_path)) & landlock_rights.WRITE_FILE
+
+
+def test_what_rules_cannot_say_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock_rules, "_TERMINALS", str(tmp_path / "none"))
+    for name in ("secret", *"abcdef"):
+        (tmp_path / name).touch()
+    scope = CommandScope(reads=(), writes=(str(tmp_path),), hidden=(str(tmp_path / "secret"), str(tmp_path / "gone")))
+    told = landlock_rules.rules_for(scope)
+    assert told.notes == (f"nothing new can be made directly in {tmp_path}, since not all of it is granted: secret",)
+    assert told.closed == (str(tmp_path),)
+    assert rights(told, str(tmp_path / "a")) & landlock_rights.WRITE_FILE
+    assert rights(told, str(tmp_path / "secret")) == 0
+    monkeypatch.setattr(landlock_rules, "MAX_RULES", len(told.rules) - 2)
+    few = landlock_rules.rules_for(scope)
+    assert len(few.rules) == len(told.rules) - 2
+    assert few.notes[-1].endswith(f"{tmp_path / 'e'} is the first not")

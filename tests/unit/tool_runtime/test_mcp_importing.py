@@ -1,0 +1,49 @@
+"""The SDK's import, cut short where the process ends: in interpreters of their own, which have not imported it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+STOPPED_FIRST = """
+import sys, threading
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.importing import SdkImport
+one = SdkImport()
+one.stop()
+said = []
+def load():
+    try:
+        one.load()
+    except ToolFault as fault:
+        said.append(str(fault))
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+assert one not in sys.meta_path
+import email.mime.text  # other threads import as before
+print(said, "mcp" in sys.modules, "httpx2" in sys.modules)
+"""
+STOPPED_IN_THE_MIDDLE = """
+import sys, threading
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.importing import SdkImport
+class Watched(SdkImport):
+    def find_spec(self, fullname, path, target=None):
+        if fullname == "mcp_types._types":
+            self.stop()
+        return super().find_spec(fullname, path, target)
+try:
+    Watched().load()
+except ToolFault as fault:
+    print([str(fault)], "mcp.client.client" in sys.modules, "mcp_types._types" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("code", [STOPPED_FIRST, STOPPED_IN_THE_MIDDLE])
+def test_an_import_ends_at_its_next_module(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == "['the session is over'] False False"

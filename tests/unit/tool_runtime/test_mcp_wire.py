@@ -1,0 +1,285 @@
+"""MCP servers that ask, flood and lie, on the wire: what a source makes of it. The servers are in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
+from agent_host.events.kinds import EventType
+from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
+from tests.support.events import Watcher, emitter
+from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
+from tool_runtime.mcp.source import McpSource
+from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import CallContext
+from tool_runtime.wrappers import timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ERAS = (OLDER, MODERN)
+
+
+class Session:
+    """A source over a server, and what came of it."""
+
+    def __init__(
+        self, server: WireServer, answer: Callable[[PersonAsked], PersonAnswer] | None = None, *, may_ask: bool = True
+    ) -> None:
+        self.server = server
+        self.asked: list[PersonAsked] = []
+        self.chunks: list[bytes] = []
+        self._answer = answer
+        place = Stdio(("wire",), "/", {}, "mark")
+        config = ServerConfig("odd", place, 20, 20, elicitation=answer is not None and may_ask)
+        self.settings = RuntimeSettings(workspace="/", on_output=lambda _request, _name, data: self.chunks.append(data))
+        self.source = McpSource(config, self.settings, server.start, ask_person=self._ask)
+
+    async def _ask(self, _: ToolRequest, asked: PersonAsked) -> PersonAnswer:
+        self.asked.append(asked)
+        assert self._answer is not None
+        return self._answer(asked)
+
+    async def call(self, tool: str, timeout_s: float = 20.0) -> str:
+        """The text of a call; what fails is its message."""
+        request = ToolRequest(f"odd/{tool}", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+        (one,) = [one for one in (await self.source.list()).definitions if one.name == f"odd/{tool}"]
+
+        async def run(call: CallContext) -> Any:
+            return await self.source.call(one, call)
+
+        try:
+            return str((await timed(run, timeout_s)(CallContext.of(request, self.settings))).text)
+        except ToolFault as fault:
+            return f"{fault.kind.name}: {fault}"
+        finally:
+            await self.source.aclose()
+
+
+def asks(version: str) -> WireServer:
+    """A server with a tool that asks for a name."""
+
+    async def run(call: WireCall) -> dict[str, Any]:
+        if version == OLDER:
+            reply = await call.ask("Who are you?", **NAME)
+            return text(str(reply.get("result", reply.get("error"))))
+        if "inputResponses" not in call.params:
+            form = {"mode": "form", "message": "Who are you?", "requestedSchema": NAME}
+            asked = {"who": {"method": "elicitation/create", "params": form}}
+            return {"resultType": "input_required", "inputRequests": asked, "requestState": "s1"}
+        assert call.params["requestState"] == "s1"
+        return text(str(call.params["inputResponses"]["who"]))
+
+    return WireServer(version, ask=run)
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_person_is_asked_where_the_entry_says_so(version: str) -> None:
+    session = Session(asks(version), lambda _: PersonAnswer("accept", {"name": "Ada"}))
+    assert await session.call("ask") == str({"action": "accept", "content": {"name": "Ada"}})
+    (asked,) = session.asked
+    assert (asked.source, asked.message, asked.url) == ("mcp:odd", "Who are you?", None)
+    assert asked.schema is not None
+    assert asked.schema["properties"] == {"name": {"type": "string"}}
+
+
+@pytest.mark.parametrize("version", ERAS)
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_person_may_say_no(version: str, action: Any) -> None:
+    session = Session(asks(version), lambda _: PersonAnswer(action))
+    assert await session.call("ask") == str({"action": action})
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_nobody_is_asked_where_no_entry_says_so(version: str) -> None:
+    session = Session(asks(version), lambda _: PersonAnswer("accept", {"name": "Ada"}), may_ask=False)
+    said = await session.call("ask")
+    assert session.asked == []
+    assert ("Elicitation not supported" if version == OLDER else "a person, and gets none here") in said
+    assert "elicitation" not in session.server.capabilities
+
+
+@pytest.mark.parametrize("version", ERAS)
+async def test_a_question_that_cannot_be_shown_is_refused(version: str) -> None:
+    session = Session(asks(version), lambda _: PersonAnswer("decline", problem="no such form"))
+    assert "no such form" in await session.call("ask")
+
+
+async def test_a_server_that_asks_too_often_is_told_so() -> None:
+    async def run(call: WireCall) -> dict[str, Any]:
+        replies = [await call.ask(f"Question {number}", type="object", properties={}) for number in range(12)]
+        return text(str(["error" in reply for reply in replies]))
+
+    session = Session(WireServer(nag=run), lambda _: PersonAnswer("accept", {}))
+    assert await session.call("nag") == str([False] * 10 + [True] * 2)
+    assert len(session.asked) == 10
+
+
+async def test_a_server_that_never_has_enough_ends_the_call() -> None:
+    async def run(call: WireCall) -> dict[str, Any]:
+        asked = {
+            "a": {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": NAME}}
+        }
+        return {"resultType": "input_required", "inputRequests": asked}
+
+    session = Session(WireServer(MODERN, nag=run), lambda _: PersonAnswer("accept", {"name": "Ada"}))
+    assert "after 10 rounds of questions" in await session.call("nag")
+    assert len(session.asked) == 10
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("sampling/createMessage", "the host's model"), ("roots/list", "its directories")]
+)
+async def test_the_hosts_model_and_directories_are_not_for_servers(method: str, said: str) -> None:
+    async def run(call: WireCall) -> dict[str, Any]:
+        message = {"role": "user", "content": {"type": "text", "text": "Hello?"}}
+        params = {"messages": [message], "maxTokens": 9} if "sampling" in method else {}
+        return {"resultType": "input_required", "inputRequests": {"a": {"method": method, "params": params}}}
+
+    session = Session(WireServer(MODERN, use=run), lambda _: PersonAnswer("accept", {}))
+    assert said in await session.call("use")
+
+
+async def test_a_question_outside_of_a_call_has_no_answer() -> None:
+    server = WireServer(add=says("3"))
+    session = Session(server, lambda _: PersonAnswer("accept", {}))
+    await session.source.list()
+    reply = await server.request("elicitation/create", message="Hello?", requestedSchema=NAME)
+    assert reply["error"]["message"] == "questions are answered in the middle of a call only"
+    assert await session.call("add") == "3"
+    assert session.asked == []
+
+
+async def test_a_question_is_taken_back_with_its_call() -> None:
+    """And the call's time stands while somebody is asked."""
+    server = WireServer()
+    begun, ended = asyncio.Event(), asyncio.Event()
+    limits: list[float | None] = []
+
+    async def run(call: WireCall) -> dict[str, Any]:
+        return text(str(await call.ask("Who?", **NAME)))
+
+    server.tools["ask"] = run
+    session = Session(server, lambda _: PersonAnswer("accept", {}))
+    request = ToolRequest("odd/ask", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+    call = CallContext.of(request, session.settings)
+
+    async def wait(_: ToolRequest, __: PersonAsked) -> PersonAnswer:
+        assert call.clock.limit is not None
+        limits.append(call.clock.limit.when())
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody answers")
+
+    config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 20, 20, elicitation=True)
+    source = McpSource(config, session.settings, server.start, ask_person=wait)
+    (tool,) = (await source.list()).definitions
+    calling = asyncio.ensure_future(timed(lambda one: source.call(tool, one), 20)(call))
+    await begun.wait()
+    calling.cancel()
+    await asyncio.wait([calling])
+    assert (ended.is_set(), calling.cancelled(), limits) == (True, True, [None])
+    await source.aclose()
+
+
+async def test_a_server_may_want_to_be_called_again() -> None:
+    async def run(call: WireCall) -> dict[str, Any]:
+        if "requestState" in call.params:
+            return text(call.params["requestState"])
+        return {"resultType": "input_required", "requestState": "later"}
+
+    assert await Session(WireServer(MODERN, slow=run)).call("slow") == "later"
+
+
+async def test_the_time_of_a_call_goes_on_after_the_answer() -> None:
+    request = ToolRequest("odd/ask", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+    call = CallContext.of(request, RuntimeSettings(workspace="/"))
+
+    async def run(one: CallContext) -> Any:
+        limit = one.clock.limit
+        assert limit is not None
+        with one.clock.paused(), one.clock.paused():
+            assert limit.when() is None
+        left = (limit.when() or 0) - asyncio.get_running_loop().time()
+        assert 19 < left <= 20
+        return None
+
+    await timed(run, 20)(call)
+    with call.clock.paused():  # the call is over, and there is nothing to stop
+        assert call.clock.limit is None
+
+
+@pytest.mark.parametrize(
+    ("first", "pauses", "said"),
+    [
+        ((), [], "3"),
+        ((0,), [0.25], "3"),
+        ((503, 429), [0.25, 1.0], "3"),
+        ((0, 503, 500), [0.25, 1.0], "HTTP 500"),
+        ((401,), [], "HTTP 401"),
+        ((403,), [], "HTTP 403"),
+    ],
+)
+async def test_connecting_is_tried_again_with_growing_pauses(
+    first: tuple[int, ...], pauses: list[float], said: str
+) -> None:
+    """Where the failure may pass, and three times at most."""
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    server = WireServer(add=says("3"))
+    # A try whose answer is an error asks once more, in the older era.
+    each = [status for one in first for status in ([0] if one == 0 else [one, one])]
+    async with over_http(server, *each) as url:
+        config = ServerConfig("odd", Http(url), 20, 20)
+        source = McpSource(config, RuntimeSettings(workspace="/"), server.start, pause=pause)
+        try:
+            (tool,) = (await source.list()).definitions
+            request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+            text_of = (await source.call(tool, CallContext.of(request, RuntimeSettings(workspace="/")))).text
+        except ToolFault as fault:
+            text_of = str(fault)
+        await source.aclose()
+    assert said in text_of
+    assert paused == pauses
+    assert len(server.calls) == (said == "3")
+
+
+async def test_a_flood_of_progress_is_a_few_events() -> None:
+    """It is shown as far as somebody can look at it, and the answer comes behind it."""
+    watcher = Watcher()
+    out = LiveOutput(emitter(watcher))
+    many = 1_500
+
+    async def run(call: WireCall) -> dict[str, Any]:
+        for number in range(many):
+            call.progress(number, "x" * 2000)
+        return text("done")
+
+    session = Session(WireServer(flood=run))
+    chunks = 0
+
+    def take(request: ToolRequest, name: str, data: bytes) -> None:
+        nonlocal chunks
+        chunks += 1
+        assert len(data) <= 1000
+        out.take(request, name, data)
+
+    session.source._settings = session.settings = session.settings._replace(on_output=take)
+    assert await session.call("flood") == "done"
+    out.end("c1")
+    assert chunks == many
+    told = [event for event in watcher.events if event.event_type is EventType.TOOL_OUTPUT_CHUNK]
+    assert 0 < len(told) < many / 2
+    assert max(len(event.line()) for event in told) < 3 * MAX_PIECE_BYTES
