@@ -28,6 +28,7 @@ from agent_host.routing.host_tools import HostTools
 from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
 from agent_host.states import task_machine
+from config.lean_typing import NamedTuple
 from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
 from tool_runtime.router import LocalToolRouter
@@ -68,7 +69,6 @@ async def make_context(
     if settings.number("llm.max_cost"):
         refuse_uncounted(parts.models, store.state)
     live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.flag("host.verbose") else MAX_PIECE_BYTES)
-    machine = parts.machine
     journal = Journal(
         store,
         emitter,
@@ -76,27 +76,8 @@ async def make_context(
         keeps_versions=settings.flag("retention.keep_file_versions"),
     )
     outputs = RecordedResults(store, stores.artifacts)
-    of_runtime = runtime_settings(
-        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
-    )._replace(
-        commands_before=store.state.commands_started,
-        native_shadowed=frozenset(tool.name for tool in parts.tools),
-        elsewhere=sent_elsewhere(parts.bundle),
-        commands=CommandLog(journal, emitter),
-        open_output=outputs.open,
-        sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
-    )
-    index, scripts = skill_index(resolved.workspace), None
-    if has_skills(settings):
-        scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
-    runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
-    approved: Approved | None = None
-    if project_tool_names(resolved.workspace):
-        from state.approved_tools import ApprovedTools
-        from tool_runtime.families.project.family import ProjectTools
-
-        runtime.add(ProjectTools(of_runtime, runtime.run_program))
-        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
+    local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
+    runtime, scripts = local.runtime, local.scripts
     router = HostTools(runtime, runtime.read_bytes)
     phase = task_machine()
 
@@ -114,7 +95,7 @@ async def make_context(
             limits_of(settings) | (enabled_tools(settings) if scripts is not None else NO_LIMITS),
             utc_now,
             outputs=outputs.maker_of,
-            approved=approved,
+            approved=local.approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
             scripts=scripts,
             script_runs=lambda: script_runs(store.state),
@@ -136,15 +117,61 @@ async def make_context(
             "uploads": settings.integer("tools.max_parallel_uploads"),
         },
         questions=Questions(),
-        command_watch=_command_watch(resolved, machine),
+        command_watch=_command_watch(resolved, parts.machine),
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
-        _add_servers(ctx, resolved, of_runtime, runtime, session_id)
+        _add_servers(ctx, resolved, local.settings, runtime, session_id)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
         runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+class _LocalTools(NamedTuple):
+    """The runtime with its settings, the scripts of skills, and which tools of the project a person has approved."""
+
+    runtime: LocalToolRouter
+    settings: RuntimeSettings
+    scripts: SkillScripts | None
+    approved: Approved | None
+
+
+def _local_tools(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    store: FileSession,
+    live_output: LiveOutput,
+    journal: Journal,
+    emitter: Emitter,
+    outputs: RecordedResults,
+    *,
+    owns_process: bool,
+) -> _LocalTools:
+    """What runs the tools of this machine."""
+    settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
+    of_runtime = runtime_settings(
+        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
+    )._replace(
+        commands_before=store.state.commands_started,
+        native_shadowed=frozenset(tool.name for tool in parts.tools),
+        elsewhere=sent_elsewhere(parts.bundle),
+        commands=CommandLog(journal, emitter),
+        open_output=outputs.open,
+        sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
+    )
+    index, scripts = skill_index(resolved.workspace), None
+    if has_skills(settings):
+        scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
+    runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
+    approved: Approved | None = None
+    if project_tool_names(resolved.workspace):
+        from state.approved_tools import ApprovedTools
+        from tool_runtime.families.project.family import ProjectTools
+
+        runtime.add(ProjectTools(of_runtime, runtime.run_program))
+        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
+    return _LocalTools(runtime, of_runtime, scripts, approved)
 
 
 def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:

@@ -24,6 +24,7 @@ from policy.bundle.meaning import SERVER_NAME
 from policy.check import check_tool
 from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
+from policy.rules.sandbox import refused
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
@@ -313,7 +314,10 @@ class _Place:
 
     def _stdio(
         self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
-    ) -> ServerConfig:
+    ) -> ServerConfig | Refused:
+        not_held = self._not_held()
+        if not_held is not None:
+            return Refused(name, not_held)
         wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
         if self._temporary is not None:
@@ -323,6 +327,14 @@ class _Place:
         place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
         same = entry is not None and (entry.command, *entry.args) == (command, *args)
         return self._config(entry, name, place, may_ask=same)
+
+    def _not_held(self) -> str | None:
+        """Why no program may be started: a sandbox is to hold them, and does not work here."""
+        if self._scoping is None or self._bundle is None:
+            return None
+        wanted, why = self._scoping.wanted, self._scoping.why
+        denial = refused(self._bundle, CapabilityName.MCP_INVOKE, self._scoping.level, wanted, why)
+        return None if denial is None else denial.reason
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
         """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any

@@ -6,71 +6,69 @@ import asyncio
 import contextlib
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_host import own_packages
-from agent_host.app.assembly import make_context, put_under, utc_now
+from agent_host.app.assembly import make_context, put_under
 from agent_host.app.backends import Backends, serving_gateway
+from agent_host.app.beginning import (
+    beginning_of,
+    bundle_again,
+    bundle_of,
+    introduced,
+    make_temporary,
+    refuse_incompatible,
+    refuse_unknown_approvals,
+    refuse_used_key,
+    scoping_under,
+)
 from agent_host.app.conversation import Gateway
-from agent_host.app.machine import machine_of, project_tool_names
+from agent_host.app.machine import machine_of
 from agent_host.app.native import families_of
 from agent_host.app.parts import Parts
-from agent_host.app.python_tools import installed_names, python_tools, registry_with
-from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
+from agent_host.app.python_tools import python_tools, registry_with
+from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
-from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
+from agent_host.errors import AgentHostError, SessionExpired, SessionNotFound
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
 from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_dialect
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
-from agent_host.session.begun import start_record
-from agent_host.session.handshake import load_bundle, own_files, policy_source, unknown_approvals
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
-from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
     LOCAL,
     MOCK_PREFIX,
-    Beginning,
     create_store,
     open_store,
-    refuse_other_owner,
     state_errors_translated,
     temporary_of,
 )
-from agent_host.version import __version__
 from policy.names import CapabilityName
-from policy.rules.named_tools import names_it
 from state import session_keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
 from state.temporary import session_directory
-from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from agent_host.app.backend_tools import ToolService
-    from agent_host.app.machine import LocalMachine
     from agent_host.app.recorded_tools import RecordedToolService
-    from agent_host.app.sandboxing import Level
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
     from agent_host.llm.dialect_choice import ChosenDialect
     from agent_host.llm.stream import Dialect
-    from agent_host.routing.registry import Registry
-    from agent_host.routing.scoping import Scoping
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import OptionsSource, ResolvedOptions
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
-    from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
     from tool_runtime.families.python_tools import PythonTool
 
@@ -119,9 +117,9 @@ class SessionOpener:
                     checked_session_id(key)
                     if backends.has_session_service:
                         resources.callback(session_keys.hold(resolved.state_dir, key).release, remove=False)
-                        _refuse_used_key(resolved.state_dir, key)
-            grant = await backends.sessions().create(_introduced(new, resolved))
-            _refuse_incompatible(grant)
+                        refuse_used_key(resolved.state_dir, key)
+            grant = await backends.sessions().create(introduced(new, resolved))
+            refuse_incompatible(grant)
             backends.capability_grant = grant.capability_grant
             async with _given_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
@@ -130,16 +128,16 @@ class SessionOpener:
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 level = level_of(resolved.settings, resolved.state_dir)
-                bundle = _bundle(resolved, machine, grant, level)
+                bundle = bundle_of(resolved, machine, grant, level)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 tools = python_tools(resolved.settings, self._tools)
-                _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
+                refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
-                    scoping=_scoping(resolved, machine, level, grant),
+                    scoping=scoping_under(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
                 )
@@ -147,11 +145,11 @@ class SessionOpener:
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = _beginning(resolved, parts, grant, secrets, task)
+                beginning = beginning_of(resolved, parts, grant, secrets, task)
                 with contextlib.ExitStack() as begun:
                     store = create_store(resolved, beginning, grant, new)
                     begun.callback(_unbegin, store)
-                    _make_temporary(machine.temporary)
+                    make_temporary(machine.temporary)
                     begun.callback(temporary.remove, machine.temporary)
                     backends.know(store.state.identity)
                     session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -170,16 +168,18 @@ class SessionOpener:
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
+                if grant.policy_bundle is not None:
+                    refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
-                _make_temporary(machine.temporary)
+                make_temporary(machine.temporary)
                 level = level_of(resolved.settings, resolved.state_dir)
                 refuse_weaker(resolved, level, store.state)
-                bundle = _bundle_again(resolved, machine, grant, store.state.identity, level)
+                bundle = bundle_again(resolved, machine, grant, store.state.identity, level)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
-                    scoping=_scoping(resolved, machine, level, grant),
+                    scoping=scoping_under(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
                 )
@@ -201,13 +201,13 @@ class SessionOpener:
         except SessionExpired as error:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
-        _refuse_incompatible(grant)
+        refuse_incompatible(grant)
         backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
         level = level_of(resolved.settings, resolved.state_dir)
-        bundle = _bundle_again(resolved, machine, grant, session.identity, level)
+        bundle = bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
-        parts = parts._replace(scoping=_scoping(resolved, machine, level, grant))
+        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant))
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -246,7 +246,7 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
             raise SessionNotFound(f"{error}; what is here of it is kept") from error
-        _refuse_incompatible(grant)
+        refuse_incompatible(grant)
         return grant
 
     def _secrets(self, resolved: ResolvedOptions, bundle: PolicyBundle, url: str) -> Secrets:
@@ -345,44 +345,9 @@ def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Seq
     return secret_values(settings, bundle, state_dir)
 
 
-def _refuse_used_key(state_dir: str, key: str) -> None:
-    """Raises UsageError where a session was begun under `key`, StateError where that cannot be read."""
-    paths = SessionPaths(state_dir, session_keys.session_of(state_dir, key))
-    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal, paths.result)):
-        raise UsageError(f"a session was begun under {key} already: --or-resume goes on with it, or choose another id")
-
-
-def _beginning(
-    resolved: ResolvedOptions, parts: Parts, grant: SessionGrant, secrets: Secrets, task: NewTask | None
-) -> Beginning:
-    """What the first record of a new session holds."""
-    policy = policy_source(resolved.settings, grant.policy_bundle)
-    started: dict[str, Any] = {
-        "model": parts.model,
-        "policy": policy.name,
-        "policyHash": policy.digest,
-        "toolset": list(families_of(resolved.settings)),
-    }
-    if parts.scoping is not None:
-        started["sandbox"] = parts.scoping.level
-    first = None
-    if task is not None and resolved.session_id is not None:
-        started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
-    if task is not None:
-        first = record_of_task(task, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
-    machine = parts.machine
-    return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
-
-
 def _kept_result(paths: SessionPaths) -> str:
     """Words for a session that was over: its process died between its word to the service and its last file."""
     return f"; its task was over, the result is kept in {paths.result}" if os.path.exists(paths.result) else ""
-
-
-def _introduced(new: NewSession, resolved: ResolvedOptions) -> NewSession:
-    """The request with what this host knows of itself, and what its client did not say."""
-    known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
-    return new._replace(session_id=resolved.session_id, client_info={**known, **new.client_info})
 
 
 @contextlib.asynccontextmanager
@@ -395,14 +360,6 @@ async def _given_back(service: SessionService, session_id: str) -> AsyncIterator
         raise
 
 
-def _make_temporary(path: str) -> None:
-    """Make the session's own temporary directory, or find it as it should be. Raises UsageError."""
-    try:
-        temporary.make(path)
-    except OSError as error:
-        raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
-
-
 def _unbegin(store: FileSession) -> None:
     """Take a session away whose creation failed: nothing was done in it that anybody could resume."""
     with contextlib.suppress(WriteFailed):  # it is let go all the same, and without a task it is passed over
@@ -412,54 +369,3 @@ def _unbegin(store: FileSession) -> None:
 async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:
     """None of them waits for another that is away."""
     await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
-
-
-def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
-    """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    servers = {one.name for one in bundle.mcp_servers}
-    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
-    of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
-    backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
-    of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}
-    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
-    unknown = unknown_approvals(bundle, tools, approvals)
-    if unknown:
-        rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
-        raise UsageError(
-            f"--approve {unknown[0]}: this policy knows no such rule, tool or capability; its rules: {rules}"
-        )
-
-
-def _scoping(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
-    granted = grant.policy_bundle is not None
-    return scoping_of(resolved, machine, level, steering=own_files(), granted=granted)
-
-
-def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level) -> PolicyBundle:
-    return load_bundle(
-        resolved.settings,
-        machine.environment,
-        session_id=grant.session_id,
-        state_dir=resolved.state_dir,
-        now=utc_now(),
-        granted=grant.policy_bundle,
-        temporary=machine.temporary,
-        held=level.level != "none",
-        installed=installed_names(resolved.settings),
-    )
-
-
-def _bundle_again(
-    resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, identity: SessionIdentity, level: Level
-) -> PolicyBundle:
-    """The bundle under which a session that there is goes on."""
-    bundle = _bundle(resolved, machine, grant, level)
-    refuse_other_owner(identity, bundle)
-    return bundle
-
-
-def _refuse_incompatible(grant: SessionGrant) -> None:
-    if grant.compatibility_status == "incompatible":
-        raise Incompatible(
-            f"the session service does not serve this host: {grant.incompatibility_reason or 'no reason'}"
-        )

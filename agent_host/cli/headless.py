@@ -229,8 +229,7 @@ def _show_what_was_found(session: Session, *, policy: bool) -> None:
     for name in session.unknown_approvals:
         notice(f"--approve {name}: this policy knows no such rule, tool or capability")
     admitted = session.policy_notice if policy else None
-    held = session.sandbox_notice if policy else None
-    for said in (admitted, held):
+    for said in (admitted, session.sandbox_notice):
         if said is not None:
             notice(said)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,10 +22,9 @@ from tests.support.terminal import AtTerminal
 from tool_runtime.core import sandbox
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.process import Gateway, Host
 
+ROOT = Path(__file__).resolve().parents[2]
 WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
 pytestmark = pytest.mark.skipif("landlock" not in WORKING, reason="no level of the sandbox works here")
 LEVELS = pytest.mark.parametrize("level", WORKING)
@@ -162,14 +162,56 @@ def test_read_only_starts_nothing_and_asks_for_no_sandbox(host: Host) -> None:
     assert done.code == 0
 
 
-def test_a_level_that_does_not_work_refuses_commands(host: Host) -> None:
-    if sandbox.look("namespace").works:
-        pytest.skip("namespaces work here")
-    with gateway(use(shell("touch a")), say("Done.")) as served:
-        done = host.task(served.url, "--sandbox", "namespace")
-    assert done.result["toolCalls"] == [{"toolName": "RunCommand", "status": "denied", "code": "CAPABILITY_DENIED"}]
-    assert "namespace" in answer(served)
-    assert not (host.workspace / "a").exists()
+OUTSIDE = "tests.support.without_landlock"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "run"), [("landlock", False), ("namespace", False), ("auto", True)])
+def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bool) -> None:
+    """A level that is named and does not work refuses every call that starts a program, and each server of MCP."""
+    write_tools(host, "import pathlib; pathlib.Path('inside').write_text('x'); print('{}')")
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write(server_that_says_it_ran(host))
+    calls = [shell("find . -name look.py"), shell("touch inside", background=True)]
+    calls += [call("cp__exec", command=PYTHON, args=["look.py"]), call("look")]
+    calls += [call("run_script", skill="looking", relative_path="scripts/look.py")]
+    families = [word for name in ("desktop", "native", "skills") for word in ("--toolset", name)]
+    arguments: list[str | Path] = [
+        *families,
+        "--approve",
+        "look",
+        "--approve",
+        "run_script",
+        "--policy",
+        host.root / "own.json",
+    ]
+    with gateway(use(*calls), say("Done.")) as served:
+        task = ("run", "Do it.", "--gateway", served.url, "--sandbox", wanted, *JSON)
+        done = host.start(*task, *arguments, program=OUTSIDE, env={"PYTHONPATH": str(ROOT)}).finish()
+    said = [one["status"] for one in done.result["toolCalls"]]
+    assert said == ["succeeded" if run else "denied"] * len(calls), served.results()
+    assert (host.workspace / "inside").exists() is run
+    assert (host.root / "served").exists() is run
+    assert done.result["sandbox"]["level"] == "none"
+    assert "the kernel has no Landlock" in done.result["sandbox"]["why"]
+    follows = "commands run under the policy's lists and approvals alone" if run else "commands are refused"
+    assert f"no sandbox holds commands here ({wanted if not run else 'namespace'}: " in done.stderr
+    assert follows in done.stderr
+    if not run:
+        assert f"commands are to be held at the level {wanted}, which does not work here" in answer_of(served, 0)
+
+
+def answer_of(served: Gateway, number: int) -> str:
+    """What the model reads of one of several calls."""
+    return served.results()[number].text
+
+
+def server_that_says_it_ran(host: Host) -> str:
+    """The program of a server that writes a file, and is no server besides."""
+    code = f"open({str(host.root / 'served')!r}, 'w')"
+    fields = {"name": "odd", "transport": "stdio", "command": PYTHON, "args": ["-c", code]}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+    return "\n".join(["[mcp]", 'enabled = ["odd"]', "[[mcp.servers]]", *lines, ""])
 
 
 @pytest.mark.parametrize(
@@ -403,12 +445,8 @@ def calls_of(tool: str) -> list[dict[str, Any]]:
     return [use(shell(line) if tool == "RunCommand" else call("look"))]
 
 
-@LEVELS
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.slow
-def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: str) -> None:
-    secret(host)
-    look = LOOK.replace("{home}", str(host.home))
+def write_tools(host: Host, look: str) -> None:
+    """The program `look` as a tool of each family, and a policy that lets them run."""
     (host.workspace / "look.py").write_text(look)
     folder = host.workspace / ".agent" / "tools"
     folder.mkdir(parents=True)
@@ -416,8 +454,17 @@ def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: 
     skill(in_workspace(host), "looking", plain("looking"), **{"scripts/look.py": look})
     more = f'[skills]\nenabled_tools = ["run_script"]\n[[native.exec]]\ncommand = "{PYTHON}"\n'
     (host.root / "user.toml").write_text(more)
-    bundle: dict[str, Any] = {"extends": "ci", "capabilities": [{"name": "Tool.Invoke"}]}
+    granted = [{"name": "Tool.Invoke"}, {"name": "Mcp.Invoke"}]
+    bundle: dict[str, Any] = {"extends": "ci", "capabilities": granted}
     (host.root / "own.json").write_text(json.dumps(bundle))
+
+
+@LEVELS
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.slow
+def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: str) -> None:
+    secret(host)
+    write_tools(host, LOOK.replace("{home}", str(host.home)))
     families = [word for name in ("desktop", "native", "skills") for word in ("--toolset", name)]
     approved = ("--approve", "look", "--approve", "run_script")
     with gateway(*calls_of(tool), say("Done.")) as served:

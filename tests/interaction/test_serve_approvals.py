@@ -145,6 +145,23 @@ def test_nobody_answers_in_time(servers: Servers) -> None:
     assert effects(servers.host) == ""
 
 
+@pytest.mark.slow
+def test_a_bundle_says_how_long_an_answer_is_waited_for(servers: Servers) -> None:
+    """The configuration's own time is five minutes."""
+    policy = servers.host.policy(grants=ASKS, approvalRules=RULES, approvalTimeoutS=1)
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task()
+        approval = client.event("approval_requested")["payload"]["approvalId"]
+        told = client.event("approval_timeout")["payload"]
+        assert told["approvalId"] == approval
+        assert 1000 <= told["waitedMs"] < 20_000
+        client.event("task_completed")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(servers.host) == ""
+
+
 def test_what_was_approved_in_advance_is_not_asked(servers: Servers) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         serve, client = asking(servers, model, "--approve", "ask")

@@ -67,6 +67,23 @@ def test_an_incompatible_host(host: Host) -> None:
     assert "too old: 2.0 is needed" in error["message"]
 
 
+@pytest.mark.slow
+def test_a_service_alone_says_which_hosts_commands_reach(host: Host) -> None:
+    services = MockServices(policy_bundle=bundle(host.workspace))
+    with services.in_thread():
+        outcome, error = refused(host, services, services_at(services.url), "--allow-domain", "pypi.org")
+        assert outcome.code == 2
+        assert outcome.error.startswith(
+            "agent-host: error: --allow-domain needs a built-in policy or a bundle in a file"
+        )
+        assert (error["code"], error["data"]["code"]) == (-32602, "INVALID_REQUEST")
+        session_id = paused(host, services, services_at(services.url))
+        again = resume(host, services_at(services.url), "--gateway", "http://127.0.0.1:9", "--allow-domain", "x.org")
+        assert (again.code, bool(host.checkpoints())) == (2, True), again.stderr
+        assert "--allow-domain needs" in again.error
+        assert services.sessions[session_id].status == "active"
+
+
 def test_a_service_that_is_away(host: Host) -> None:
     services = MockServices()
     with services.in_thread():

@@ -1,9 +1,9 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
 Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
-each row: its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is
-`hostile` for programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks
-Landlock's version; `path` is where ordinary work finds its programs.
+each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `ordinary`
+for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version; `path` is where ordinary work
+finds its programs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from typing import Any, Final
 
 from policy.scope import CommandScope
-from tool_runtime.core import holding, linux_probe
+from tool_runtime.core import domain_proxy, holding, linux_probe
 from tool_runtime.core import sandbox as sandbox_levels
 from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
 from tool_runtime.core.sandbox import open_sandbox
@@ -47,6 +48,9 @@ _NUMBERS: Final = {
         "SENDMMSG": 269, "INOTIFY_ADD": 27, "MSGGET": 186, "MSGCTL": 187,
     },
 }  # fmt: skip
+_HOSTS: Final = {"allowed.test": "127.0.0.1", "public.test": "192.0.2.7"}
+"""Where names lead that a scope allows: to this machine, and to an address that is nobody's."""
+_MAX_PRINTED: Final = 1_000_000
 _CREATE_QUEUE: Final = 0o1600
 _BOTH: Final = {"PIDFD_GETFD": 438, "IO_URING_SETUP": 425, "FSOPEN": 430, "OPEN_TREE": 428}
 _PRELUDE: Final = """
@@ -59,9 +63,47 @@ def call(number, *arguments):
     if result < 0:
         raise OSError(ctypes.get_errno(), "refused")
     return result
+def number(x86_64, aarch64):
+    return x86_64 if os.uname().machine == "x86_64" else aarch64
 def breach():
     print("BREACH", flush=True)
     os._exit(0)
+"""
+
+_DRIVER: Final = """
+import json
+def _try(code):
+    signal.alarm(15)
+    try: exec(code, globals())
+    # Others' files are as good as ours to root, and a refusal of any kind will do.
+    except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)
+    except SystemExit: pass
+    except BaseException as e: print(repr(e))
+def _dead():
+    try: return open(f"/proc/{VICTIM_PID}/stat").read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError: return False
+_was = False
+for _name, _code in _ROWS:
+    _read, _write = os.pipe()
+    _child = os.fork()
+    if _child == 0:
+        os.dup2(_write, 1); os.dup2(_write, 2); os.close(_read); os.close(_write)
+        _try(_code)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(_write)
+    os.waitpid(_child, 0)
+    os.set_blocking(_read, False)  # what it has left may hold the other end
+    try: _printed = os.read(_read, 4096).decode("utf-8", "replace")
+    except BlockingIOError: _printed = ""
+    os.close(_read)
+    if "BREACH" in _printed and not _was: time.sleep(0.02)  # a signal that got through is on its way
+    _is = _dead()
+    print(json.dumps([_name, "BREACH" in _printed or _is > _was, _printed[:400]]), flush=True)
+    _was = _is
+    for _entry in os.scandir(WS):
+        try: shutil.rmtree(_entry) if _entry.is_dir(follow_symlinks=False) else os.unlink(_entry)
+        except OSError: pass
 """
 
 
@@ -98,6 +140,8 @@ class Place:
         for one in (self._sockets[1], self._sockets[3]):
             one.listen()
         self._terminal = os.openpty()
+        descriptor, self._shared = tempfile.mkstemp(dir="/dev/shm")
+        os.close(descriptor)
         self._queue = linux_calls.call(_NUMBERS[os.uname().machine]["MSGGET"], os.getpid(), _CREATE_QUEUE)
         self.victim = _victim()
         self.before = self.digest()
@@ -113,6 +157,9 @@ class Place:
             with open(os.path.join(self.outside, name), "w", encoding="utf-8") as file:
                 file.write(name)
         shutil.copy("/bin/true", os.path.join(self.outside, "hidden/program"))
+        os.symlink("somewhere", os.path.join(self.outside, "hidden/link"))
+        with suppress(OSError):  # some file systems have none
+            os.setxattr(os.path.join(self.outside, "secret"), "user.held", b"x")
 
     def digest(self) -> str:
         """What there is outside: names, kinds, and bytes."""
@@ -129,8 +176,8 @@ class Place:
                 found.update(f"{path}\0{stat.S_IFMT(mode)}\0".encode() + hashlib.sha256(content).digest())
         return found.hexdigest()
 
-    def program(self, code: str) -> str:
-        """A row's program with what it has to know."""
+    def program(self, rows: list[tuple[str, str]]) -> str:
+        """A program that tries rows one after the other, each in a process of its own, with what they have to know."""
         known: dict[str, Any] = {
             **_NUMBERS[os.uname().machine],
             **_BOTH,
@@ -141,22 +188,20 @@ class Place:
             "TCP": self._sockets[0].getsockname()[1],
             "UDP": self._datagrams.getsockname()[1],
             "QUEUE_KEY": os.getpid(),
+            "SHARED": self._shared,
             "UNIX": os.path.join(self.root, "stranger"),
             "DGRAM": os.path.join(self.root, "stranger-d"),
             "ABSTRACT": self._abstract,
             "TERMINAL": os.ttyname(self._terminal[1]),
         }
-        body = "".join(f"    {line}\n" for line in code.splitlines())
         values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
-        # Others' files are as good as ours to root, and a refusal of any kind will do.
-        refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
-        return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
+        return f"{_PRELUDE}{values}_ROWS = {rows!r}\n{_DRIVER}"
 
     def scope(self, name: str = "") -> CommandScope:
         """What the program of a row may do: its name says where that is more than usual."""
         hidden = (os.path.join(self.outside, "secret"), os.path.join(self.outside, "hidden"))
         writes = ("/",) if "(writes everywhere)" in name else (self.workspace, self.temporary)
-        domains = None if "(any host)" in name else ("127.0.0.1",) if "(a host)" in name else ()
+        domains = None if "(any host)" in name else tuple(_HOSTS) if "(a host)" in name else ()
         return CommandScope(writes=writes, hidden=hidden, domains=domains)
 
     def close(self) -> None:
@@ -164,6 +209,7 @@ class Place:
         for one in (*self._sockets, self._datagrams):
             one.close()
         linux_calls.call(_NUMBERS[os.uname().machine]["MSGCTL"], self._queue, 0, None)
+        os.unlink(self._shared)
         for descriptor in self._terminal:
             os.close(descriptor)
         self.victim.kill()
@@ -177,9 +223,9 @@ def _params(place: Place, name: str, argv: list[str], environment: dict[str, str
         cwd=place.workspace,
         environment=environment,
         mark=f"held-{os.getpid()}",
-        timeout_s=20,
-        max_output_bytes=10_000,
-        artifact_max_bytes=10_000,
+        timeout_s=120,
+        max_output_bytes=_MAX_PRINTED,
+        artifact_max_bytes=_MAX_PRINTED,
         kill_grace_s=0.1,
         scope=place.scope(name),
     )
@@ -207,24 +253,31 @@ class Runner:
         outcome = await run_command(params, self._pool, None, self._sandbox)
         printed = _printed(outcome)
         place.reset()
-        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:], "changed": False}
+        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:]}
 
-    async def hostile(self, name: str, code: str) -> dict[str, Any]:
-        """An attempt, and what came of it."""
+    async def hostile(self, rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Attempts under one scope, and what came of each. A change outside that no attempt owns is one of them all."""
         place = self._place
-        params = _params(place, name, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
+        argv = [PYTHON, "-I", "-S", "-c", place.program(rows)]
+        params = _params(place, rows[0][0], argv, {"PATH": "/usr/bin:/bin"})
         printed = _printed(await run_command(params, self._pool, None, self._sandbox))
-        is_changed = place.digest() != place.before
-        is_dead = place.victim.poll() is not None
-        if is_dead:
-            place.victim = _victim()
-        through = "BREACH" in printed or is_changed or is_dead
+        found = [json.loads(line) for line in printed.splitlines() if line.startswith('["')]
+        came = [{"name": name, "through": through, "printed": said} for name, through, said in found]
+        if len(came) != len(rows):
+            raise AssertionError(f"only {len(came)} of {len(rows)} rows were tried: {printed[-1000:]}")
+        if place.digest() != place.before and not any(row["through"] for row in came):
+            came = [
+                {**row, "through": True, "printed": f"one of these changed what is outside: {row['printed']}"}
+                for row in came
+            ]
         place.reset()
-        return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed}
+        return came
 
 
 def _printed(outcome: CommandOutcome) -> str:
-    return (outcome.stdout.ends.render(10_000) + outcome.stderr.ends.render(10_000)).decode("utf-8", "replace")
+    return (outcome.stdout.ends.render(_MAX_PRINTED) + outcome.stderr.ends.render(_MAX_PRINTED)).decode(
+        "utf-8", "replace"
+    )
 
 
 def make_repository(path: str) -> None:
@@ -256,15 +309,22 @@ async def main() -> None:
     if "abi" in asked:
         mask(asked["abi"])
     sandbox_levels._look.cache_clear()  # this process became another user on its way
+    vars(domain_proxy)["resolve"] = lambda host, _port: [_HOSTS[host]] if host in _HOSTS else []
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
         if asked["level"] != "none":
             settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
             sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
         runner = Runner(place, sandbox, pool, asked.get("path", ""))
-        row = runner.ordinary if asked["kind"] == "ordinary" else runner.hostile
-        for name, code in asked["rows"]:
-            print(json.dumps(await row(name, code)), flush=True)
+        if asked["kind"] == "ordinary":
+            for name, code in asked["rows"]:
+                print(json.dumps(await runner.ordinary(name, code)), flush=True)
+        else:
+            scopes: dict[CommandScope, list[tuple[str, str]]] = {}
+            for name, code in asked["rows"]:
+                scopes.setdefault(place.scope(name), []).append((name, code))
+            for rows in scopes.values():
+                print(*(json.dumps(row) for row in await runner.hostile(rows)), sep="\n", flush=True)
     finally:
         place.close()
         if sandbox is not None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
+_MAX_CONNECTIONS: Final = 128
+"""So many at once for one command: others wait. Each takes two of the host's descriptors."""
 _CONNECT_S: Final = 30.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
 
@@ -74,6 +76,7 @@ class DomainProxy:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._running: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
 
     def allows(self, host: str) -> bool:
@@ -99,10 +102,15 @@ class DomainProxy:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._places.acquire()
             connection, _ = await loop.sock_accept(self._socket)
             task = asyncio.create_task(self._through(connection), name="sandbox-proxy-connection")
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._places.release()
 
     async def _through(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _RETRY_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 150.0
+_MAX_WAITING: Final = 256
+"""So many connections are waited for at once: each takes up to two of the host's descriptors."""
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -141,7 +143,10 @@ class Supervisor:
         finally:
             if blocking:
                 fcntl.fcntl(copy, fcntl.F_SETFL, flags)
-        if blocking and code == errno.EINPROGRESS:
+        is_full = len(self._connecting) + len(self._again) >= _MAX_WAITING
+        if blocking and code in (errno.EINPROGRESS, errno.EAGAIN) and is_full:
+            self._answer(waiting, errno.EAGAIN)
+        elif blocking and code == errno.EINPROGRESS:
             self._connecting[copy] = waiting
             self._poll.register(copy, select.EPOLLOUT)
         elif blocking and code == errno.EAGAIN:  # a unix socket, whose server takes no more at the moment

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock_rights
 from tool_runtime.platform.landlock_rights import PathRule
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
     from policy.scope import CommandScope
 
