@@ -217,7 +217,7 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
-    rounds = 10 if chosen.quick else 50
+    rounds = 5 if chosen.quick else 50
     with scratch() as folder:
         yield from asyncio.run(measured(folder, rounds))
     yield Row("imported with the first command", import_ms(rounds // 5), "ms", 5.0)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import warm_starts
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # How fast examples are made says something about the machine and nothing about the code.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +27,13 @@ gc.disable()
 def _temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Sessions that run in this process and are left resumable leave nothing in the system's temporary directory."""
     os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_starts() -> Iterator[None]:
+    """What was there to be forked ends with the tests."""
+    yield
+    warm_starts.close()
 
 
 _FAULTS = Path(__file__).parent / "faults"

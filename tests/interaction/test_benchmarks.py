@@ -144,7 +144,9 @@ def test_each_runs_from_anywhere_and_prints_its_figures(name: str, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "llm" else []) for name in BENCHMARKS]
+)
 def test_each_says_what_it_measures_and_its_options(name: str, tmp_path: Path) -> None:
     done = benchmarks(tmp_path, name, "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -272,7 +272,7 @@ def test_a_gateway_that_never_answers(host: Host) -> None:
         assert model.count == 2
     paused(outcome, "LLM_GATEWAY_ERROR")
     assert "in time" in outcome.lines[0]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 REJECTED: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -274,6 +274,7 @@ def test_options_are_checked_before_anybody_is_served(host: Host, options: tuple
     assert len(outcome.stderr.strip().splitlines()) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
 def test_a_task_outlives_its_client(host: Host, how: str) -> None:
     """What ran when the client left goes on where another server, or a person, resumes it. Nothing is done twice."""

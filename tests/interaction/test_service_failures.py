@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ASKS = {"requiresApproval": True, "approvalRuleId": "ask"}
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
 OBSERVERS = ("APPROVAL", "AUDIT", "TELEMETRY")
-SOON_S = 6.0
+SOON_S = 20.0
 
 
 def write(host: Host, name: str = "a.txt") -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_observers_that_never_answer_hold_up_nothing(host: Host) -> None:
         took_s = time.monotonic() - began
     assert (well.code, well.stderr.count("did not reach")) == (4, 0)
     assert hanging.code == 4
-    assert hanging.result["durationMs"] < 2 * well.result["durationMs"] + 1000
+    assert hanging.result["durationMs"] < 2 * well.result["durationMs"] + 3000
     assert took_s < SOON_S
     for service, least in (("approval", 8), ("audit", 10), ("telemetry", 10)):
         line = hanging.names_once("did not reach", f"the {service} service ({services.url})")

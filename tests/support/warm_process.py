@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
 from typing import Any
@@ -119,6 +120,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal that the tests run on
     asked = _Forks(socket.socket(fileno=int(sys.argv[1]))).serve()
     if asked is not None:
         _become(**asked)
@@ -126,6 +128,7 @@ def main() -> None:
 
 def _become(program: str, arguments: list[str], env: dict[str, str], cwd: str) -> None:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

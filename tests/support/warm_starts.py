@@ -12,7 +12,6 @@ of `subprocess`, or start the program themselves.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import json
 import os
@@ -160,10 +159,13 @@ class _Warm:
             stdout=subprocess.PIPE,
             pass_fds=[other.fileno()],
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
+        )  # in this process group: a session that runs in this process ends what has left it
         other.close()
-        atexit.register(self._close)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
 
     def fork(self, asked: dict[str, Any], *, piped: bool) -> Forked:
         """A process that does what is asked."""
@@ -181,7 +183,8 @@ class _Warm:
         stdin = os.fdopen(to_it, "wb") if piped else None
         return Forked(mine, [stdin, os.fdopen(from_it, "rb"), os.fdopen(from_errors, "rb")])
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """It ends, and is waited for."""
         self._asked.close()
         self._process.communicate()
 
@@ -190,7 +193,17 @@ _warm: dict[tuple[str, ...], list[_Warm]] = {}
 _turns = itertools.count()
 
 
+def close() -> None:
+    """End what was there to be forked."""
+    while _warm:
+        for warm in _warm.popitem()[1]:
+            warm.close()
+
+
 def _next(imports: tuple[str, ...]) -> _Warm:
-    if imports not in _warm:
-        _warm[imports] = [_Warm(imports) for _ in range(_AT_ONCE)]
+    there = _warm.setdefault(imports, [])
+    for ended in [warm for warm in there if not warm.alive]:
+        there.remove(ended)
+        ended.close()
+    there.extend(_Warm(imports) for _ in range(_AT_ONCE - len(there)))
     return _warm[imports][next(_turns) % _AT_ONCE]

@@ -67,7 +67,7 @@ async def test_who_fails_or_does_not_end_hurts_nobody() -> None:
 async def test_who_does_not_even_obey_is_left() -> None:
     began = time.monotonic()
     await emitter(Closing(60, stubborn=True)).aclose(0.02)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     (left,) = asyncio.all_tasks() - {asyncio.current_task()}
     left.cancel()
 

@@ -116,7 +116,7 @@ async def test_closing_is_bounded_and_counts_what_is_left() -> None:
             reporter.take(decision(number))
         began = time.monotonic()
         await reporter.aclose(0.05)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     assert (reporter.dropped, reporter.pending) == (3, 0)
     reporter.take(decision(9))
     assert reporter.dropped == 4

@@ -228,7 +228,7 @@ async def test_a_background_child_that_holds_the_pipes_does_not_hold_the_call(
     text = text_of(await router.execute(request("RunCommand", command=command)))
     os.kill(int((workspace / "child").read_text()), 9)
     assert text == "Exit code: 0\n--- stdout ---\ndone\n--- stderr ---\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 async def test_secrets_do_not_reach_the_child(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,7 @@ def test_the_library_accepts_the_same_values(schema: dict[str, Any], value: obje
     assert (problems(schema, value) == []) == jsonschema_rs.is_valid(schema, value), schema
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(SCHEMAS, st.dictionaries(NAMES, VALUES, max_size=3))
 def test_a_schema_in_the_subset_is_judged_alike_as_ours_and_as_foreign(
