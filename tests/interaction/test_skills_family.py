@@ -244,7 +244,7 @@ def test_how_far_an_approval_reaches(host: Host, word: str, questions: int) -> N
 def test_errors_have_sks_names_for_the_model_and_the_houses_codes_elsewhere(host: Host) -> None:
     at = scripts(host, fails="import sys; sys.exit(3)", hangs="import time; time.sleep(60)")
     (at / "scripts" / "out.py").symlink_to("/etc/hostname")
-    enable(host, "run_script", more="script_timeout_s = 0.5\n")
+    enable(host, "run_script", more="script_timeout_s = 2.0\n")
     (host.workspace / "large").write_bytes(b"x" * 2_000_001)
     calls = [
         (call("delete_file", path="large"), "ToolNotAllowed", "CAPABILITY_DENIED"),
