@@ -326,6 +326,7 @@ _RULES: Final[Mapping[str, str]] = {
     "proxy": "allowed hosts are reached by the proxy that HTTP_PROXY names, and the program did not ask it",
     "addresses": "it is a local or reserved address",
     "network": "commands have no network here but their own servers",
+    "private": "commands have a place of their own there, in which no sockets can be made",
     "ports": "it is one of the system's own ports",
     "own": "only sockets of this session's own commands may be used",
     "agents": "agents may be used only where they are granted",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER: Final = "tool-lists"
+TOKENS: Final = "mcp-tokens"
+"""The folder, beside that of the lists, of OAuth's tokens for MCP servers (`tool_runtime/mcp/oauth.py`)."""
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_KEPT: Final = 8
 _ABOUT: Final = "source.json"
@@ -140,6 +143,15 @@ def kept_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str,
             for shape in () if sha256 is None else lists.read(sha256) or ():
                 found[shape["name"]] = shape
     return found
+
+
+def copy_lists(state_dir: str, to: str, kind: str) -> None:
+    """Have the state directory `to` know what `state_dir` knows of the sources whose names begin with `kind`. What
+    cannot be read is not copied. Raises OSError where nothing can be written."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(os.path.join(state_dir, FOLDER)):
+            if str(_about_in(os.path.join(entry.path, _ABOUT)).get("source")).startswith(kind):
+                shutil.copytree(entry.path, os.path.join(to, FOLDER, entry.name))
 
 
 def _about_in(path: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import orjson
 from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.dialects import ELSEWHERE
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.faults import ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
@@ -155,7 +155,7 @@ class RemoteTools:
         self._asking: asyncio.Task[None] | None = None
         self._again = False
         self._needed = asyncio.Event()
-        self._heard: bool | None = None
+        self._asked = asyncio.Event()
         self._fixed: Mapping[str, Definition] = {}
         self._told_hidden = False
 
@@ -204,17 +204,9 @@ class RemoteTools:
 
     async def _call(self, tool: Definition, call: CallContext) -> ToolOutput:
         self._needed.set()
-        try:
-            return await self._source.call(tool, call)
-        except ToolFault as fault:
-            if fault.kind is FaultKind.NETWORK and self._heard is None:  # the session may be over before it is asked
-                self._unavailable(fault)
-            raise
-
-    def _unavailable(self, fault: ToolFault) -> None:
-        if self._heard is not False:
-            self._heard = False
-            self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
+        if self._asking is not None:  # a change is kept before it has a call refused: the next task knows of it
+            await self._asked.wait()
+        return await self._source.call(tool, call)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
         """See Provider. What a call has begun elsewhere is not on this machine."""
@@ -232,17 +224,23 @@ class RemoteTools:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._needed.wait(), self._terms.ask_after_s)
         self._needed.set()
+        try:
+            await self._list()
+        finally:
+            self._asked.set()
+
+    async def _list(self) -> None:
         while True:
             self._again = False
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._unavailable(fault)
+                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
                 return
-            self._heard = True
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
             self._report(_of_list(self.name, listed))
+            self._asked.set()
             if not self._again:
                 return
 

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from agent_host.api.dry_runs import policy_to_try
 from agent_host.app.machine import this_environment
-from agent_host.app.mcp_servers import Refused, servers_of_user
+from agent_host.app.mcp_entries import Refused
+from agent_host.app.mcp_servers import servers_of_user
 from agent_host.app.sandboxing import level_of
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url

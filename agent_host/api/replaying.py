@@ -7,6 +7,7 @@ the arguments that reach it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import tempfile
@@ -29,7 +30,7 @@ from policy.names import SANDBOX_GRANT, CapabilityName
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
-from state.tool_lists import kept_definitions
+from state.tool_lists import TOKENS, copy_lists, kept_definitions
 from tool_runtime.backend.source import NAME as BACKEND
 from tool_runtime.remote import definition_of
 
@@ -135,6 +136,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     given |= flags
     ended = None
     with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
+        _take_along(state_dir, scratch)
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
             async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
@@ -148,6 +150,16 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
         now=now.sandboxes[-1] if now.sandboxes else None,
         refusals=_refusals(before, now.calls),
     )
+
+
+def _take_along(state_dir: str, scratch: str) -> None:
+    """What is known of the tools of MCP servers: with it policy says of them what it says in a session of now, also
+    where their server does not answer. Tokens of OAuth are those of the user: a copy that is renewed would end them."""
+    copy_lists(state_dir, scratch, "mcp:")
+    tokens = os.path.join(os.path.realpath(state_dir), TOKENS)
+    with contextlib.suppress(OSError):  # a Windows without links: the server wants a new authorization then
+        if os.path.isdir(tokens):
+            os.symlink(tokens, os.path.join(scratch, TOKENS), target_is_directory=True)
 
 
 class _Moved(NamedTuple):

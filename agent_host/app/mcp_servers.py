@@ -7,32 +7,27 @@ the user's to say: a token goes to the origin that the user's own entry of the s
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.app.machine import secret_variables
+from agent_host.app.mcp_entries import Refused, UserServer, token_of, user_servers
 from agent_host.contracts import SourceNotice
-from agent_host.errors import UsageError
-from agent_host.http_basics import usable_in_header
 from agent_host.routing.facts import UnusableArguments, world_here
 from agent_host.routing.program_facts import program_facts
 from agent_host.routing.scope_facts import places_of_program
-from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
-from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one_of
-from policy.bundle.meaning import SERVER_NAME
 from policy.check import check_tool
 from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
 from policy.rules.sandbox import refused
-from policy.urls import UrlProblem, canonical_domain
-from state.tool_lists import ToolLists
+from policy.urls import canonical_domain
+from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from datetime import datetime
 
     from agent_host.app.elsewhere import ToolsElsewhere
@@ -45,115 +40,15 @@ if TYPE_CHECKING:
     from tool_runtime.router import LocalToolRouter
     from tool_runtime.settings import RuntimeSettings
 
-SETTING: Final = "mcp.servers"
-TOKENS: Final = "mcp-tokens"
-"""The folder of OAuth's tokens in the state directory."""
 _MIN_SECRET: Final = 8
 _ASK_AFTER_S: Final = 1.0
 """The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
-KEYRING_SERVICE: Final = "agent-host"
-_SHAPE: Final = Record(
-    {"name": TEXT},
-    {
-        "transport": one_of("stdio", "http"),
-        "command": TEXT,
-        "args": ListOf(TEXT),
-        "environment_names": ListOf(TEXT),
-        "url": TEXT,
-        "ca_file": TEXT,
-        "client_cert": TEXT,
-        "client_key": TEXT,
-        "token_env": TEXT,
-        "token_keyring": TEXT,
-        "oauth": FLAG,
-        "elicitation": FLAG,
-        "timeout_s": number(0.1, 86_400),
-        "allow_http": FLAG,
-        "write": ListOf(TEXT),
-        "domains": ListOf(TEXT),
-    },
-    closed=True,
-)
 _BASICS: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "SYSTEMROOT"),
     *("SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "USERNAME", "HOMEDRIVE", "HOMEPATH", "APPDATA"),
     *("LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
 )
 """What a program does not start without, or finds its files by."""
-
-
-class UserServer(NamedTuple):
-    """An entry of `[[mcp.servers]]`. `write` are places that a sandbox lets its program write to, `domains` hosts that
-    it lets it reach. With `elicitation` it may ask the person something in the middle of a call."""
-
-    name: str
-    transport: str | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    environment_names: tuple[str, ...] = ()
-    url: str | None = None
-    ca_file: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
-    token_env: str | None = None
-    token_keyring: str | None = None
-    oauth: bool = False
-    timeout_s: float | None = None
-    allow_http: bool = False
-    write: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
-    elicitation: bool = False
-
-
-class Refused(NamedTuple):
-    """A server that is not used, and why."""
-
-    name: str
-    why: str
-
-
-def user_servers(settings: Settings) -> dict[str, UserServer]:
-    """The entries of the user's configuration, by name. Raises UsageError."""
-    found: dict[str, UserServer] = {}
-    for place, table in enumerate(settings.tables(SETTING)):
-        path = f"{SETTING}[{place}]"
-        problem = first_problem(_SHAPE, table, path)
-        if problem is not None:
-            raise UsageError(f"configuration: {problem.sentence}")
-        said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
-        entry = UserServer(**said)
-        wrong = _wrong(entry, found)
-        if wrong is not None:
-            raise UsageError(f"configuration: {path}: {wrong}")
-        found[entry.name] = entry
-    return found
-
-
-def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
-    """What the shape does not say of an entry."""
-    if not re.fullmatch(SERVER_NAME, entry.name):
-        return f"name: {entry.name!r} names no server: 1 to 64 of A-Z a-z 0-9 _ - ."
-    if entry.name in others:
-        return f"name: there is another server called {entry.name}"
-    if entry.transport == "stdio" and (not entry.command or entry.url is not None):
-        return "a server over stdio has command, and no url"
-    if entry.transport == "http" and (not entry.url or entry.command is not None):
-        return "a server over http has url, and no command"
-    if entry.url is not None and not re.match(r"(?i)https?://[^/]", entry.url):
-        return f"url: {entry.url!r} is not an http or https URL"
-    with_credentials = entry.token_env or entry.token_keyring or entry.client_cert or entry.oauth or entry.allow_http
-    if with_credentials and entry.url is None:
-        return "credentials are for one URL: name it as url"
-    if (entry.write or entry.domains) and entry.command is None:
-        return "write and domains are for a program: name it as command"
-    for domain in entry.domains:
-        try:
-            canonical_domain(domain)
-        except UrlProblem as error:
-            return f"domains: {error}"
-    if (entry.token_env is not None) + (entry.token_keyring is not None) + entry.oauth > 1:
-        return "give one of token_env, token_keyring and oauth"
-    return None
 
 
 def secret_values(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[str]:
@@ -163,7 +58,7 @@ def secret_values(settings: Settings, bundle: PolicyBundle, state_dir: str) -> l
     for entry in user_servers(settings).values():
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
-    tokens = (_token(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
+    tokens = (token_of(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
     urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
     kept = [token for url in urls for token in kept_tokens(os.path.join(state_dir, TOKENS), url)]
     return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
@@ -359,7 +254,7 @@ class _Place:
         place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
         if entry is None or not same:
             return self._config(entry, name, place, may_ask=False)
-        token = _token(entry)
+        token = token_of(entry)
         if isinstance(token, Refused):
             return token
         folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
@@ -379,29 +274,6 @@ class _Place:
         connect_s = max(self._settings.number("mcp.connect_timeout_s"), 1.0)
         elicitation = may_ask and entry is not None and entry.elicitation
         return ServerConfig(name, place, own or usual, connect_s, elicitation)
-
-
-def _token(entry: UserServer) -> str | Refused | None:
-    """The user's token for a server, from the environment or the keyring."""
-    if entry.token_env is not None:
-        token = os.environ.get(entry.token_env, "")
-        where = f"${entry.token_env}"
-    elif entry.token_keyring is not None:
-        try:
-            import keyring
-            from keyring.errors import KeyringError
-        except ImportError:
-            return Refused(entry.name, "token_keyring needs the package keyring, which is not installed")
-        try:
-            token = keyring.get_password(KEYRING_SERVICE, entry.token_keyring) or ""
-        except KeyringError as error:
-            return Refused(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
-        where = f"the keyring ({KEYRING_SERVICE}, {entry.token_keyring})"
-    else:
-        return None
-    if not token:
-        return Refused(entry.name, f"there is no token in {where}")
-    return token if usable_in_header(token) else Refused(entry.name, f"what is in {where} is no token")
 
 
 def _same_origin(one: str, other: str) -> bool:

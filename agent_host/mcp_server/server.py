@@ -16,6 +16,7 @@ from agent_host.errors import AgentHostError
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicited, form_request
 from agent_host.mcp_server.arguments import Approve, RunTask, SessionStatus, what_is_wrong
 from agent_host.mcp_server.child import Refused
+from agent_host.mcp_server.tasks import TaskExtension
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -55,18 +56,21 @@ class TaskServer:
             "run_task": (_RUN, RunTask, self._run_task),
             "session_status": (_STATUS, SessionStatus, self._session_status),
         }
+        self._tasks = TaskExtension(sessions, _result, allow_approve=allow_approve)
         if allow_approve:
             self._tools["approve"] = (_APPROVE, Approve, self._approve)
 
     def server(self) -> Server[Any]:
-        """The SDK's server with the tools."""
-        return Server(
+        """The SDK's server with the tools, and with tasks for clients that have them."""
+        server = Server[Any](
             "agent-host",
             version=__version__,
             instructions=_INSTRUCTIONS,
             on_list_tools=self._list,
-            on_call_tool=self._call,
         )
+        server.add_request_handler("tools/call", types.CallToolRequestParams, self._call)
+        self._tasks.add_to(server)
+        return server
 
     async def _list(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -83,7 +87,7 @@ class TaskServer:
 
     async def _call(
         self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         if params.name not in self._tools:
             return _failed("TOOL_NOT_FOUND", f"there is no tool {params.name[:64]!r}")
         _, model, run = self._tools[params.name]
@@ -99,7 +103,9 @@ class TaskServer:
             return _failed(str(error.code), str(error))
         except OSError as error:
             return _failed("INTERNAL_ERROR", f"no process can be started: {error.strerror}")
-        return found if isinstance(found, types.InputRequiredResult) else _result(found)
+        if isinstance(found, types.InputRequiredResult) or "resultType" in found:
+            return found
+        return _result(found)
 
     async def _run_task(self, context: Context, params: types.CallToolRequestParams, given: RunTask) -> Reply:
         session = self._answered(params)
@@ -110,6 +116,8 @@ class TaskServer:
             session = await self._sessions.run(
                 given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
             )
+            if given.wait_s is None and self._tasks.is_wanted(context):
+                return self._tasks.created(session)
         else:
             await self._take_answers(session, params)
         return await self._follow(context, session, given.wait_s)

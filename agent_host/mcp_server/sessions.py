@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.ids import new_id
+from agent_host.ids import new_id, now_rfc3339
 from agent_host.mcp_server.child import HostChild, Refused
 from agent_host.mcp_server.questions import question_in
 from agent_host.shown_text import one_line
@@ -31,16 +31,20 @@ _OVER: Final = ("task_completed", "task_cancelled")
 _NO_TASK: Final = "the session has no open task: give a prompt"
 _PAGE: Final = 500
 _REASON_CHARS: Final = 2000
+_KEPT: Final = 100
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
 
 
 class HostedSession:
     """A session and the task that it was handed last. `activity` counts what the task has done, `doing` is the last of
-    it in one line. `questions` wait for an answer."""
+    it in one line. `questions` wait for an answer. `since` is when the task was begun or gone on with, RFC 3339;
+    `is_asked_about`: the client has it as a task of MCP."""
 
     def __init__(self) -> None:
         self.session_id = ""
         self.task_id = ""
+        self.since = ""
+        self.is_asked_about = False
         self.activity = 0
         self.doing = ""
         self.questions: dict[str, Question] = {}
@@ -72,7 +76,7 @@ class HostedSession:
         found = await child.call("ResumeSession", sessionId=resumes, autoContinue=goes_on)
         task = found.get("incompleteTask")
         if task is not None and goes_on:
-            self.task_id = task["taskId"]
+            self.task_id, self.since = task["taskId"], now_rfc3339()
         return task is not None
 
     async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
@@ -80,6 +84,7 @@ class HostedSession:
         task_id = new_id("task")
         before = self.task_id, self._ending, self._denied
         self.task_id, self._ending, self._denied = task_id, None, []
+        self.since, self.is_asked_about = now_rfc3339(), False
         try:
             await self._host.call(
                 "StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options
@@ -239,6 +244,19 @@ class Sessions:
         self._open: dict[str, HostedSession] = {}
         self._beside: set[asyncio.Task[None]] = set()
         self.closing = False
+        self.finished: dict[str, tuple[str, dict[str, Any]]] = {}
+        """Of tasks of MCP whose session has none or another one by now: since when, and the report; the last ones."""
+
+    def with_task(self, task_id: str) -> HostedSession | None:
+        """The session whose present task it is."""
+        return next((one for one in self._open.values() if one.task_id == task_id), None)
+
+    async def _keep(self, session: HostedSession) -> None:
+        """Keep what came of its task, which a client may still ask about."""
+        if session.is_asked_about and not session.is_running:
+            self.finished[session.task_id] = session.since, await session.report()
+            for task_id in list(self.finished)[:-_KEPT]:
+                del self.finished[task_id]
 
     def get(self, session_id: str) -> HostedSession | None:
         """The session of that id, where it has a process here."""
@@ -254,6 +272,7 @@ class Sessions:
         on. Raises Refused, and OSError where no process can be started."""
         session = self._open.get(session_id or "")
         if session is not None and session.is_paused and prompt is None:
+            await self._keep(session)
             await self._open.pop(session.session_id).leave()
             session = None
         if session is None:
@@ -262,6 +281,7 @@ class Sessions:
             raise Refused("INVALID_REQUEST", _NO_TASK)
         self._open[session.session_id] = self._open.pop(session.session_id, session)
         if prompt is not None:
+            await self._keep(session)
             await session.start(prompt, options)
         return session
 
@@ -305,4 +325,5 @@ class Sessions:
         if idle is None:
             raise Refused("RATE_LIMITED", f"{MAX_SESSIONS} tasks are running; wait for one of them")
         del self._open[idle.session_id]
+        await self._keep(idle)
         await idle.leave()

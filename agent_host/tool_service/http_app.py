@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 KEY_HEADER: Final = "idempotency-key"
 EPOCH_HEADER: Final = "x-tool-service-epoch"
 _JSON: Final = "application/json"
+_LAST_ANSWERS_S: Final = 3.0
 
 
 class HttpApp:
@@ -49,6 +50,7 @@ class HttpApp:
         self._opened = opened
         self._answers: Answers
         self._invoker: Invoker
+        self._requests: set[asyncio.Task[Any]] = set()
 
     def starlette(self) -> Starlette:
         """The ASGI application."""
@@ -68,9 +70,15 @@ class HttpApp:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002  Starlette's form of it
         async with self._opened() as (self._answers, self._invoker):
             yield
+            if self._requests:  # they were cancelled, and have their last words to say
+                await asyncio.wait(self._requests, timeout=_LAST_ANSWERS_S)
 
     def _answered(self, handler: Handler) -> Handler:
         async def answered(request: HttpRequest) -> Response:
+            task = asyncio.current_task()
+            if task is not None:
+                self._requests.add(task)
+                task.add_done_callback(self._requests.discard)
             try:
                 return await handler(request)
             except Refusal as refusal:

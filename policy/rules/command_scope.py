@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ROOTS = {"posix": ("/",), "windows": ()}
 _STEERED_BY = ("hooks", "config", "config.worktree", "info")
 """What of a repository's directory decides which programs git runs."""
+_SECRET_OF_KEYRING = ("private-keys-v1.d", "openpgp-revocs.d", "secring.gpg", "random_seed", "sshcontrol")
 _OF_LINKED = ("commondir", "gitdir", "config.worktree")
 """What of a linked working tree's directory does."""
 
@@ -49,6 +50,9 @@ def command_scope(
     strict = _reads_strictly(bundle)
     writes = [*_own_roots(bundle, Name.FILE_WRITE, facts, os), *opened.write, *grant.write]
     reads = [*_own_roots(bundle, Name.FILE_READ, facts, os), *facts.system, *facts.toolchains] if strict else None
+    keyring = _keyring(bundle, facts, os)
+    if reads is not None and keyring is not None:
+        reads.append(keyring)
     if strict and _says_strict(bundle):
         reads = [facts.workspace, *(reads or ())]
     writes += _of_working_tree(facts.repository, writes, blocks, os)
@@ -175,6 +179,10 @@ class _Blocks(NamedTuple):
         patterns: dict[str, list[str]] = {}
         reading = _blocked(bundle, (Name.FILE_READ,), patterns, os)
         changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), patterns, os)
+        keyring = _keyring(bundle, facts, os)
+        if keyring is not None and keyring in reading:
+            reading = [one for one in reading if one != keyring] + [f"{keyring}/{name}" for name in _SECRET_OF_KEYRING]
+            changing = [*changing, keyring]
         hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
         split = _with_repository_split(bundle, changing, facts, os)
         ends_commits = Places(split, os).contain(_git_of(facts, os))
@@ -215,6 +223,16 @@ def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, lis
             direct = normalize(f"{root}/{name}", os)
             found += [direct, normalize(real.get(direct, direct), os)]
     return list(dict.fromkeys(found))
+
+
+def _keyring(bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> str | None:
+    """Where GnuPG has the user's keys, where its agent is granted and no bundle spells that place out: who signs by the
+    agent reads the public keys, and the secret ones stay hidden."""
+    if facts.home is None or bundle.sandbox is None or "gpg" not in bundle.sandbox.agents:
+        return None
+    place = normalize(f"{facts.home}/.gnupg", os)
+    blocked = _listed(bundle.capability(Name.FILE_READ), "blocked_paths")
+    return place if place not in blocked or place in bundle.by_groups else None
 
 
 # The repository of the workspace

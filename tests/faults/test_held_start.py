@@ -77,12 +77,21 @@ def orphans() -> Iterator[set[int]]:
 
 
 def living() -> list[int]:
-    """All descendants of this process that have not ended; those that have are reaped."""
+    """All descendants of this process that have not ended, without those that wait to become a host; those that have
+    ended are reaped."""
     rows = current.descendants(os.getpid())
     for pid, row in rows.items():
         if not row.alive and row.parent == os.getpid():
             current.reap(pid)
-    return [pid for pid, row in rows.items() if row.alive]
+    return [pid for pid, row in rows.items() if row.alive and not waits_to_begin(pid)]
+
+
+def waits_to_begin(pid: int) -> bool:
+    """Whether it is one of those that `tests.support.process` starts ahead."""
+    try:
+        return b"tests.support.warm_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended just now
+        return True
 
 
 def groups() -> set[str]:

@@ -82,14 +82,14 @@ def test_calls_are_judged_again_and_answered_from_the_record(host: Host, server:
     assert list(copy.iterdir()) == []
 
 
-def test_another_policy_is_the_first_difference(host: Host, server: ToolServer, copy: Path) -> None:
+@pytest.mark.slow
+def test_another_policy_is_a_difference_and_what_is_not_kept_is_told(
+    host: Host, server: ToolServer, copy: Path
+) -> None:
     outcome = replay(host, copy, server, "--policy", policy(host, "Echo", "RunCommand"))
     assert outcome.code == 1
     assert "the first difference is call 2, Breaks" in outcome.text
     assert "ALLOWED on record, not judged: there is no such tool now" in outcome.text
-
-
-def test_tools_that_are_not_kept_any_more_are_told(host: Host, server: ToolServer, copy: Path) -> None:
     for path in (host.state / "tool-lists").glob("*/source.json"):
         path.write_bytes(b"{")
     outcome = replay(host, copy, server)

@@ -318,6 +318,12 @@ def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
     assert outcome.code == 4
     (changed,) = events(host, outcome, "tools_changed")
     assert changed["changed"] == ["odd/change"]
+    (host.root / "copy").mkdir()
+    again = ("replay", outcome.result["sessionId"], "--workspace", host.root / "copy")
+    assert host.run(*again).text == "1 call, all as on record\n"
+    (host.root / "user.toml").write_text("")
+    told = host.run(*again)
+    assert (told.code, "first difference is call 1, odd/change" in told.text) == (1, True)
     assert len(logged(log)) == 1
 
 

@@ -134,6 +134,7 @@ async def test_a_certificate_of_nobody_known(everything: str, tmp_path: Path) ->
         assert await one.router.fix({}) == {}
         await one.router.aclose()
     assert "certificate verify failed" in one.told[0].message.lower()
+    assert "ca_file of its entry" in one.told[0].message
 
 
 async def test_server_filesystem(tmp_path: Path) -> None:

@@ -147,15 +147,20 @@ def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None
     assert effects(host) == ""
 
 
-@pytest.mark.parametrize(
-    ("mode", "name", "said"), [(ERAS[0], "Ada", "accept name='Ada' times=3"), (ERAS[1], 7, "decline None")]
-)
-def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode: str, name: object, said: str) -> None:
+def configure(host: Host) -> None:
+    """A server of the task that asks a person."""
     program, *args = command("odd")
     entry = {"name": "odd", "command": program, "args": args, "elicitation": True}
     lines = [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
     with open(host.root / "user.toml", "a", encoding="utf-8") as file:
         file.write("\n".join(["[mcp]", "connect_timeout_s = 25.0", "[[mcp.servers]]", *lines, ""]))
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "said"), [(ERAS[0], "Ada", "accept name='Ada' times=3"), (ERAS[1], 7, "decline None")]
+)
+def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode: str, name: object, said: str) -> None:
+    configure(host)
     seen: list[types.ElicitRequestFormParams] = []
 
     async def fill(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -191,6 +196,23 @@ def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         asyncio.run(scenario(model))
     assert effects(host) == "model\n"
+
+
+def test_a_client_that_may_approve_answers_a_server_of_the_task(host: Host) -> None:
+    configure(host)
+
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, "--allow-approve") as client:
+            found = await call(client, "run_task", prompt="Do it.")
+            (waiting,) = found["approvals"]
+            assert set(waiting["form"]["properties"]) == {"name", "times"}
+            named = {"sessionId": found["sessionId"], "approvalId": waiting["approvalId"], "decision": "approved"}
+            assert "name is missing" in await mistake(client, "approve", **named)
+            assert (await call(client, "approve", **named, answers={"name": "Ada"}))["status"] == "TASK_COMPLETED"
+
+    with gateway(use(tool_call(sendable_name("odd/ask"))), say("Done.")) as model:
+        asyncio.run(scenario(model))
+        assert "accept name='Ada'" in model.results(1)[0].text
 
 
 def test_a_client_need_not_wait(host: Host) -> None:

@@ -125,13 +125,19 @@ def test_commits_work_and_hooks_stay(host: Host) -> None:
     assert not hook.exists()
 
 
-def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path) -> None:
+@LEVELS
+def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path, level: str) -> None:
     main = repository(tmp_path / "main")
     host.workspace.rmdir()
     subprocess.run(["git", "-C", str(main), "worktree", "add", "-q", str(host.workspace)], check=True)
-    with gateway(use(shell("echo x > a && git add a && git commit -q -m second && git log --oneline")), say(".")) as at:
-        host.task(at.url, *HELD, policy="ci")
+    hook = main / ".git" / "hooks" / "pre-commit"
+    line = (
+        f"echo x > a && git add a && git commit -q -m second && git log --oneline && python3 -c \"open('{hook}', 'w')\""
+    )
+    with gateway(use(shell(line)), say(".")) as at:
+        host.task(at.url, "--sandbox", level, policy="ci")
     assert "second" in answer(at)
+    assert not hook.exists()
 
 
 def test_a_literal_git_ends_commits(host: Host) -> None:

@@ -82,7 +82,7 @@ def _try(code):
 def _dead():
     try: return open(f"/proc/{VICTIM_PID}/stat").read().rpartition(")")[2].split()[0] in "ZX"
     except OSError: return False
-_was = False
+_was = _dead()
 for _name, _code in _ROWS:
     _read, _write = os.pipe()
     _child = os.fork()
@@ -258,6 +258,8 @@ class Runner:
     async def hostile(self, rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
         """Attempts under one scope, and what came of each. A change outside that no attempt owns is one of them all."""
         place = self._place
+        if place.victim.poll() is not None:
+            place.victim = _victim()
         argv = [PYTHON, "-I", "-S", "-c", place.program(rows)]
         params = _params(place, rows[0][0], argv, {"PATH": "/usr/bin:/bin"})
         printed = _printed(await run_command(params, self._pool, None, self._sandbox))

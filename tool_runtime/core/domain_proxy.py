@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
+_PAUSE_S: Final = 0.05
 _MAX_CONNECTIONS: Final = 128
 """So many at once for one command: others wait. Each takes two of the host's descriptors."""
 _CONNECT_S: Final = 30.0
@@ -103,7 +104,12 @@ class DomainProxy:
         loop = asyncio.get_running_loop()
         while True:
             await self._places.acquire()
-            connection, _ = await loop.sock_accept(self._socket)
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptor is left, or the program has gone again
+                self._places.release()
+                await asyncio.sleep(_PAUSE_S)
+                continue
             task = asyncio.create_task(self._through(connection), name="sandbox-proxy-connection")
             self._running.add(task)
             task.add_done_callback(self._over)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 2000
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-_FOLDER: Final = "guarded"
 
 
 class Entry(NamedTuple):
@@ -49,11 +48,11 @@ Look = dict[str, Entry]
 
 
 class Guarded:
-    """For the commands of one session. `directory` is the session's own: without one nothing is saved, and nothing put
-    back."""
+    """For the commands of one session. `directory` is its own, for this alone: without one nothing is saved, and
+    nothing put back."""
 
     def __init__(self, directory: str | None) -> None:
-        self._folder = None if directory is None else os.path.join(directory, _FOLDER)
+        self._folder = directory
         self._contents: dict[str, bytes] = {}
         self._known: dict[str, Entry] = {}
         self._saved = 0

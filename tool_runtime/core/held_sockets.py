@@ -43,9 +43,10 @@ class Connect(NamedTuple):
 
 class Held(NamedTuple):
     """What a command's sockets are held to. `proxy_port` is that of the host's proxy for the command, None for none.
-    `is_open`: any public address may be reached, and `address_allowed` says which is; `opens_here` which address and
-    port of the loopback may be reached though somebody else listens there. `agents` are the places of
-    agents' sockets that may be used. `report` is called with each refusal."""
+    `private` are places of which programs have their own. `is_open`: any public address may be reached, and
+    `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached though somebody
+    else listens there. `agents` are the places of agents' sockets that may be used. `report` is called with each
+    refusal."""
 
     scope: CommandScope
     restriction: Restriction
@@ -54,6 +55,7 @@ class Held(NamedTuple):
     all_agents: frozenset[str]
     proxy_port: int | None
     is_open: bool
+    private: tuple[str, ...]
     address_allowed: Callable[[str], bool]
     opens_here: Callable[[str, int], bool]
     report: Callable[[Denial], None]
@@ -214,7 +216,11 @@ class HeldSockets:
 
     def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
         parent = _real_directory(path, there)
-        rule = refusal(self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
+        rule: str | None = refusal(
+            self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True
+        )
+        if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self._held.private):
+            rule = "private"  # the host would make it in its own
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
         code = _in_held_thread(self._held.restriction, there, lambda: _bound(copy, raw))

@@ -18,7 +18,7 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, own_files, through_proxy, without_network
+from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -64,7 +64,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
-            **(without_network() if scope.domains == () else {}),
+            **(sandbox.offline_variables() if scope.domains == () else {}),
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
@@ -201,12 +201,11 @@ class Sandbox:
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
         """Of every command that is held."""
-        directory = self._settings.caches
-        if directory is None:
-            return own_files(os.environ)
-        with suppress(OSError):  # cargo works without them
-            cargo_settings(directory, os.environ)
-        return {**own_files(os.environ), **caches_in(directory, os.environ)}
+        return session_variables(self._settings.caches, os.environ)
+
+    def offline_variables(self) -> Mapping[str, str]:
+        """Of one that reaches no host, over the others."""
+        return offline_variables(self._settings.caches)
 
     def rules(self, scope: CommandScope) -> Rules:
         """What Landlock grants to a command under `scope`, as the disk is now."""
@@ -257,6 +256,7 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
+            private=(landlock_rules.SHARED_MEMORY,) if self.found.level == "namespace" else (),
             address_allowed=self._runtime.address_allowed or _is_public,
             opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,

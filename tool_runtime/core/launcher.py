@@ -210,7 +210,7 @@ def restriction_of(request: dict[str, Any]) -> linux_sandbox.Restriction:
     """What the program is held to."""
     held = request["restriction"]
     rules = [PathRule(path, rights) for path, rights in held["rules"]]
-    return linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"])
+    return linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"], changes_modes=True)
 
 
 def tell(reply: socket.socket, what: dict[str, Any]) -> None:

@@ -137,9 +137,13 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
     total, end = 0, offset + limit
     with os_faults(asked):
         for folder in walk.folders():
+            shown = slice(max(0, offset - total), max(0, end - total))
+            if wanted is None and not (folder.folders or folder.links or folder.others):
+                page += _files(folder, folder.files[shown])
+                total += len(folder.files)
+                continue
             entries = folder.entries if wanted is None else _fitting(folder, wanted)
-            if total < end and total + len(entries) > offset:
-                page += _listed(folder, entries[max(0, offset - total) : end - total])
+            page += _listed(folder, entries[shown])
             total += len(entries)
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
@@ -152,6 +156,15 @@ def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
         for name, kind in folder.entries
         if kind != "directory" and search(as_bytes(above + name)) is not None
     ]
+
+
+def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
+    """What `_listed` gives for files."""
+    paths = [folder.path + name for name in names] if folder.path else names
+    kind: Kind = "file"
+    return map(
+        _made, zip(paths, itertools.repeat(kind), itertools.repeat(None), map(folder.sizes.get, names), strict=False)
+    )
 
 
 def _listed(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:

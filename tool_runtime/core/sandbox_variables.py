@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _MAX_SETTINGS_BYTES: Final = 1024 * 1024
 _CACHES: Final[Mapping[str, str]] = {
@@ -19,6 +20,8 @@ _CACHES: Final[Mapping[str, str]] = {
     "GOCACHE": "go-build",
     "GOMODCACHE": "go-mod",
 }
+
+_CARGO_OFFLINE: Final = "cargo-offline"
 
 
 def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -35,34 +38,71 @@ def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
-    """Have cargo find the user's own settings in the new place: mirrors and build options. A file that names a token
-    stays where it is. Raises OSError."""
+    """Have cargo find the user's own settings in its new places: mirrors and build options. A file that names a token
+    stays where it is. In the place for commands without a network it also finds what it has downloaded for the user,
+    to be read. No link is followed that an earlier command has left in `directory`. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
-    target = os.path.join(directory, _CACHES["CARGO_HOME"])
+    settings = dict(_settings_in(home))
+    downloads = [name for name in ("registry", "git") if os.path.isdir(os.path.join(home, name))]
+    above, name = os.path.split(directory)
+    for place, links in ((_CACHES["CARGO_HOME"], []), (_CARGO_OFFLINE, downloads)):
+        if settings or links:
+            _fill((above, name, place), settings, {one: os.path.realpath(os.path.join(home, one)) for one in links})
+
+
+def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
     for name in ("config.toml", "config"):
         source = os.path.join(home, name)
-        if not os.path.isfile(source) or os.path.exists(os.path.join(target, name)):
-            continue
-        with open(source, "rb") as file:
-            settings = file.read(_MAX_SETTINGS_BYTES + 1)
-        if len(settings) > _MAX_SETTINGS_BYTES or b"token" in settings:
-            continue
-        os.makedirs(target, mode=0o700, exist_ok=True)
-        with open(os.path.join(target, name), "wb") as written:
-            written.write(settings)
+        if os.path.isfile(source):
+            with open(source, "rb") as file:
+                settings = file.read(_MAX_SETTINGS_BYTES + 1)
+            if len(settings) <= _MAX_SETTINGS_BYTES and b"token" not in settings:
+                yield name, settings
 
 
-def own_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables for programs that, as root, would give the files that they make to others. A command cannot: it has
-    none of root's rights over owners."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return {}
-    return {"TAR_OPTIONS": " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))}
+def _fill(place: tuple[str, ...], files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
+    """Make the directory `place`, given as one that there is and names below it, with these files and links, as far as
+    they are not there."""
+    opened = [os.open(place[0], os.O_RDONLY | os.O_DIRECTORY)]
+    try:
+        for name in place[1:]:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=opened[-1])
+            opened.append(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        for name, data in files.items():
+            with suppress(FileExistsError):
+                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=opened[-1])
+                with os.fdopen(fd, "wb") as written:
+                    written.write(data)
+        for name, target in links.items():
+            with suppress(FileExistsError):
+                os.symlink(target, name, dir_fd=opened[-1])
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
-def without_network() -> dict[str, str]:
-    """Variables for package managers where no host can be reached: npm would try again for a minute and more."""
-    return dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
+def session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Of every held command of a session whose caches are below `directory`; None for no caches. As root tar would give
+    the files that it makes to others, which no command can."""
+    found: dict[str, str] = {}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        found["TAR_OPTIONS"] = " ".join(filter(None, (environ.get("TAR_OPTIONS"), "--no-same-owner")))
+    if directory is not None:
+        with suppress(OSError):  # cargo works without them
+            cargo_settings(directory, environ)
+        found |= caches_in(directory, environ)
+    return found
+
+
+def offline_variables(directory: str | None) -> dict[str, str]:
+    """Of a command that reaches no host, over those of the session. Package managers do not try again: npm would for a
+    minute and more. cargo reads what it has downloaded for the user, unless a command of the session has downloaded
+    something itself."""
+    found = dict.fromkeys(("npm_config_fetch_retries", "PIP_RETRIES", "CARGO_NET_RETRY", "UV_HTTP_RETRIES"), "0")
+    if directory is not None and not os.path.isdir(os.path.join(directory, _CACHES["CARGO_HOME"], "registry")):
+        found["CARGO_HOME"] = os.path.join(directory, _CARGO_OFFLINE)
+    return found
 
 
 def through_proxy(port: int, environ: Mapping[str, str]) -> dict[str, str]:

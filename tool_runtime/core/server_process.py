@@ -150,7 +150,16 @@ class ServerProcess:
         self._closing = True
         self._to_write.put(None)
         self._room.release(1 << 20)  # it may be waiting for somebody to read what it prints
-        await self._pool.run(self._end)
+        ending = asyncio.ensure_future(self._pool.run(self._end))
+        cancelled: asyncio.CancelledError | None = None
+        while not ending.done():  # who is cancelled meanwhile has it ended all the same
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        ending.result()
+        if cancelled is not None:
+            raise cancelled
 
     def _end(self) -> None:
         with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it

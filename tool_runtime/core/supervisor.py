@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _RETRY_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 150.0
-_MAX_WAITING: Final = 256
+_MAX_WAITING: Final = 128
 """So many connections are waited for at once: each takes up to two of the host's descriptors."""
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_host.version import __version__
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.http import Refusals, http_client
-from tool_runtime.mcp.questions import MAX_QUESTIONS, Questions
+from tool_runtime.mcp.questions import NotSent, Questions
 from tool_runtime.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio
 from tool_runtime.mcp.stdio import stdio_transport
 from tool_runtime.remote import MAX_TOOLS
@@ -60,12 +60,9 @@ _FAULTS: Final = (
 """What may come out of the SDK, and out of what is below it."""
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""As OpenSSL says that a certificate is nobody's who is trusted."""
 _TERMINATED: Final = "Session terminated"
-_PAUSE_S: Final = 0.05
-
-
-class NotSent(Exception):
-    """The server has not got the request: it may be sent again on another connection."""
 
 
 class Connection:
@@ -110,7 +107,7 @@ class Connection:
     @property
     def is_refused(self) -> bool:
         """Whether the server has answered that it does not want this client: another try has no better answer."""
-        return self._refusals.for_good
+        return self._refusals.for_good or _UNTRUSTED in str(self._error)
 
     @property
     def is_open(self) -> bool:
@@ -158,23 +155,7 @@ class Connection:
 
         if self._process is not None:
             self._process.has_worked = True
-        async with self._questions.during(ask) as call:
-            answer = await send({})
-            for number in range(MAX_QUESTIONS):
-                if not isinstance(answer, types.InputRequiredResult):
-                    return answer
-                if answer.input_requests:
-                    said = {"input_responses": await self._questions.answers(call, answer.input_requests)}
-                else:  # it only wants to be asked again
-                    said = {}
-                    await asyncio.sleep(_PAUSE_S * 2 ** min(number, 3))
-                try:
-                    answer = await send({**said, "request_state": answer.request_state})
-                except NotSent:
-                    raise ToolFault(
-                        FaultKind.INTERRUPTED, "the connection was lost between a question and its answer"
-                    ) from None
-        raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
+        return await self._questions.finished(send, ask)
 
     async def _sent(
         self, request: types.CallToolRequest, progress: Any
@@ -302,6 +283,8 @@ class Connection:
         if isinstance(error, ToolFault):
             return str(error)
         said = otherwise if error is None else _line(error)
+        if _UNTRUSTED in said:
+            said += "; ca_file of its entry names the roots that it is trusted by"
         if self._refusals.last is not None and isinstance(error, MCPError):
             said = f"the server answered {self._refusals.last}"
         return said + self._last_words()

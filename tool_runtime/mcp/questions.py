@@ -17,17 +17,23 @@ from agent_host.contracts import PersonAsked
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from agent_host.contracts import PersonAnswer
 
     Ask = Callable[[PersonAsked], Awaitable[PersonAnswer]]
+    Send = Callable[[Mapping[str, Any]], Awaitable[types.CallToolResult | types.InputRequiredResult]]
 
 MAX_QUESTIONS: Final = 10
 """Of one call."""
+_PAUSE_S: Final = 0.05
 _MAX_MESSAGE_CHARS: Final = 65_536
 _NOT_HERE: Final = "questions are answered in the middle of a call only"
 _TOO_MANY: Final = f"more than {MAX_QUESTIONS} questions in one call"
+
+
+class NotSent(Exception):
+    """The server has not got the request: it may be sent again on another connection."""
 
 
 class _Call:
@@ -62,6 +68,26 @@ class Questions:
                 one.cancel()
             if call.waiting:
                 await asyncio.wait(call.waiting)
+
+    async def finished(self, send: Send, ask: Ask | None) -> types.CallToolResult:
+        """The result of a call, which is sent again with what a server of the newer era asks for. Raises what `send`
+        raises, and ToolFault for what is not given."""
+        async with self.during(ask) as call:
+            answer = await send({})
+            for number in range(MAX_QUESTIONS):
+                if not isinstance(answer, types.InputRequiredResult):
+                    return answer
+                said: dict[str, Any] = {"request_state": answer.request_state}
+                if answer.input_requests:
+                    said["input_responses"] = await self.answers(call, answer.input_requests)
+                else:  # it only wants to be asked again
+                    await asyncio.sleep(_PAUSE_S * 2 ** min(number, 3))
+                try:
+                    answer = await send(said)
+                except NotSent:
+                    lost = "the connection was lost between a question and its answer"
+                    raise ToolFault(FaultKind.INTERRUPTED, lost) from None
+        raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
 
     async def answer(
         self,

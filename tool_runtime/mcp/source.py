@@ -101,7 +101,7 @@ class McpSource:
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
         """See Source. A call is sent once, and once more only where the server cannot have got it."""
-        from tool_runtime.mcp.connection import NotSent
+        from tool_runtime.mcp.questions import NotSent
 
         name = tool.name.partition("/")[2]
         arguments = call.request.arguments

@@ -24,6 +24,8 @@ _DEVICE: Final = (
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 _TERMINALS: Final = "/dev/pts"
 _DEVICE_FOLDER: Final = "/dev"
+_ACCELERATORS: Final = ("accel", "dri", "dxg", "kfd", "kvm", "nvidia")
+"""How the names of devices begin that compute: who may write everywhere has them as well."""
 _OF_THE_KERNEL: Final = ("/proc/", "/sys/")
 """What is written there changes the machine: how it runs programs, for one."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
@@ -96,7 +98,11 @@ class _Granting:
             return
         if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
             self._add(place, landlock_rights.READ_DIR)
+            if rights & landlock_rights.WRITE:
+                self._grant_accelerators()
             return
+        if place.startswith(f"{_DEVICE_FOLDER}/") and rights & landlock_rights.WRITE:
+            rights |= landlock_rights.IOCTL_DEV
         if f"{place}/".startswith(_OF_THE_KERNEL):
             rights &= landlock_rights.READ
         below = [one for one in hidden if _within(one, place)]
@@ -117,6 +123,15 @@ class _Granting:
         for entry in entries:
             if not entry.is_symlink():
                 self.grant(entry.path, rights, below)
+
+    def _grant_accelerators(self) -> None:
+        try:
+            names = sorted(os.listdir(_DEVICE_FOLDER))
+        except OSError:
+            return
+        for name in names:
+            if name.startswith(_ACCELERATORS):
+                self._add(f"{_DEVICE_FOLDER}/{name}", _DEVICE | landlock_rights.READ_DIR)
 
     def _add(self, place: str, rights: int) -> None:
         if len(self.rules) < MAX_RULES:

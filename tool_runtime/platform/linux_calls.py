@@ -31,6 +31,7 @@ _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LAST_CAPABILITY: Final = 63
 _CAP_DAC_OVERRIDE: Final = 1
+_CAP_FOWNER: Final = 3
 _CLONE_FS: Final = 0x200
 
 
@@ -100,10 +101,13 @@ def forbid_new_privileges(known: Numbers) -> None:
     call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def drop_capabilities(known: Numbers) -> None:
+def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
     """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
-    needs that works on its user's files; where such files may lie is held by other means. Harmless without any."""
+    needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
+    keeps the one to change their mode and times, which other means have to hold as well. Harmless without any."""
     kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
+    if kept and changes_modes:
+        kept |= 1 << _CAP_FOWNER
     for capability in range(_LAST_CAPABILITY + 1):
         if kept >> capability & 1:
             continue
@@ -111,11 +115,20 @@ def drop_capabilities(known: Numbers) -> None:
             call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
         except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
             break
-    try:
-        call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0))
-    except PermissionError:  # root of a container without it
-        call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))
+    call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
+        try:
+            _keep(known, some)
+        except PermissionError:  # root of a container without them
+            continue
+        return
+    _keep(known, 0)
+
+
+def _keep(known: Numbers, capabilities: int) -> None:
+    """Have these capabilities alone. Raises OSError."""
+    three = struct.pack("=6I", capabilities, capabilities, 0, 0, 0, 0)
+    call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), three)
 
 
 def separate_directory() -> None:

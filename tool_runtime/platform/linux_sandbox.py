@@ -27,12 +27,12 @@ NOT_BY_ANY: Final = (
 )
 """What no level holds, in words for people."""
 _OF_PROCESSES: Final = (
-    "names and arguments of other processes",
+    "names, arguments and numbers of open files of other processes",
     "priorities and processors of other processes of the user",
 )
 NOT_BY_LANDLOCK: Final = (
     "mode, owner, times and attributes of files outside of the writable places",
-    "names and sizes of hidden files, and when they change",
+    "names, sizes, attributes and link targets of hidden files, and when they change",
     "what lies in /dev/shm, and shared memory, semaphores and queues of System V and POSIX",
     "devices that have a place outside of /dev",
     *_OF_PROCESSES,
@@ -43,12 +43,14 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 
 class Restriction(NamedTuple):
-    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it."""
+    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
+    as root it may change mode and times of files of others, since it sees none outside that could be changed."""
 
     rules: Sequence[PathRule]
     abi: int
     network: Network
     with_listener: bool
+    changes_modes: bool = False
 
 
 def restrict_this_thread(wanted: Restriction) -> int | None:
@@ -57,7 +59,7 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
-    linux_calls.drop_capabilities(known)
+    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)

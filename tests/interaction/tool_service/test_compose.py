@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import yaml
 from agent_host.cli.options import parse
 from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import read_configuration
+from tests.support.node_packages import COMPOSE_LINT, NODE
+from tests.support.node_packages import FOLDER as NODE_MODULES
 
 FOLDER = Path(__file__).parents[3] / "examples" / "compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
@@ -83,6 +86,45 @@ def test_the_policy_is_valid(tmp_path: Path) -> None:
     agent_host = ["-m", "agent_host", "policy", "validate", str(FOLDER / "policy.json"), "--state-dir", str(tmp_path)]
     done = subprocess.run([sys.executable, "-P", *agent_host], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def linted(file: Path) -> subprocess.CompletedProcess[str]:
+    """dclint on a Compose file: the schema of Compose, and its rules but for those of order."""
+    program = NODE_MODULES / "dclint" / "bin" / "dclint.cjs"
+    if not program.is_file():
+        pytest.skip("dclint is not installed: python -m tests.support.node_packages")
+    command = [NODE, str(program), "--config", str(COMPOSE_LINT / "rules.json"), "--max-warnings", "0", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_the_file_is_linted(tmp_path: Path) -> None:
+    done = linted(FOLDER / "compose.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for wrong, said in {
+        TEXT.replace("    healthcheck:", "    healthcheks:", 1): "invalid-schema",
+        TEXT.replace("otel/opentelemetry-collector:0.140.0", "otel/opentelemetry-collector"): "image",
+    }.items():
+        (tmp_path / "compose.yaml").write_text(wrong)
+        refused = linted(tmp_path / "compose.yaml")
+        assert refused.returncode != 0
+        assert said in refused.stdout
+
+
+def test_the_image_is_built_of_the_packages_and_of_nothing_else() -> None:
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    copied = [
+        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+    ]
+    root = FOLDER.parents[1]
+    assert all((root / name).exists() for name in copied)
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= set(copied)
+    admitted = [line[1:] for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"]
+    assert admitted == copied
+    extras = set(re.findall(r"--extra (\S+)", "\n".join(lines)))
+    assert extras == {"backend", "otel"} <= set(project["project"]["optional-dependencies"])
 
 
 @pytest.mark.slow

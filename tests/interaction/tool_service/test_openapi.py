@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from schemathesis import Case
 
-EXAMPLES = 40
+EXAMPLES = 25
+FIELDS = ("sessionId", "taskId", "stepId", "workspaceId", "toolName", "arguments")
+WRONG: tuple[Any, ...] = (None, 5, [], "", "../x", "another")
 
 
 def test_its_schemas_are_schemas() -> None:
@@ -42,24 +45,27 @@ def test_answers_are_what_the_document_says(tmp_path: Path) -> None:
         for result in schema.get_all_operations():
             operation = result.ok()  # type: ignore[union-attr]  # an error of it raises here
 
-            @given(case=operation.as_strategy())
+            @given(case=operation.as_strategy(), name=st.sampled_from(FIELDS), wrong=st.sampled_from(WRONG))
             @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
-            def holds(case: Case[Any]) -> None:
-                # As they come, and with a token, a grant and a tool that there are, so that more than refusals is seen.
-                for known in (False, True):
+            def holds(case: Case[Any], name: str, wrong: Any) -> None:
+                # As they come; with a token, a grant and a tool that there are, so that more than refusals is seen; and
+                # with a field of the body that is wrong.
+                for kind in ("as it comes", "known", "wrong"):
                     headers = {}
-                    if known:
+                    if kind != "as it comes":
                         headers = {"Authorization": f"Bearer {ACME}", "X-Capability-Grant": grant("CloudDbQuery")}
                         if "toolName" in (case.path_parameters or {}):
                             case.path_parameters = {**case.path_parameters, "toolName": "CloudDbQuery"}
                         if isinstance(case.body, dict):
                             case.body = {**case.body, "toolName": "CloudDbQuery", "sessionId": "sess_1"}
+                    if kind == "wrong" and isinstance(case.body, dict):
+                        case.body = {**case.body, name: wrong}
                     answer = case.call(headers=headers)
                     tried.setdefault(case.operation.label, set()).add(answer.status_code)
                     case.validate_response(answer, checks=CHECKS)
 
             holds()
-    assert {200, 401} <= tried["POST /tools/{toolName}/invoke"]
+    assert {200, 400, 401} <= tried["POST /tools/{toolName}/invoke"]
     assert {401, 404} <= tried["GET /tools/{toolName}/invocations/{key}"]
     assert tried["GET /tools"] == {200, 401}
 

@@ -65,25 +65,30 @@ async def test_a_call_that_runs_ends_before_the_service_does(tmp_path: Path, sho
         assert service.errors() == ""
 
 
-async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not_run(tmp_path: Path, shop: str) -> None:
-    file = sleeping(shop)
-    file["tenants"]["acme"]["limits"] = {"maxConcurrent": 1}
+async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not_run(
+    tmp_path: Path, shop: str, database: str
+) -> None:
+    file = sleeping(shop, database)
+    file["tenants"]["acme"]["limits"] = {"maxConcurrent": 4}
     with process(tmp_path, file, "--drain-s", "1") as service:
         async with caller(service.url) as client:
-            runs = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT pg_sleep(60)"), key="k"))
-            await eventually(client, "k", 202)
+            slow = query("SELECT pg_sleep(60)")
+            run = [asyncio.create_task(client.invoke("CloudDbQuery", slow, key=f"k{n}")) for n in range(4)]
+            for n in range(4):
+                await eventually(client, f"k{n}", 202)
             waits = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT 1"), key="w"))
-            again = asyncio.create_task(client.invoke("CloudDbQuery", query("SELECT pg_sleep(60)"), key="k"))
+            again = asyncio.create_task(client.invoke("CloudDbQuery", slow, key="k0"))
             await eventually(client, "w", 202)
             service.terminate()
-            result = (await runs).json()
-            assert (result["status"], result["error"]["code"]) == ("failed", "TOOL_INTERRUPTED")
-            assert "the service was stopped" in result["error"]["message"]
+            for answer in await asyncio.gather(*run):
+                result = answer.json()
+                assert (result["status"], result["error"]["code"]) == ("failed", "TOOL_INTERRUPTED")
+                assert "the service was stopped" in result["error"]["message"]
             refused = await waits
             assert (refused.status_code, refused.json()["retryable"]) == (503, True)
             assert (await again).status_code == 500  # after which a host asks, and does not send
         assert service.wait() == 0
-        assert service.errors().startswith("Cancel 3 running task(s)")
+        assert service.errors().startswith("Cancel 6 running task(s)")
         assert "Traceback" not in service.errors()
 
 

@@ -318,7 +318,19 @@ async def test_an_output_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_five_hundred_calls_at_once(tmp_path: Path) -> None:
-    tool = echo_tool()
+    running, most, full = 0, 0, asyncio.Event()
+
+    async def busy(call: Call) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 50:
+            full.set()
+        await full.wait()  # until as many run as may
+        running -= 1
+        return f"you said {call.arguments['text']}"
+
+    tool = FunctionTool("Echo", busy)
     file = tenants({"Echo": {}}, limits={"maxConcurrent": 50, "maxQueued": 500})
     async with served(tmp_path, file, tool) as service:
         answers = await asyncio.gather(
@@ -328,6 +340,7 @@ async def test_five_hundred_calls_at_once(tmp_path: Path) -> None:
             f"you said {n}" for n in range(250) for _ in range(2)
         ]
     assert len(tool.calls) == 250
+    assert most == 50
 
 
 async def test_numbers_for_prometheus(tmp_path: Path) -> None:

@@ -283,6 +283,20 @@ def test_agents_are_those_of_the_bundle() -> None:
     assert scope(READ, sandbox={"agents": ["ssh"]}).agents == ("ssh",)
 
 
+def test_who_signs_by_the_agent_of_gpg_reads_the_public_keys_alone() -> None:
+    home = "/home/u/.gnupg"
+    for policy in ("workspace", "full"):
+        granted = of_file(extends=policy, sandbox={"agents": ["gpg"]})
+        found = command_scope(granted, FACTS, "posix")
+        assert reads(found, f"{home}/pubring.kbx")
+        assert not reads(found, f"{home}/private-keys-v1.d/x.key")
+        assert not writes(found, f"{home}/gpg-agent.conf")
+        assert not writes(found, f"{home}/private-keys-v1.d/x.key")
+        assert not reads(command_scope(of_file(extends=policy), FACTS, "posix"), f"{home}/pubring.kbx")
+        spelled = of_file(READ | {"blockedPaths": [home]}, extends=policy, sandbox={"agents": ["gpg"]})
+        assert not reads(command_scope(spelled, FACTS, "posix"), f"{home}/pubring.kbx")
+
+
 def test_a_servers_scope() -> None:
     granted = built_in("workspace")
     found = server_scope(granted, FACTS, "posix", write=("/w/db", "/w/.git", "/w/.vscode"), domains=("a.example",))

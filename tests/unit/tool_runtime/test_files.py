@@ -45,6 +45,11 @@ async def test_read_window_of_a_file_of_many_chunks(call: Call, workspace: Path)
     assert "ends before line 300000" in text_of(await call("ReadFile", path=f"{workspace}/big", offset=300_000))
 
 
+async def test_reading_a_directory_names_the_tool_that_lists_it(call: Call, workspace: Path) -> None:
+    _, message = error_of(await call("ReadFile", path=str(workspace)))
+    assert message == f"is a directory: {workspace}; ListDirectory shows what is in it"
+
+
 async def test_read_keeps_head_and_tail_of_what_is_too_long(make_router: MakeRouter, workspace: Path) -> None:
     (workspace / "big").write_text("a" * 600_000 + "b" * 400_000)
     router = make_router(max_output_bytes=1000)

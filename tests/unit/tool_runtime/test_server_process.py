@@ -97,3 +97,15 @@ async def test_one_that_was_given_none_is_ended_soon(pool: DaemonPool, monkeypat
     await process.read_line()
     await asyncio.wait_for(process.aclose(), 60)
     assert process._process.returncode != 0
+
+
+async def test_one_whose_end_nobody_waits_for_is_ended_all_the_same(pool: DaemonPool) -> None:
+    process = started(pool, f"{ECHO}import time; time.sleep(3600)")
+    process.write(b"ready\n")
+    await process.read_line()
+    ending = asyncio.create_task(process.aclose())
+    await asyncio.sleep(0)  # it has begun
+    ending.cancel()
+    await asyncio.wait([ending], timeout=60)
+    assert ending.cancelled()
+    assert process._process.returncode is not None

@@ -93,7 +93,7 @@ def test_problems_are_told_by_their_path_and_no_value_is(tmp_path: Path, file: A
 
 
 def test_a_handle_opens_for_its_tenant_alone() -> None:
-    acme, other = Handles(b"k" * 32, "acme"), Handles(b"k" * 32, "other")
+    acme, other = Handles(b"k" * 32, "acme"), Handles(b"k" * 32, "ecma")
     handle = acme.sealed("db#password", 3)
     assert acme.opened(handle) == ("db#password", 3)
     again = Handles(b"k" * 32, "acme")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Image, Leftovers
@@ -21,7 +22,7 @@ from tool_runtime.tool import CallContext, Handler, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolRequest, ToolSpec
     from tool_runtime.settings import RuntimeSettings
@@ -74,7 +75,8 @@ class FileTools:
         params = _reading(call)
         if is_document(call, params.path):
             return None
-        outcome = files.read_at_once(params, call.abandoned)
+        with _directories_pointed_out(params.path):
+            outcome = files.read_at_once(params, call.abandoned)
         return None if outcome is None or outcome.is_pdf else _shown(outcome, params.offset)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
@@ -87,7 +89,8 @@ class FileTools:
                 return found
             output = _shown(await self._pool.run(lambda: files.read_file(params, call.abandoned)), params.offset)
             return output._replace(text=f"[{found}; its text follows]\n{output.text}")
-        outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+        with _directories_pointed_out(params.path):
+            outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
         if outcome.is_pdf:
             from tool_runtime.families.desktop.documents import pdf_output
 
@@ -210,6 +213,17 @@ def with_diff(outcome: writes.WriteOutcome, path: str) -> tuple[writes.WriteOutc
     if outcome.existed and outcome.before is None:
         return outcome, size_note(outcome.before_bytes, len(outcome.after), path)
     return outcome, unified(outcome.before, outcome.after, path)
+
+
+@contextmanager
+def _directories_pointed_out(path: str) -> Iterator[None]:
+    """A model that reads a directory wants to know what is in it."""
+    try:
+        yield
+    except ToolFault as fault:
+        if fault.kind is not FaultKind.IS_DIRECTORY:
+            raise
+        raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
 
 
 def _written(request: ToolRequest, said: str, outcome: writes.WriteOutcome, diff: bytes) -> ToolOutput:

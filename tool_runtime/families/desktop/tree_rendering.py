@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tool_runtime.core.listing import FindParams, Listed, Listing, ListParams
 
 _MAX_LINE_CHARS: Final = 500
-_WORDS: Final = {"directory": "dir  ", "file": "file ", "link": "link ", "other": "other"}
+_WORDS: Final = {"file": "file ", "other": "other"}
 
 
 def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
@@ -68,16 +68,15 @@ def _prefix(root: str, workspace: str) -> str:
 
 def _entry(listed: Listed) -> str:
     path, kind, target, size = listed
-    word = _WORDS[kind]
     if not path.isprintable():
         path = _shown(path)
+    if size is not None:
+        return f"file  {path} ({size} bytes)" if size != 1 else f"file  {path} (1 byte)"
     if kind == "directory":
-        return f"{word} {path}/"
+        return f"dir   {path}/"
     if kind == "link":
-        return f"{word} {path} -> {_shown(target or '?')}"
-    if size is None:
-        return f"{word} {path}"
-    return f"{word} {path} ({size} byte{'' if size == 1 else 's'})"
+        return f"link  {path} -> {_shown(target or '?')}"
+    return f"{_WORDS[kind]} {path}"
 
 
 def _notes(listing: Listing, offset: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Denial
 from policy.urls import UrlProblem
+from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.core import domain_proxy
 from tool_runtime.core.domain_gate import DomainScope, Network
@@ -109,6 +110,21 @@ async def test_a_tunnel_to_an_allowed_host_is_not_looked_into(pool: DaemonPool, 
         assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
         assert answer.endswith(b"inside")
     assert asked.denials == []
+
+
+async def test_one_command_has_no_more_connections_than_a_bound(
+    pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes descriptors of the host: what comes beyond waits until another has ended."""
+    monkeypatch.setattr(domain_proxy, "_MAX_CONNECTIONS", 2)
+    async with asking(pool, ("allowed.test",)) as asked:
+        silent = [await asyncio.open_connection(LOCAL, asked.proxy.port) for _ in range(2)]
+        waits = asyncio.create_task(asked.connect("evil.test:443"))
+        done, _ = await asyncio.wait([waits], timeout=0.1)
+        assert not done
+        silent[0][1].close()
+        assert (await waits).startswith(b"HTTP/1.1 403")
+        silent[1][1].close()
 
 
 async def test_plain_http_goes_to_the_host_that_was_judged(pool: DaemonPool, leads: dict[str, Any]) -> None:
@@ -267,6 +283,21 @@ async def test_a_host_that_does_not_answer_is_told_in_time(
 
     async with asking(pool, ("a.test",)) as asked:
         assert b"502 Bad Gateway" in await asked.connect("a.test:443")
+
+
+async def test_a_command_takes_no_more_than_its_share_of_descriptors(
+    pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domain_proxy, "_MAX_CONNECTIONS", 3)
+    async with asking(pool, ("a.test",)) as asked:
+        idle = [await asyncio.open_connection(LOCAL, asked.proxy.port) for _ in range(10)]
+        waiting = asyncio.create_task(asked.connect("b.test:443"))
+        await until(lambda: len(asked.proxy._running) >= 3)
+        assert not waiting.done()
+        assert len(asked.proxy._running) == 3
+        for _, writer in idle:
+            writer.close()
+        assert b"403" in await asyncio.wait_for(waiting, 10)
 
 
 async def test_the_end_cuts_what_goes_through(pool: DaemonPool, leads: dict[str, Any]) -> None:

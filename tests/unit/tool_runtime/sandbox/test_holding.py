@@ -20,6 +20,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
+from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime.core import domain_proxy, sandbox
 from tool_runtime.platform import current
 from tool_runtime.settings import SandboxSettings
@@ -30,23 +31,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[4]
 
 pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
-
-
-@pytest.fixture
-def scope(workspace: Path, tmp_path: Path) -> CommandScope:
-    (tmp_path / "secret").write_text("hidden")
-    return CommandScope(writes=(str(workspace),), hidden=(str(tmp_path / "secret"),))
-
-
-def held(scope: CommandScope) -> ToolConstraints:
-    return ToolConstraints(command_scope=scope)
-
-
-@pytest.fixture(params=["landlock", "namespace"])
-def level(request: pytest.FixtureRequest) -> str:
-    if not sandbox.look(request.param).works:
-        pytest.skip(sandbox.look(request.param).problem)
-    return str(request.param)
 
 
 async def test_a_command_is_held_and_told_why(
@@ -298,21 +282,3 @@ def test_after_kill_9_of_the_host_the_command_stays_held(workspace: Path, tmp_pa
     assert (workspace / "done").exists()
     assert not (tmp_path / "out").exists()
     assert "Error" in (workspace / "said").read_text()
-
-
-@pytest.mark.parametrize(
-    ("settings", "found"), [("[net]\noffline = true\n", "offline = true"), ('[registry]\ntoken = "t"\n', "none")]
-)
-async def test_cargo_finds_the_users_settings_in_its_new_place_but_no_token(
-    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    settings: str, found: str,
-) -> None:  # fmt: skip
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "config.toml").write_text(settings)
-    monkeypatch.setenv("CARGO_HOME", str(own))
-    router = make_router(sandbox=SandboxSettings("landlock", caches=str(tmp_path / "caches")))
-    line = "cat $CARGO_HOME/config.toml 2>/dev/null || echo none"
-    text = text_of(await router.execute(request("RunCommand", held(scope), command=line)))
-    assert found in text
-    assert str(own) not in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +11,9 @@ import pytest
 from policy.scope import CommandScope
 from tool_runtime.platform import landlock_rights, landlock_rules
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
 
+if TYPE_CHECKING:
     from tool_runtime.platform.landlock_rules import Rules
 
 
@@ -35,12 +37,18 @@ def test_of_devices_and_of_the_kernel_no_scope_gives_more_than_is_harmless(
         assert rights(rules, place) == landlock_rights.READ, place
     assert rights(rules, "/dev/null") & landlock_rights.WRITE_FILE
     assert rights(rules, "/usr") == landlock_rights.READ | landlock_rights.WRITE
+    computing = {f"/dev/{name}" for name in ("kvm", "dri", "kfd") if (Path("/dev") / name).exists()}
+    assert all(rights(rules, place) & landlock_rights.IOCTL_DEV for place in computing)
     below = {rule.path for rule in rules.rules if rule.path.startswith("/dev/")}
+    below = {path for path in below if not path.startswith(("/dev/nvidia", "/dev/accel", "/dev/dxg"))} - computing
     assert below - {"/dev/pts"} == {
         f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm")
     }
     named = build(CommandScope(reads=("/dev/kvm",)))
     assert rights(named, "/dev/kvm") == landlock_rights.READ
+    written = build(CommandScope(reads=(), writes=("/dev/kvm",)))
+    assert rights(written, "/dev/kvm") & landlock_rights.IOCTL_DEV
+    assert rights(build(CommandScope(writes=("/w",))), "/dev/kvm") == 0
 
 
 def test_terminals_are_granted_where_nobody_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.held import PYTHON, rows_of
 from tool_runtime.core import sandbox
+from tool_runtime.platform import landlock
 
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
@@ -54,17 +55,17 @@ def not_held(level: sandbox.Level) -> set[str]:
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
 def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
     came = run(level, user, "hostile", HOSTILE)
-    assert len(came) == len(HOSTILE) >= 80
+    assert len(came) == len(HOSTILE) > 220
     through = {name: row["printed"] for name, row in came.items() if row["through"]}
     assert through.keys() <= not_held(level), through
 
 
 def test_most_of_them_get_through_where_nothing_holds_them() -> None:
     """Else the table would show nothing."""
-    dangerous = re.compile(r"host name|clock|core_pattern|sysrq|module|kernel: disk")
+    dangerous = re.compile(r"host name|clock|core_pattern|sysrq|module|kernel: disk|sleep|group")
     rows = [(name, code) for name, code in HOSTILE if not dangerous.search(name)]
     came = run("none", "plain", "hostile", rows)
-    assert sum(row["through"] for row in came.values()) >= 70
+    assert sum(row["through"] for row in came.values()) >= 120
 
 
 @pytest.mark.parametrize("user", ["root", "plain"])
@@ -95,11 +96,18 @@ BELOW_6 = {
     "process: signal to the host",
     "process: signal to another process",
     "process: signal by a descriptor",
+    "process: signal by a descriptor that is ready",
+    "process: signal to a thread of the host",
+    "process: signal to the host's group",
+    "process: queued signal",
+    "network: stranger's abstract socket",
 }
 
 
 @pytest.mark.parametrize("abi", [3, 4, 5, 6, 7])
 def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
+    if abi >= landlock.abi():
+        pytest.skip("all rows are tried with this version")
     came = run("landlock", "plain", "hostile", HOSTILE, abi=abi)
     through = {name for name, row in came.items() if row["through"]}
     assert through <= not_held("landlock") | (BELOW_6 if abi < 6 else set())
