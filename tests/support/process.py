@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MODEL = "test-model"
 FAST = {"llm": {"retry_base_s": 0.01, "retry_max_s": 0.05}}
 
