@@ -234,6 +234,7 @@ def test_a_client_need_not_wait(host: Host) -> None:
 def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         os.mkfifo(host.workspace / "hold")
+        os.mkfifo(host.workspace / "last")
         async with client_of(host, model, "--approve-all") as client:
             async with asyncio.timeout(PATIENCE_S):
                 running = asyncio.create_task(client.call_tool("run_task", {"prompt": "Do it."}))
@@ -244,11 +245,11 @@ def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
                 (session,) = [row["sessionId"] for row in (await call(client, "session_status"))["sessions"]]
                 while (await call(client, "session_status", sessionId=session))["doing"] != CANCELLING:  # noqa: ASYNC110
                     await asyncio.sleep(0)  # the other process says when
-                await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")  # a running tool finishes
+                await anyio.to_thread.run_sync((host.workspace / "last").write_text, "go on")  # a running tool finishes
                 ended = await client.call_tool("session_status", {"sessionId": session, "waitS": PATIENCE_S})
             assert cast("dict[str, Any]", ended.structured_content)["status"] == "TASK_CANCELLED"
 
-    with gateway(use(shell("cat hold; cat hold")), say("Never asked.")) as model:
+    with gateway(use(shell("cat hold; cat last")), say("Never asked.")) as model:
         asyncio.run(scenario(model))
 
 
