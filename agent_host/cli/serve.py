@@ -8,16 +8,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.api.ahead import look_ahead
-from agent_host.api.hosting import session_host
 from agent_host.api.options import LayeredOptions, anchored
 from agent_host.cli import exit_codes
 from agent_host.cli.command_line import CommandLine
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
-from agent_host.rpc.feed import Feed
-from agent_host.rpc.process import Server
-from agent_host.rpc.streams import StreamChannel
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +37,12 @@ def serve(namespace: argparse.Namespace) -> int:
 
 
 async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
+    # Imported while the levels of the sandbox are tried.
+    from agent_host.api.hosting import session_host
+    from agent_host.rpc.feed import Feed
+    from agent_host.rpc.process import Server
+    from agent_host.rpc.streams import StreamChannel
+
     feed = Feed()
 
     def watch(first_id: int) -> Sequence[Sink]:
