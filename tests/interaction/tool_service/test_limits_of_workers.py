@@ -101,7 +101,8 @@ async def test_slots_of_a_connection_that_was_cut_are_free(database: str) -> Non
         assert await two.take("other", 1) is not None
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
             )
         assert await two.take("acme", 1) is not None
         await one.give(slot)  # it is nobody's any more, and not the new one's
