@@ -66,10 +66,17 @@ def look_ahead(settings: Settings, state_dir: str) -> bool:
     return True
 
 
+_kept: set[str] = set()
+"""The state directories in which this process has kept what it found: one write each, since two would use one name."""
+
+
 def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
-    """The same, each tried once in this process, and kept for the sessions that follow; nobody waits for the disk."""
+    """{works, problem, unheld} of each level, each tried once in this process. The result is written to `state_dir` for
+    later sessions by a thread of its own: a start does not wait for the disk."""
     found = _rows()
-    threading.Thread(target=_keep, args=(state_dir, found), name="sandbox-levels-kept").start()
+    if state_dir not in _kept:
+        _kept.add(state_dir)
+        threading.Thread(target=_keep, args=(state_dir, found), name="sandbox-levels-kept").start()
     return found
 
 

@@ -115,8 +115,8 @@ class Event:
         fresh = [event for event in events if event.encoded is None]
         if len(fresh) > 1:
             made = [lenient_json.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
-            told = map(_told_by_others, fresh, made)
-            if are_clean(b"".join((lenient_json.dumps(fresh[0].chain), *told))):
+            searched = map(_searched, fresh, made)
+            if are_clean(b"".join((lenient_json.dumps(fresh[0].chain), *searched))):
                 for event, line in zip(fresh, made, strict=True):
                     event.keep(line)
         return [event.line() for event in events]
@@ -153,11 +153,13 @@ class Event:
         return sent
 
 
-def _told_by_others(event: Event, line: bytes) -> bytes:
-    """What of an event's line a secret may stand in: of one that counts its texts alone."""
+def _searched(event: Event, line: bytes) -> bytes:
+    """The part of an event's line that a secret may stand in. For `COUNTING` events that is their texts; the ids of
+    tasks are texts of a client."""
     if event.event_type not in COUNTING or event.undelivered:
         return line
-    return lenient_json.dumps([one for one in event.payload.values() if not isinstance(one, int | float)])
+    texts = [one for one in event.payload.values() if not isinstance(one, int | float)]
+    return lenient_json.dumps([event.task_id, *texts])
 
 
 class _SentEvent(Event):

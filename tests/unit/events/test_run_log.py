@@ -141,3 +141,41 @@ def test_lines_that_are_surely_clean_are_looked_at_together_and_others_one_by_on
     assert len(asked) == 3
     lines = [orjson.loads(line)["payload"]["message"] for line in path.read_bytes().splitlines()]
     assert lines[1:] == ["a", "b", "c", "[redacted]"]
+
+
+SECRET = "tr0ub4dor-and-3"
+COUNTS = {"model": "m", "inputTokens": 100, "outputTokens": 20, "responseId": "msg_1"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "ids_of", "payload_stays"),
+    [
+        (COUNTS, {"task_id": "task", "step_id": "step"}, True),
+        ({**COUNTS, "responseId": f"msg_{SECRET}"}, {"task_id": "task"}, False),
+        ({**COUNTS, "cost": {"said": SECRET}}, {"task_id": "task"}, False),
+        (COUNTS, {"task_id": SECRET}, True),
+    ],
+)
+def test_the_texts_of_events_that_count_are_searched_and_their_numbers_are_not(
+    tmp_path: Path, payload: dict[str, Any], ids_of: dict[str, str], payload_stays: bool
+) -> None:
+    searched: list[bytes] = []
+    path, scrubber = tmp_path / "events.jsonl", Scrubber([SECRET])
+
+    def are_clean(text: bytes) -> bool:
+        searched.append(text)
+        return scrubber.are_clean(text)
+
+    log = RunLog(str(path), are_clean=are_clean)
+    made = emitter(log, scrub=scrubber.event)
+    for kind in (EventType.STEP_STARTED, EventType.LLM_REQUEST_COMPLETED, EventType.STEP_COMPLETED):
+        made.emit(kind, payload, **ids_of)  # the first goes out at once
+    made.flush()
+    log.close()
+    (text,) = searched
+    assert b"inputTokens" not in text
+    written = path.read_bytes()
+    assert SECRET.encode() not in written
+    lines = [orjson.loads(line) for line in written.splitlines()]
+    assert [line["payload"]["inputTokens"] for line in lines] == [100, 100, 100]
+    assert [line["payload"] == payload for line in lines] == [payload_stays] * 3
