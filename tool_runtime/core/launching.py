@@ -103,7 +103,7 @@ class Launcher:
 
 def _started(reply: socket.socket, program: str) -> Started:
     """What came of a request, once the program runs or has failed: the other ends of the reply are closed then."""
-    told: dict[str, Any] = {}
+    replies: dict[str, Any] = {}
     listener: int | None = None
     while True:
         data, descriptors, _, _ = socket.recv_fds(reply, 4096, 1)
@@ -112,21 +112,33 @@ def _started(reply: socket.socket, program: str) -> Started:
         elif not data:
             break
         else:
-            told |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
-            if {"listener", "program"} <= told.keys() and listener is None:
-                listener = seccomp_notify.copy_descriptor(told["program"], told["listener"])
-                reply.send(b"1")
-    if "helper" in told:
-        _reap(told["helper"])
-    if "program" not in told or "errno" in told:
+            replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
+            if {"listener", "program"} <= replies.keys():
+                listener = _taken(reply, replies["program"], replies.pop("listener"))
+    if "helper" in replies:
+        _reap(replies["helper"])
+    if "program" not in replies or "errno" in replies:
         if listener is not None:
             os.close(listener)
-        if "program" in told:
-            _reap(told["program"])
-        code = told.get("errno") or 5  # EIO: the launcher itself is gone
-        at = program if told.get("step") == "program" else f"{program} (its {told.get('step', 'launcher')})"
-        raise OSError(code, os.strerror(code), told.get("file") or at)
-    return Started(told["program"], listener)
+        if "program" in replies:
+            _reap(replies["program"])
+        code = replies.get("errno") or 5  # EIO: the launcher itself is gone
+        at = program if replies.get("step") == "program" else f"{program} (its {replies.get('step', 'launcher')})"
+        raise OSError(code, os.strerror(code), replies.get("file") or at)
+    return Started(replies["program"], listener)
+
+
+def _taken(reply: socket.socket, process: int, listener: int) -> int | None:
+    """A copy of the listener of a process that is to become the program, and waits until it has been copied. None where
+    that fails: the process then reads the end of `reply`, and reports an error."""
+    copy = None
+    try:
+        copy = seccomp_notify.copy_descriptor(process, listener)
+        reply.send(b"1")
+    except OSError:
+        with suppress(OSError):
+            reply.shutdown(socket.SHUT_WR)
+    return copy
 
 
 def _reap(pid: int) -> None:

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import select
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -119,8 +120,8 @@ class Supervisor:
             answer = held.decide(listener, notice)
         except OSError as error:  # the program is gone, or does not let itself be looked into
             answer = error.errno or errno.EACCES
-        except Exception:  # noqa: BLE001 - what one program asks must not end the answers for all others
-            answer = errno.EACCES
+        except (ValueError, OverflowError, struct.error):  # it passed what no address or message is
+            answer = errno.EINVAL
         if isinstance(answer, int):
             seccomp_notify.answer(listener, notice.notice_id, answer)
         elif isinstance(answer, Done):
