@@ -104,7 +104,8 @@ async def test_slots_of_a_connection_that_was_cut_are_free(database: str) -> Non
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks"
                 " WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
             )
-        anew = await one.take("acme", 1)  # on a new connection, under the old number
+        assert await one.take("third", 1) is not None  # which takes a new connection
+        anew = await one.take("acme", 1)
         assert anew is not None
         assert anew.number == slot.number
         await one.give(slot)  # of the connection that was cut, and not the new one's
