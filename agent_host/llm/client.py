@@ -6,15 +6,11 @@ import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from agent_host.errors import GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.errors import GatewayRejected, GatewayUnavailable
 from agent_host.http_basics import TlsContext, first_line, shown_url
 from agent_host.llm import error_bodies
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
-
-from agent_host.lean_httpx import httpx  # isort: skip  first, since httpx-sse imports httpx itself
-from httpx_sse import EventSource
-
 from agent_host.llm.gateway_connection import FAILED, LATE, connection_to
 from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
 from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
@@ -26,6 +22,9 @@ from agent_host.scrub import Scrubber
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+    import httpx
+    from httpx_sse import EventSource
+
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.error_bodies import Said
     from agent_host.llm.gateway_connection import Answer
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect, ModelTurn
 
+_OK = 200
 _IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
@@ -60,10 +60,6 @@ class LlmClient:
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         checked_url(base_url)
-        try:
-            httpx.URL(base_url)  # which is stricter about names
-        except httpx.InvalidURL as error:
-            raise UsageError(f"--gateway {shown_url(base_url)!r}: {error}") from error
         token = checked_token(token)
         self.dialect = dialect
         headers = checked_headers(headers)
@@ -72,13 +68,13 @@ class LlmClient:
         )  # a gateway may quote what it refuses
         self._timeouts = timeouts
         self._limits = limits
-        self._url = httpx.URL(request_url(base_url, dialect.path))  # read once, not with each request
-        self._shown = shown_url(request_url(base_url, dialect.path)).partition("?")[0]
+        url = request_url(base_url, dialect.path)
+        self._shown = shown_url(url).partition("?")[0]
         self._connection = connection_to(
-            self._url,
+            url,
             {**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
             tls=(tls or TlsContext(base_url)).get(),
-            timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
+            timeouts=timeouts,
         )
 
     async def stream(
@@ -101,9 +97,9 @@ class LlmClient:
         try:
             async with patience.timeout:
                 length = sum(map(len, parts))
-                answer = await self._connection.post(_Body(parts, on_sent), length)
+                answer = await self._connection.post(_Body(parts, [on_sent, _event_source]), length)
                 try:
-                    if answer.status != httpx.codes.OK:
+                    if answer.status != _OK:
                         raise await self._http_error(answer)
                     return await self._read(answer, on_text, on_thinking, patience)
                 finally:
@@ -134,7 +130,7 @@ class LlmClient:
             if kind != "text/event-stream":
                 return _read_whole(assembler, await self._whole(answer, kind), on_text, on_thinking)
             stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
-            async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
+            async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
                 text = assembler.feed(event.event, event.data)
                 if text:
                     on_text(text)
@@ -204,12 +200,12 @@ def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
 
 
 class _Body:
-    """The blocks, each let go once it is sent, and then a call of `on_sent`. A body given as bytes would stay with its
-    request until the answer is whole."""
+    """The blocks, each let go once it is sent, and then the calls of `behind`. A body given as bytes would stay with
+    its request until the answer is whole."""
 
-    def __init__(self, parts: list[bytes], on_sent: Callable[[], None] | None) -> None:
+    def __init__(self, parts: list[bytes], behind: Iterable[Callable[[], object] | None]) -> None:
         self._parts = parts[::-1]
-        self._on_sent = on_sent
+        self._behind = behind
         parts.clear()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -217,8 +213,18 @@ class _Body:
             part = self._parts.pop()
             for start in range(0, len(part), _SLICE_BYTES):  # what is given at once is copied twice on its way
                 yield part[start : start + _SLICE_BYTES]
-        if self._on_sent is not None:
-            self._on_sent()
+        for call in self._behind:
+            if call is not None:
+                call()
+
+
+def _event_source() -> type[EventSource]:
+    """What reads server-sent events, imported once the first request is out: it brings httpx, a quarter of a start."""
+    from httpx_sse import EventSource
+
+    import agent_host.lean_httpx  # noqa: F401  first, since httpx-sse imports httpx itself
+
+    return EventSource
 
 
 def _decoder_of(answer: Answer) -> Callable[[bytes], Iterable[bytes]]:

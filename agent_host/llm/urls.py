@@ -6,6 +6,7 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
@@ -33,6 +34,57 @@ def checked_url(url: str) -> GatewayUrl:
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
+
+
+class Place(NamedTuple):
+    """Where requests go, as they say it. `host` is a name or an address, `port` None for the usual one, `target` path
+    and query, `named` what stands in the header `host`, `user` "name:password" where the URL has one."""
+
+    scheme: str
+    host: str
+    port: int | None
+    target: str
+    named: str
+    user: str | None
+
+
+_AS_THEY_ARE = "%/:@!$&'()*+,;=~?"  # in a path and a query
+_FOUR_NUMBERS = r"[0-9]+(?:\.[0-9]+){3}"
+_A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
+
+
+def place_of(url: str) -> Place:
+    """That of a URL that `checked_url` has passed. Raises UsageError for a host that the network has no name for."""
+    from urllib.parse import quote, unquote, urlsplit
+
+    try:
+        parts = urlsplit(url)
+        host = _on_the_network(parts.hostname or "", is_address="[" in parts.netloc)
+    except ValueError as error:
+        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
+    target = quote(parts.path or "/", _AS_THEY_ARE) + (f"?{quote(parts.query, _AS_THEY_ARE)}" if parts.query else "")
+    named = f"[{host}]" if ":" in host else host
+    if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
+        named = f"{named}:{parts.port}"
+    user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return Place(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
+
+
+def _on_the_network(host: str, *, is_address: bool) -> str:
+    """A host in ASCII. Raises ValueError."""
+    if is_address:
+        try:
+            socket.inet_pton(socket.AF_INET6, host)
+        except OSError as error:
+            raise ValueError(f"{host} is no address of IPv6") from error
+    elif re.fullmatch(_FOUR_NUMBERS, host):
+        if not re.fullmatch(rf"{_A_BYTE}(?:\.{_A_BYTE}){{3}}", host):
+            raise ValueError(f"{host} is no address of IPv4")
+    elif not host.isascii():
+        import idna
+
+        return idna.encode(host).decode()  # idna.IDNAError is a ValueError
+    return host
 
 
 def request_url(url: str, path: str) -> str:

@@ -103,6 +103,12 @@ def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
     assert not found & ({"httpx", "httpcore", "h11", "email"} | HEAVY)
 
 
+def test_the_client_of_the_gateway_needs_no_httpx_before_its_first_request_is_out() -> None:
+    found = imported_by("import agent_host.llm.client")
+    assert "httpcore" in found
+    assert not found & ({"httpx", "httpx_sse", "email", "http"} | HEAVY)
+
+
 @pytest.mark.parametrize(
     "module", ["state.store", "state.lock", "config.load", "policy.check_llm", "agent_host.contracts"]
 )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from urllib.parse import unquote
 
-from agent_host.llm.urls import request_url
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_host.errors import UsageError
+from agent_host.llm.urls import Place, place_of, request_url
 
 CHAT = "/v1/chat/completions"
 
@@ -32,3 +39,51 @@ def test_a_gateway_is_named_with_its_path_with_its_version_and_with_neither(url:
 def test_each_dialect_has_its_own_path() -> None:
     assert request_url("http://h/v1/messages", "/v1/messages") == "http://h/v1/messages"
     assert request_url("http://h/v1/", "/v1/responses") == "http://h/v1/responses"
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://h/v1/messages", Place("http", "h", None, "/v1/messages", "h", None)),
+        ("HTTPS://API.Example.com:443/x", Place("https", "api.example.com", 443, "/x", "api.example.com", None)),
+        ("http://h:8080/", Place("http", "h", 8080, "/", "h:8080", None)),
+        ("https://[::1]:8443/a?b=c", Place("https", "::1", 8443, "/a?b=c", "[::1]:8443", None)),
+        ("http://[2001:db8::7]/", Place("http", "2001:db8::7", None, "/", "[2001:db8::7]", None)),
+        ("https://bücher.example/ü?ö=1", Place("https", "xn--bcher-kva.example", None, "/%C3%BC?%C3%B6=1",
+                                               "xn--bcher-kva.example", None)),
+        ("http://me:a%40b@h/", Place("http", "h", None, "/", "h", "me:a@b")),
+        ("http://token@h/%7Ea/b", Place("http", "h", None, "/%7Ea/b", "h", "token:")),
+    ],
+)  # fmt: skip
+def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: Place) -> None:
+    assert place_of(url) == place
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://1.2.3.400/", "no address of IPv4"),
+        ("http://01.2.3.4/", "no address of IPv4"),
+        ("http://[1:2]/", "IPv6"),
+        ("http://\u2488com/", "U+2488"),
+        (f"http://{'ü' * 64}.example/", "too long"),
+    ],
+)
+def test_a_host_that_no_network_has_a_name_for_is_refused(url: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        place_of(url)
+
+
+@given(
+    st.sampled_from(["h", "A.example", "127.0.0.1", "[::1]", "ä.example"]),
+    st.sampled_from(["", ":80", ":443", ":8080", ":"]),
+    st.text(st.characters(exclude_categories=("Z", "C"), exclude_characters="#?%\\")).map(lambda text: "/" + text),
+)
+def test_it_is_taken_apart_as_httpx_does_it(host: str, port: str, path: str) -> None:
+    """Which sends the requests where a proxy is in the way."""
+    url = f"http://{host}{port}{path}"
+    place, theirs = place_of(url), httpx.URL(url)
+    assert (place.host, place.named) == (theirs.raw_host.decode(), theirs.netloc.decode())
+    assert unquote(place.target) == unquote(theirs.raw_path.decode())
+    assert place.target.isascii()
+    assert " " not in place.target
