@@ -33,6 +33,8 @@ _READ_AT_THE_START = ("PYTHON", "LANG", "LC_", "LD_", "SSL_")
 NUMBER = struct.Struct("=i")
 """A process id, or how a process ended, on its socket."""
 _AT_ONCE = 2
+_ANSWERS_S = 60.0
+"""A process that has to import first answers within seconds, also on a busy machine."""
 
 
 class Started(Protocol):
@@ -140,6 +142,7 @@ class Forked:
         return self.returncode
 
     def _number(self) -> int:
+        self._word.settimeout(_ANSWERS_S)
         (number,) = NUMBER.unpack(self._word.recv(NUMBER.size, socket.MSG_WAITALL))
         assert isinstance(number, int)
         return number
@@ -185,9 +188,13 @@ class _Warm:
         return Forked(mine, [stdin, os.fdopen(from_it, "rb"), os.fdopen(from_errors, "rb")])
 
     def close(self) -> None:
-        """It ends, and is waited for."""
+        """It ends, and is waited for; one that does not is killed."""
         self._asked.close()
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_ANSWERS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 _warm: dict[tuple[str, ...], list[_Warm]] = {}
