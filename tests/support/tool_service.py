@@ -132,7 +132,11 @@ async def served(
     app = application(configuration, KEY, environ or {}, artifacts=str(folder / "artifacts"), kinds=known)
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", access_log=False))
+    # A busy loop looks at a timer before it reads: it would end an idle connection on which a request has just come.
+    kept_s = round(PATIENCE_S)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, lifespan="on", access_log=False, timeout_keep_alive=kept_s)
+    )
     with listening:
         serving = asyncio.create_task(_serve(server, listening))
         try:
