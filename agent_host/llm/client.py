@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable, UsageError
-from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
+from agent_host.http_basics import TlsContext, first_line, shown_url
 from agent_host.llm import error_bodies
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
@@ -15,6 +15,7 @@ from agent_host.llm.event_stream import BoundedStream
 from agent_host.lean_httpx import httpx  # isort: skip  first, since httpx-sse imports httpx itself
 from httpx_sse import EventSource
 
+from agent_host.llm.gateway_connection import FAILED, LATE, connection_to
 from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
 from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
 from agent_host.llm.limits import AnswerTooLarge, Patience
@@ -23,10 +24,11 @@ from agent_host.llm.urls import checked_headers, checked_token, checked_url, pas
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.error_bodies import Said
+    from agent_host.llm.gateway_connection import Answer
     from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect, ModelTurn
@@ -57,7 +59,7 @@ class LlmClient:
         tls: TlsContext | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        url = checked_url(base_url)
+        checked_url(base_url)
         try:
             httpx.URL(base_url)  # which is stricter about names
         except httpx.InvalidURL as error:
@@ -72,18 +74,12 @@ class LlmClient:
         self._limits = limits
         self._url = httpx.URL(request_url(base_url, dialect.path))  # read once, not with each request
         self._shown = shown_url(request_url(base_url, dialect.path)).partition("?")[0]
-        self._http = _Http(
-            headers={**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
+        self._connection = connection_to(
+            self._url,
+            {**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
+            tls=(tls or TlsContext(base_url)).get(),
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
-            verify=(tls or TlsContext(base_url)).get(),
-            follow_redirects=False,
-            trust_env=url.host not in LOOPBACK,
         )
-        first = self._http.build_request("POST", self._url, content=b"")
-        del first.headers["content-length"]
-        if self._url.username or self._url.password:
-            first = next(httpx.BasicAuth(self._url.username, self._url.password).auth_flow(first))
-        self._headers, self._extensions = first.headers.raw, first.extensions
 
     async def stream(
         self,
@@ -104,45 +100,40 @@ class LlmClient:
         patience = Patience(self._timeouts)
         try:
             async with patience.timeout:
-                response = await self._http.exchange(self._request(parts, on_sent))
+                length = sum(map(len, parts))
+                answer = await self._connection.post(_Body(parts, on_sent), length)
                 try:
-                    if response.status_code != httpx.codes.OK:
-                        raise await self._http_error(response)
-                    return await self._read(response, on_text, on_thinking, patience)
+                    if answer.status != httpx.codes.OK:
+                        raise await self._http_error(answer)
+                    return await self._read(answer, on_text, on_thinking, patience)
                 finally:
-                    await response.aclose()
+                    await answer.close()
         except TimeoutError as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} {patience.what_was_missed()}") from error
-        except httpx.TimeoutException as error:
+        except LATE as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
-        except httpx.RequestError as error:
+        except FAILED as error:
             said = first_line(error)[:_MAX_SHOWN]
             raise GatewayUnavailable(f"the gateway at {self._shown} failed: {said}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
-        await self._http.aclose()
-
-    def _request(self, parts: list[bytes], on_sent: Callable[[], None] | None) -> httpx.Request:
-        """The request with this body. What is the same in each was read from the client once."""
-        length, body = sum(map(len, parts)), _Body(parts, on_sent)
-        headers = [*self._headers, (b"content-length", b"%d" % length)]
-        return httpx.Request("POST", self._url, headers=headers, stream=body, extensions=dict(self._extensions))
+        await self._connection.aclose()
 
     async def _read(
         self,
-        response: httpx.Response,
+        answer: Answer,
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None,
         patience: Patience,
     ) -> ModelTurn:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
         content = 0
         try:
             if kind != "text/event-stream":
-                return _read_whole(assembler, await self._whole(response, kind), on_text, on_thinking)
-            stream = BoundedStream(_chunks(response), _decoder_of(response), self._limits)
+                return _read_whole(assembler, await self._whole(answer, kind), on_text, on_thinking)
+            stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
             async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
                 text = assembler.feed(event.event, event.data)
                 if text:
@@ -167,23 +158,23 @@ class LlmClient:
         except StreamFault as error:
             raise self._fault(error) from error
 
-    async def _http_error(self, response: httpx.Response) -> GatewayError | GuardrailBlocked:
-        said = error_bodies.read(await _read_bounded(response))
-        kind = kind_of_answer(response.status_code, said)
-        return self._refusal(kind, f"HTTP {response.status_code}", said, RetryHints.of(response.headers))
+    async def _http_error(self, answer: Answer) -> GatewayError | GuardrailBlocked:
+        said = error_bodies.read(await _read_bounded(answer))
+        kind = kind_of_answer(answer.status, said)
+        return self._refusal(kind, f"HTTP {answer.status}", said, RetryHints.of(answer.headers))
 
-    async def _whole(self, response: httpx.Response, kind: str) -> list[tuple[str, str]]:
+    async def _whole(self, answer: Answer, kind: str) -> list[tuple[str, str]]:
         """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
         JSON: some gateways do not heed `stream`. Raises what it is otherwise: GatewayError, GuardrailBlocked."""
         instead = f"{kind[:_MAX_SHOWN] or 'no content type'} instead of an event stream"
         if "json" in kind:
-            stream = BoundedStream(_chunks(response), _decoder_of(response), self._limits)
+            stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
             body = "".join([piece async for piece in stream.aiter_text()])
             value = error_bodies.parsed(body.encode("utf-8", "replace"))
             if error_bodies.is_error(value):
                 said = error_bodies.read_value(value)
-                where = f"HTTP {response.status_code} with an error in its body"
-                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(response.headers))
+                where = f"HTTP {answer.status} with an error in its body"
+                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(answer.headers))
             if error_bodies.is_whole_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
@@ -212,9 +203,9 @@ def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
     return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
-class _Body(httpx.AsyncByteStream):
-    """The blocks, each let go once it is sent, and then a call of `on_sent`. A body given as bytes would stay alive
-    with its request, which httpx ties into a cycle, until the next garbage collection."""
+class _Body:
+    """The blocks, each let go once it is sent, and then a call of `on_sent`. A body given as bytes would stay with its
+    request until the answer is whole."""
 
     def __init__(self, parts: list[bytes], on_sent: Callable[[], None] | None) -> None:
         self._parts = parts[::-1]
@@ -230,30 +221,9 @@ class _Body(httpx.AsyncByteStream):
             self._on_sent()
 
 
-class _Http(httpx.AsyncClient):
-    """httpx's client, which chooses the proxy and keeps the connection. `exchange` leaves out what it does around each
-    request and no gateway needs, which takes a tenth of a step: redirects, hooks, a line of its log."""
-
-    async def exchange(self, request: httpx.Request) -> httpx.Response:
-        """Send a request with the cookies that the gateway has set; the answer's body is still to be read. Raises
-        httpx.RequestError."""
-        if self.cookies:
-            self.cookies.set_cookie_header(request)
-        response = await self._transport_for_url(request.url).handle_async_request(request)
-        if "set-cookie" in response.headers:
-            response.request = request
-            self.cookies.extract_cookies(response)
-        return response
-
-
-def _chunks(response: httpx.Response) -> AsyncIterable[bytes]:
-    """The body as it comes, without httpx's count of it."""
-    return cast("AsyncIterable[bytes]", response.stream)
-
-
-def _decoder_of(response: httpx.Response) -> Callable[[bytes], Iterable[bytes]]:
+def _decoder_of(answer: Answer) -> Callable[[bytes], Iterable[bytes]]:
     """What decompresses the body in small pieces. Raises UnknownCoding."""
-    return decoder(response.headers.get("content-encoding", ""))
+    return decoder(answer.headers.get("content-encoding", ""))
 
 
 def _read_whole(
@@ -272,12 +242,12 @@ def _read_whole(
     return assembler.finish()
 
 
-async def _read_bounded(response: httpx.Response) -> bytes:
+async def _read_bounded(answer: Answer) -> bytes:
     """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
     body = bytearray()
     try:
-        pieces_of = _decoder_of(response)
-        async for chunk in _chunks(response):
+        pieces_of = _decoder_of(answer)
+        async for chunk in answer.body:
             for piece in pieces_of(chunk):
                 body += piece
                 if len(body) >= _MAX_ERROR_BYTES:

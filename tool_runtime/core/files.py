@@ -7,18 +7,18 @@ the check are refused and only regular files are ever touched.
 from __future__ import annotations
 
 import locale
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.images import MAX_BYTES, ImageFile, header_of, judged
 from tool_runtime.core.lines import Wanted, Window
-from tool_runtime.core.paths import Scope, open_parent, open_regular, resolve
+from tool_runtime.core.paths import Scope, open_file
 from tool_runtime.core.seen import Seen
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.output.text import candidates, known_encoding, looks_binary, strip_bom
 from tool_runtime.platform.disks import is_local
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator
     from io import FileIO
 
@@ -75,10 +75,8 @@ def _read(
     encoding = params.encoding
     if encoding is not None and not known_encoding(encoding):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"unknown encoding: {encoding}")
-    real = resolve(params.path, params.scope)
     with os_faults(params.path):
-        with open_parent(real) as (directory, name):
-            fd, status = open_regular(directory, name, os.O_RDONLY)
+        _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
             if not is_to_be_read(status):
                 return None
@@ -164,10 +162,8 @@ def _whole(
     abandoned: Abandoned,
     is_to_be_read: Callable[[os.stat_result], bool],
 ) -> WholeFile | None:
-    real = resolve(path, scope)
     with os_faults(path):
-        with open_parent(real) as (directory, name):
-            fd, status = open_regular(directory, name, os.O_RDONLY)
+        real, fd, status = open_file(path, scope)
         with open(fd, "rb", buffering=0) as file:
             if not is_to_be_read(status):
                 return None

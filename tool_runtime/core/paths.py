@@ -48,12 +48,31 @@ class Scope(NamedTuple):
     blocked: tuple[str, ...] | None = None
 
 
+def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
+    """Open an existing regular file to read it: its real path, descriptor and status. The caller closes it. Raises
+    ToolFault as `resolve` and `open_regular` do, and OSError as the system says it."""
+    spelled = _spelled_here(path)
+    parent, name = os.path.split(spelled)
+    if name and not _out_of_scope(spelled, spelled, scope):
+        directory = _opened_there(parent, _DIR_FLAGS)
+        if directory is not None:  # then no link is in the way, up to the file itself
+            try:
+                return spelled, *open_regular(directory, name, os.O_RDONLY)
+            except (OSError, ToolFault):
+                pass  # what follows says what is wrong, if it is no link
+            finally:
+                os.close(directory)
+    real = resolve(path, scope)
+    with open_parent(real) as (directory, name):
+        return real, *open_regular(directory, name, os.O_RDONLY)
+
+
 def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
     `through_links` a path that leads through a symbolic link is out of scope as well."""
-    spelled = spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
+    spelled = _spelled_here(path)
     with os_faults(path):
         real = spelled if _is_real(spelled) else os.path.realpath(spelled)
     check_scope(spelled, real, scope)
@@ -96,6 +115,10 @@ def home_directory() -> str:
     return os.path.realpath(os.path.expanduser("~"))
 
 
+def _spelled_here(path: str) -> str:
+    return spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
+
+
 def spell(path: str, home: str, os_family: OsFamily) -> str:
     """`path` with `~` and dots resolved by spelling alone, for either system. Raises ToolFault(INVALID_ARGUMENT)."""
     reason = problem_with(path, os_family)
@@ -119,14 +142,21 @@ def _encodable(path: str) -> bool:
 
 def check_scope(spelled: str, real: str, scope: Scope) -> None:
     """Raises ToolFault(OUT_OF_SCOPE) unless `real` is allowed and neither spelling is blocked (AH 8.3)."""
+    why = _out_of_scope(spelled, real, scope)
+    if why:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"{why}: {spelled}")
+
+
+def _out_of_scope(spelled: str, real: str, scope: Scope) -> str:
     place = normalize(real, OS_FAMILY)
     if scope.blocked:
         blocked = _table(scope.blocked, "wide")
         for path in dict.fromkeys((place, normalize(spelled, OS_FAMILY))):
             if covering(path, blocked, OS_FAMILY, "wide") is not None:
-                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this path: {spelled}")
+                return "policy blocks this path"
     if scope.allowed is not None and not _covers(scope.allowed, place):
-        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path is outside the allowed directories: {spelled}")
+        return "the path is outside the allowed directories"
+    return ""
 
 
 def _covers(allowed: tuple[str, ...], place: str) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned, refuse_size
 from tool_runtime.core.lines import Window
-from tool_runtime.core.paths import open_parent, open_regular, resolve
+from tool_runtime.core.paths import open_file
 from tool_runtime.core.seen import Seen
 from tool_runtime.faults import os_faults
 from tool_runtime.platform import current
@@ -72,8 +72,7 @@ def read_pdf(
 ) -> PdfOutcome:
     """The text of the file, or a window of its lines. `place` is what `installed` gave. Raises ToolFault."""
     with os_faults(params.path):
-        with open_parent(resolve(params.path, params.scope)) as (directory, name):
-            fd, status = open_regular(directory, name, os.O_RDONLY)
+        _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             window = Window(wanted, params.max_output_bytes)

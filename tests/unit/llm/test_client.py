@@ -156,17 +156,6 @@ async def test_a_thread_of_megabytes_arrives_as_it_is() -> None:
     assert body.endswith(user + b"," + user + b"," + user + b"]}")
 
 
-async def test_requests_share_one_connection() -> None:
-    script = Script.from_turns([{"text": "ok", "repeat": 5}])
-    connections: set[Any] = set()
-    async with MockGateway(script) as gateway, client(gateway.url) as made:
-        for _ in range(5):
-            await call(made)
-            connections.add(made._http._transport._pool.connections[0])  # type: ignore[attr-defined]
-            assert len(made._http._transport._pool.connections) == 1  # type: ignore[attr-defined]
-    assert len(connections) == 1
-
-
 async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_server(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

@@ -5,7 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from benchmarks.processes import child_environment
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.core import files, lines, moves, writes
-from tool_runtime.core.paths import Scope, resolve
+from tool_runtime.core import lines, moves, paths, writes
+from tool_runtime.core.paths import Scope
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.tool import Abandoned
 
@@ -223,38 +223,46 @@ async def test_what_git_runs_is_changed_only_where_a_path_names_it(call: Call, w
     text_of(await call("ReadFile", scope, path=f"{hooks}/post-checkout"))
 
 
+@pytest.mark.parametrize("behind", ["_out_of_scope", "_opened_there"])
 @pytest.mark.parametrize("swap", ["directory", "file"])
 @pytest.mark.parametrize(
     "tool", ["ReadFile", "WriteFile", "DeleteFile", "cp__read_file", "cp__write_file", "cp__delete_file"]
 )
 async def test_a_link_put_in_place_after_the_check_is_refused(
-    make_router: MakeRouter, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: str, tool: str
+    make_router: MakeRouter,
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    swap: str,
+    tool: str,
+    behind: str,
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "f").write_text("secret")
     (workspace / "d").mkdir()
     (workspace / "d" / "f").write_text("mine")
-    honest = resolve
+    honest = getattr(paths, behind)
+    swapped: list[str] = []
 
-    def resolve_then_swap(path: str, scope: Scope, **how: bool) -> str:
-        real = honest(path, scope, **how)
-        if swap == "directory":
-            (workspace / "d").rename(workspace / "old")
-            (workspace / "d").symlink_to(outside)
-        else:
-            (workspace / "d" / "f").unlink()
-            (workspace / "d" / "f").symlink_to(outside / "f")
-        return real
+    def swap_behind(*what: Any) -> Any:
+        found = honest(*what)
+        if not swapped:
+            swapped.append(swap)
+            taken = workspace / "d" if swap == "directory" else workspace / "d" / "f"
+            taken.rename(workspace / "old")
+            taken.symlink_to(outside if swap == "directory" else outside / "f")
+        return found
 
-    monkeypatch.setattr(files, "resolve", resolve_then_swap)
-    monkeypatch.setattr(writes, "resolve", resolve_then_swap)
-    monkeypatch.setattr(moves, "resolve", resolve_then_swap)
+    monkeypatch.setattr(paths, behind, swap_behind)
     more = {"content": "evil"} if "rite" in tool else {}
     scope = ToolConstraints(allowed_paths=(str(workspace),))
     router = make_router(families=("desktop", "native"))
     result = await router.execute(request(tool, scope, path=f"{workspace}/d/f", **more))
-    assert error_of(result)[0] == "PERMISSION_DENIED"
+    if "ead" in tool and swap == "directory" and behind == "_opened_there":
+        assert "mine" in text_of(result)  # of the directory that was checked, by its descriptor
+    else:
+        assert error_of(result)[0] == "PERMISSION_DENIED"
     assert (outside / "f").read_text() == "secret"
 
 
