@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import io
 import os
 import statistics
 import subprocess
@@ -25,7 +27,7 @@ from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tool_runtime.core.holding import Sandbox
 
@@ -169,11 +171,18 @@ async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
     alike. Compared is their processor time with the kernel's part, each turn with the plain one beside it: what holds a
     command costs nothing else there, since nobody is asked about a file."""
     names = ["plain", *levels]
-    for name in names:
-        for pipe in (f"turn-{name}", f"said-{name}"):
-            os.mkfifo(os.path.join(bed.workspace, pipe))
-    programs = [asyncio.create_task(bed.run(name, [sys.executable, "-S", "-c", JOB, name])) for name in names]
-    took = await asyncio.to_thread(take_turns, bed.workspace, names, rounds)
+    with contextlib.ExitStack() as stack:
+        pipes = {
+            name: [stack.enter_context(pipe_in(bed.workspace, f"{what}-{name}")) for what in ("turn", "said")]
+            for name in names
+        }
+        programs = [asyncio.create_task(bed.run(name, [sys.executable, "-S", "-c", JOB, name])) for name in names]
+        turns = asyncio.create_task(take_turns(pipes, rounds))
+        ended, _ = await asyncio.wait([turns, *programs], return_when=asyncio.FIRST_COMPLETED)
+        if turns not in ended:  # it would wait for what has ended
+            turns.cancel()
+            sys.exit("a job with many files ended before its last turn")
+        took = await turns
     await asyncio.gather(*programs)
     found = []
     for level in levels:
@@ -183,21 +192,26 @@ async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
     return found
 
 
-def take_turns(folder: str, names: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """The milliseconds of each turn of each program; they end when there are no more."""
-    with contextlib.ExitStack() as stack:
-        pipes = {}
-        for name in names:
-            turn = stack.enter_context(open(os.path.join(folder, f"turn-{name}"), "w", encoding="utf-8"))
-            said = stack.enter_context(open(os.path.join(folder, f"said-{name}"), encoding="utf-8"))
-            pipes[name] = (turn, said)
-        took: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
-            first = number % len(names)
-            for name in (*names[first:], *names[:first]):
-                turn, said = pipes[name]
-                print(file=turn, flush=True)
-                took[name].append(int(said.readline()) / 1e6)
+def pipe_in(folder: str, name: str) -> io.FileIO:
+    """A named pipe, made and opened for both directions, so that nothing waits until its other end is open."""
+    path = os.path.join(folder, name)
+    os.mkfifo(path)
+    return io.FileIO(os.open(path, os.O_RDWR), "r+")
+
+
+async def take_turns(pipes: Mapping[str, Sequence[io.FileIO]], rounds: int) -> dict[str, list[float]]:
+    """The milliseconds of each turn of each program; `pipes` has of each where it is given a turn, and where it says
+    how long that took."""
+    loop = asyncio.get_running_loop()
+    readers = {name: asyncio.StreamReader() for name in pipes}
+    for name, reader in readers.items():
+        await loop.connect_read_pipe(functools.partial(asyncio.StreamReaderProtocol, reader), pipes[name][1])
+    took: dict[str, list[float]] = {name: [] for name in pipes}
+    for number in range(rounds):
+        first = number % len(pipes)
+        for name in (*[*pipes][first:], *[*pipes][:first]):
+            pipes[name][0].write(b"\n")
+            took[name].append(int(await readers[name].readline()) / 1e6)
     return took
 
 

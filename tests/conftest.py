@@ -15,6 +15,8 @@ from tests.support import warm_starts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tests.support.process import Host
+
 # How fast examples are made says something about the machine and nothing about the code.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
@@ -34,6 +36,16 @@ def _warm_starts() -> Iterator[None]:
     """What was there to be forked ends with the tests."""
     yield
     warm_starts.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """An empty home, an empty workspace, nothing in the state directory."""
+    from tests.support.process import Host  # collecting tests that need none is cheap
+
+    machine = Host(tmp_path)
+    yield machine
+    machine.close()
 
 
 _FAULTS = Path(__file__).parent / "faults"

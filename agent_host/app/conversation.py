@@ -37,8 +37,8 @@ _MOST_BYTES_PER_TOKEN = 8
 
 
 class Gateway(NamedTuple):
-    """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is told
-    with the first request: which dialect was found; "" where it was named."""
+    """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is what
+    the first request reports: which dialect was found; "" where the dialect was named."""
 
     url: str
     tls: TlsContext

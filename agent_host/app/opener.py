@@ -78,11 +78,11 @@ _DELETED = "its checkpoint was deleted"
 
 
 class SessionOpener:
-    """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
-    number; `tokens` are those of the environment, by default read there. `owns_process`: this process is the program's
-    own, and not one that embeds it; `tools` are those of the program that does. `recorded` takes
-    the place of the Backend Tool Service where a session is run again: no service is called then, but for the Session
-    Service, which has the policy."""
+    """Makes the process's session. `gate` makes what answers approvals; `watch` makes the sinks of events, given the
+    first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
+    agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
+    place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
+    which has the policy."""
 
     def __init__(
         self,

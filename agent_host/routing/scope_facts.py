@@ -89,8 +89,8 @@ def scope_facts(
 
 
 def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
-    """What a program that is named by its absolute path is made of, where that is no home directory or wider. One of
-    node's is made of its package, and of those that are installed beside it."""
+    """The places that a program needs to read, given its absolute path; no home directory and nothing wider is among
+    them. A program of Node needs its package, and those that are installed beside it."""
     if not os.path.isabs(program):
         return ()
     folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))

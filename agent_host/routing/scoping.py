@@ -33,8 +33,7 @@ class Scoping:
     keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
     `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
-    `always`: decisions have the scope also where nothing holds
-    it. `is_here`: the facts are of this machine."""
+    `always`: decisions have the scope also where nothing holds it. `is_here`: the facts are of this machine."""
 
     level: SandboxLevel
     wanted: str

@@ -16,9 +16,6 @@ from tests.support.process import Host, call, eventually, gateway, say, shell, u
 from tests.support.records import answered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from state.checkpoint import Checkpoint
     from state.open_step import Call
     from tests.support.person import Word
@@ -29,13 +26,6 @@ RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a comm
 RECORDS = 16
 # The first records of a session are the task and the turn. Then a sibling starts while the question is being answered.
 TURN, SIBLING_STARTED = 1, 2
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
 
 
 def echo(word: str) -> dict[str, Any]:

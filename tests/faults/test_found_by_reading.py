@@ -42,7 +42,6 @@ from tests.unit.state.helpers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from state.checkpoint import Checkpoint
@@ -53,13 +52,6 @@ KILLED = -9
 CRASH = "agent_host.faults.crash"
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
 
 
 def killed_after(host: Host, record: int, model: Gateway) -> None:

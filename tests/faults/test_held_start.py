@@ -62,13 +62,6 @@ done
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
-
-
-@pytest.fixture
 def orphans() -> Iterator[set[int]]:
     """Processes of this one before the test; what loses its parent becomes one, too."""
     current.adopt_orphans()
@@ -124,7 +117,8 @@ def test_what_a_killed_host_has_started_is_held_and_ended(
         assert told.is_error
     eventually(lambda: set(living()) <= orphans, "the end of all that the host has started")
     assert not (host.root / "outside").exists()
-    assert (host.workspace / ".git" / "config").read_text() == "mine" or ".git/config" in told.text
+    changed = (host.workspace / ".git" / "config").read_text() != "mine"
+    assert not changed or (level == "landlock" and ".git/config" in told.text)  # seen afterwards
     assert list(host.temporary.iterdir()) == []
     assert groups() <= before
     assert str(host.root) not in Path("/proc/self/mountinfo").read_text()

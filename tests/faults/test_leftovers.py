@@ -8,14 +8,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.process import Host, call, eventually, gateway, say, shell, use
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAYS = """
 import os, time
@@ -54,13 +50,6 @@ SEEN_S = 1.0
 """What has lived for so long has to end with the host."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
 
 
 def left_by(host: Host) -> list[int]:

@@ -15,19 +15,11 @@ from agent_host.testing.script import Script
 from tests.support.process import Host, call, eventually, gateway, process_exists, say, use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")]
 LINES = ("one", "two", "three")
 KILLS = range(3, 15, 3)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
 
 
 def test_a_program_that_a_kill_cut_off_is_ended_and_not_run_again(host: Host) -> None:

@@ -16,7 +16,7 @@ from agent_host.testing.script import Script
 from tests.support.process import Host, call, eventually, gateway, process_exists, say, use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from agent_host.faults.crash_run import Started
@@ -25,13 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 LINES = ("one", "two", "three")
 KILLS = range(2, 20, 2)
 FIELDS = "---\nname: s\ndescription: Does it.\n---\n"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
 
 
 def script_in(workspace: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A machine for each test."""
+"""Servers on the machine of a test."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.process import Host
 from tests.support.serve_process import Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """An empty home, an empty workspace, nothing in the state directory."""
-    machine = Host(tmp_path)
-    yield machine
-    machine.close()
+    from tests.support.process import Host
 
 
 @pytest.fixture

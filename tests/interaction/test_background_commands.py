@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import call, eventually, gateway, process_exists, say, shell, use
+from tests.support.process import call, eventually, gateway, process_exists, say, shell, use, write_to_pipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +64,7 @@ def test_a_command_belongs_to_the_session_and_not_to_its_task(servers: Servers, 
         client.ask("CancelTask", taskId="a", force=True)
         client.event("task_cancelled")
         assert process_exists(pid)
-        with open(child.parent / "gate", "w", encoding="ascii") as gate:
-            gate.write("go\n")
+        write_to_pipe(child.parent / "gate")
         expected = {
             "commandId": "cmd_1",
             "toolCallId": completed["toolCallId"],
@@ -97,7 +96,7 @@ def test_what_it_changes_behind_its_call_is_in_the_patch(servers: Servers) -> No
         serve, client = servers.session(served.url, policy=policy)
         client.task("a")
         asked = client.event("approval_requested")["payload"]
-        (host.workspace / "gate").write_text("go\n")
+        write_to_pipe(host.workspace / "gate")
         made = host.workspace / "made"
         eventually(lambda: made.exists() and made.read_text() == "new\n", "the command's file")
         client.call("ApproveAction", approvalId=asked["approvalId"], decision="denied")

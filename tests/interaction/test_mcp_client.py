@@ -21,7 +21,7 @@ from tool_runtime.core import sandbox
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.process import Host
+    from tests.support.process import Gateway, Host
     from tests.support.serve_process import Servers
 
 pytestmark = pytest.mark.slow  # each starts a server with the SDK, and the host that imports it
@@ -325,6 +325,30 @@ def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
     told = host.run(*again)
     assert (told.code, "first difference is call 1, odd/change" in told.text) == (1, True)
     assert len(logged(log)) == 1
+
+
+def test_a_server_whose_tools_are_known_is_not_started_for_a_short_session_without_a_call(host: Host) -> None:
+    program, *args = command("odd", host.root / "mcp.log")
+    starts = host.root / "starts"
+    line = f'echo started >> {starts}; exec "$0" "$@"'
+    configure(host, transport="stdio", command="/bin/sh", args=["-c", line, program, *args])
+    policy = host.policy(grants=grant())
+
+    def started_by(model: Gateway) -> int:
+        before = len(starts.read_text().splitlines()) if starts.exists() else 0
+        assert host.task(model.url, policy=policy).code == 0
+        return len(starts.read_text().splitlines()) - before
+
+    with gateway(*(say("Done.") for _ in range(4))) as model:
+        assert started_by(model) == 1, "nothing is known of it"
+        # On a machine that is busy a session may take longer than the second after which its servers are asked.
+        assert any(started_by(model) == 0 for _ in range(3))
+        assert sendable_name("odd/add") in [tool["name"] for tool in model.bodies[-1]["tools"]], (
+            "its tools are offered all the same"
+        )
+    with gateway(use(mcp("add", a=1, b=2)), say("Done.")) as model:
+        assert started_by(model) == 1
+        assert model.results()[0].text == "3"
 
 
 def test_a_workspace_only_leaves_servers_out(host: Host) -> None:

@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters
 from agent_host.llm.tool_names import sendable_name
 from agent_host.mcp_server.sessions import CANCELLING
 from tests.support.mcp_servers import command
-from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use
+from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use, write_to_pipe
 from tests.support.process import call as tool_call
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def test_a_client_need_not_wait(host: Host) -> None:
             assert found["status"] == "RUNNING"
             session = found["sessionId"]
             assert "TASK_ALREADY_RUNNING" in await mistake(client, "run_task", prompt="Me too.", sessionId=session)
-            await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")
+            await anyio.to_thread.run_sync(write_to_pipe, host.workspace / "hold")
             done = await call(client, "session_status", sessionId=session, waitS=PATIENCE_S)
             assert (done["status"], done["text"]) == ("TASK_COMPLETED", "Done.")
 
@@ -238,14 +238,14 @@ def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
         async with client_of(host, model, "--approve-all") as client:
             async with asyncio.timeout(PATIENCE_S):
                 running = asyncio.create_task(client.call_tool("run_task", {"prompt": "Do it."}))
-                await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")  # it runs now
+                await anyio.to_thread.run_sync(write_to_pipe, host.workspace / "hold")  # it runs now
                 running.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await running
                 (session,) = [row["sessionId"] for row in (await call(client, "session_status"))["sessions"]]
                 while (await call(client, "session_status", sessionId=session))["doing"] != CANCELLING:  # noqa: ASYNC110
                     await asyncio.sleep(0)  # the other process says when
-                await anyio.to_thread.run_sync((host.workspace / "last").write_text, "go on")  # a running tool finishes
+                await anyio.to_thread.run_sync(write_to_pipe, host.workspace / "last")  # a running tool finishes
                 ended = await client.call_tool("session_status", {"sessionId": session, "waitS": PATIENCE_S})
             assert cast("dict[str, Any]", ended.structured_content)["status"] == "TASK_CANCELLED"
 

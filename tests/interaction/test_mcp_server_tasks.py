@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 
 from agent_host.mcp_server.tasks import EXTENSION
 from tests.interaction.test_mcp_server import EFFECT, call, client_of, effects, person
-from tests.support.process import PATIENCE_S, eventually, gateway, say, shell, use
+from tests.support.process import PATIENCE_S, eventually, gateway, say, shell, use, write_to_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +117,10 @@ def test_a_task_is_cancelled(host: Host) -> None:
         os.mkfifo(host.workspace / "hold")
         async with client(host, model, tasks, "--approve-all") as one:
             running = asyncio.create_task(one.call_tool("run_task", {"prompt": "Do it."}))
-            await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")
+            await anyio.to_thread.run_sync(write_to_pipe, host.workspace / "hold")
             await anyio.to_thread.run_sync(eventually, (host.workspace / "begun").exists, "a tool that runs")
             await ask(one.session, "tasks/cancel", taskId=tasks.created[0])
-            await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")  # a running tool finishes
+            await anyio.to_thread.run_sync(write_to_pipe, host.workspace / "hold")  # a running tool finishes
             assert (await running).structured_content == {"status": "cancelled"}
             await ask(one.session, "tasks/cancel", taskId=tasks.created[0])  # once more changes nothing
 

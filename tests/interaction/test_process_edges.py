@@ -33,8 +33,10 @@ def at_work(host: Host, url: str) -> Process:
 
 
 @pytest.fixture
-def hang_up_counts() -> Iterator[None]:
-    """Whatever started these tests, `nohup` for example: a child begins with what its parent ignores."""
+def hang_up_counts(host: Host) -> Iterator[None]:
+    """The signal is not ignored, also where `nohup` started these tests: a child begins with what its parent ignores,
+    and a process that is forked has another parent."""
+    host.cold = True
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

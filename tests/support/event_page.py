@@ -25,7 +25,7 @@ three such are kept.
 `undelivered` is news of what an observer did not get: [{observer, records, message}], `records` since the session's
 beginning in this process; each observer at most once in 30 seconds.
 
-A field with `?` may be missing. Those marked T are what the Telemetry Service is told of an event, strings cut.
+A field with `?` may be missing. Those marked T are sent to the Telemetry Service, strings cut.
 The Audit Service gets events of sessions, tasks, approvals and policy as they are, of an artifact's
 `artifact_uploaded` {toolCallId, artifactUri, storageRef?}, and for each tool call a `tool_completed` whose payload is
 {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,

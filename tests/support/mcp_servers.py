@@ -43,17 +43,16 @@ def command(kind: str, log: Path | str | None = None, *more: str) -> tuple[str, 
 
 @contextlib.contextmanager
 def over_http(kind: str, log: Path | str | None = None, *more: str) -> Iterator[str]:
-    """The URL of a server over plain HTTP."""
-    process = subprocess.Popen(command(kind, log, "--http", *more), stdout=subprocess.PIPE, start_new_session=True)
+    """The URL of a server over plain HTTP. It ends with this process, also where that is killed."""
+    argv, pipe = command(kind, log, "--http", *more), subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True)
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        process.communicate()
 
 
 def logged(path: Path) -> list[dict[str, Any]]:
@@ -136,7 +135,13 @@ async def _serve(app: Any, token: str | None, port: int) -> None:
         print(server.servers[0].sockets[0].getsockname()[1], flush=True)
 
     threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=_end_with_input, daemon=True).start()
     await server.serve()
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os._exit(0)
 
 
 def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools

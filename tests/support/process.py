@@ -41,6 +41,23 @@ def eventually(condition: Callable[[], object], what: str, *, within_s: float = 
         time.sleep(0.005)
 
 
+def write_to_pipe(pipe: Path, text: str = "go on\n") -> None:
+    """Write to a named pipe once somebody reads it; an AssertionError where nobody comes. A plain `open` waits for
+    ever, and nothing cancels a thread that it waits in."""
+    opened: list[int] = []
+
+    def has_reader() -> bool:
+        with contextlib.suppress(OSError):  # ENXIO: no reader; ENOENT: no pipe yet
+            opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(opened)
+
+    eventually(has_reader, f"a reader of {pipe.name}")
+    try:
+        os.write(opened[0], text.encode())
+    finally:
+        os.close(opened[0])
+
+
 def process_exists(pid: int) -> bool:
     """Whether a process of this id runs."""
     try:

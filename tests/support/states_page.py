@@ -24,8 +24,8 @@ happen.
 _SESSION = """
 ## The session
 
-`sessionStatus` in GetSessionState. A process that ends in RUNNING or PAUSED leaves the session resumable, whether it
-was told to or was killed; the other three ends take the checkpoint away, except FAILED, which leaves what is on record.
+`sessionStatus` in GetSessionState. A process that ends in RUNNING or PAUSED leaves the session resumable, also where
+it was killed; the other three ends take the checkpoint away, except FAILED, which leaves what is on record.
 """
 _TASK = """
 ## The task

@@ -132,7 +132,11 @@ async def served(
     app = application(configuration, KEY, environ or {}, artifacts=str(folder / "artifacts"), kinds=known)
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", access_log=False))
+    # A busy loop looks at a timer before it reads: it would end an idle connection on which a request has just come.
+    kept_s = round(PATIENCE_S)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, lifespan="on", access_log=False, timeout_keep_alive=kept_s)
+    )
     with listening:
         serving = asyncio.create_task(_serve(server, listening))
         try:
@@ -197,11 +201,24 @@ def postgres() -> Iterator[Postgres]:
         _start(folder)
         running = Postgres(f"postgresql://admin@127.0.0.1:{port}/postgres", folder)
         try:
-            yield running
+            with _ended_with_this_process(folder):
+                yield running
         finally:
             running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ended_with_this_process(folder: Path) -> Iterator[None]:
+    """The server below `folder` does not outlive this process, also where that is killed: it is no child of its own."""
+    script = 'read -r _ && exit; kill -QUIT "$(head -n 1 "$1/data/postmaster.pid")"; rm -rf "$1"'
+    argv = ["/bin/sh", "-c", script, "sh", str(folder)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as keeper:
+        try:
+            yield
+        finally:
+            keeper.communicate(b"\n")
 
 
 def _start(folder: Path) -> None:

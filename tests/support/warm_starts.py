@@ -5,9 +5,10 @@ its own, as `subprocess.Popen` would start it: its own session and streams, its 
 run of `agent_host.__main__`; it is killed, waited for and found in the process table like any other. Two processes are
 there to be forked, in turns, so that one that goes on with a session has other hashes of strings than the one before.
 
-What it does not show is what the interpreter's own start does, and what stands in the process table. So where variables
-concern these, `can_start` is false, as on a machine without pidfds (outside of Linux); and tests may ask for a process
-of `subprocess`, or start the program themselves.
+What it does not show is what the interpreter's own start does, what stands in the process table, and which signals the
+starting process ignores: those are inherited from the process that is forked. So where variables concern the
+interpreter's start, `can_start` is false, as on a machine without pidfds (outside of Linux); and tests may ask for a
+process of `subprocess` (`Host.cold`), or start the program themselves.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _READ_AT_THE_START = ("PYTHON", "LANG", "LC_", "LD_", "SSL_")
 NUMBER = struct.Struct("=i")
 """A process id, or how a process ended, on its socket."""
 _AT_ONCE = 2
+_ANSWERS_S = 60.0
+"""A process that has to import first answers within seconds, also on a busy machine."""
 
 
 class Started(Protocol):
@@ -139,6 +142,7 @@ class Forked:
         return self.returncode
 
     def _number(self) -> int:
+        self._word.settimeout(_ANSWERS_S)
         (number,) = NUMBER.unpack(self._word.recv(NUMBER.size, socket.MSG_WAITALL))
         assert isinstance(number, int)
         return number
@@ -184,9 +188,13 @@ class _Warm:
         return Forked(mine, [stdin, os.fdopen(from_it, "rb"), os.fdopen(from_errors, "rb")])
 
     def close(self) -> None:
-        """It ends, and is waited for."""
+        """It ends, and is waited for; one that does not is killed."""
         self._asked.close()
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_ANSWERS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 _warm: dict[tuple[str, ...], list[_Warm]] = {}

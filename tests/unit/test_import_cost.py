@@ -118,6 +118,12 @@ def test_the_lower_floors_need_no_network_and_no_event_loop(module: str) -> None
     assert not found & ({"asyncio", "httpx", "socket", "ssl", "tomllib"} | HEAVY)
 
 
+@pytest.mark.parametrize("module", sorted(path.stem for path in (_ROOT / "agent_host" / "cli").glob("[!_]*.py")))
+def test_each_command_is_imported_by_an_interpreter_that_has_imported_nothing(module: str) -> None:
+    """Most tests fork a process that has imported much already: an import that needs another one first works there."""
+    assert "agent_host" in imported_by(f"import agent_host.cli.{module}")
+
+
 @pytest.mark.parametrize("module", ["agent_host", "state", "config", "agent_host.llm", "agent_host.testing"])
 def test_packages_are_empty(module: str) -> None:
     found = imported_by(f"import {module}")

@@ -102,8 +102,8 @@ class HeldCommand:
         self._sandbox.ended(self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """What it was refused, now that it is over and has `printed` that. `was_ended`: it might have gone on trying,
-        and has not come to say why."""
+        """What it was refused, now that it is over and has `printed` that. `was_ended`: it was ended while
+        it ran, so it may still have been retrying, and printed no error yet."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in

@@ -34,8 +34,8 @@ def missed(
     was_ended: bool = False,
 ) -> list[Denial]:
     """The refusals that count for a command that failed and printed `text`: of sockets those that it tells of, with the
-    host that was looked for; all others. `is_allowed`: whether a host might have been asked for by the proxy. Of one
-    that `was_ended` look-ups count as well: it might have gone on trying, and has not come to say why."""
+    host that was looked for; all others. `is_allowed`: whether a host might have been asked for by the proxy. Of a
+    command that `was_ended` look-ups count as well: it may still have been retrying, and printed no error yet."""
     counted = (
         denial
         for denial in denials

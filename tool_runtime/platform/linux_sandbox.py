@@ -72,7 +72,7 @@ def filter_of(wanted: Restriction) -> bytes:
 
 
 def hold_files(wanted: Restriction) -> None:
-    """Landlock alone, for a thread that is to act as the programs do. Raises OSError."""
+    """Hold this thread by Landlock alone, so that it opens only what the programs may open. Raises OSError."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()

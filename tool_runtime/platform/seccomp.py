@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Final, Literal
 
     Network = Literal["closed", "supervised", "open"]
-    """`closed`: no internet sockets, and no connection. `supervised`: whoever holds the filter's descriptor is asked
-    about each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections, and
-    where datagrams go, are asked about where the filter has a descriptor."""
+    """`closed`: no internet sockets, and no connection. `supervised`: each connection, each port, and each
+    socket that is refused waits for an answer of the process that holds the filter's descriptor. `open`: TCP and UDP;
+    where the filter has a descriptor, connections and the addresses of datagrams wait for an answer, too."""
 
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000

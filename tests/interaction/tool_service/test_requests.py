@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import orjson
 import pytest
 
@@ -15,8 +17,6 @@ from tests.support.tool_service import ACME, OTHER, PATIENCE_S, Caller, Function
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import httpx
 
     from agent_host.tool_service.tool import Call
 
@@ -333,9 +333,18 @@ async def test_five_hundred_calls_at_once(tmp_path: Path) -> None:
     tool = FunctionTool("Echo", busy)
     file = tenants({"Echo": {}}, limits={"maxConcurrent": 50, "maxQueued": 500})
     async with served(tmp_path, file, tool) as service:
-        answers = await asyncio.gather(
-            *(service.invoke("Echo", {"text": str(n)}, key=f"call_{n % 250}") for n in range(250) for _ in range(2))
-        )
+        # One client of httpx looks through all of its connections for each request: seconds of the processor.
+        async with contextlib.AsyncExitStack() as stack:
+            url = service.http.base_url
+            clients = [httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) for _ in range(10)]
+            callers = [Caller(await stack.enter_async_context(client)) for client in clients]
+            answers = await asyncio.gather(
+                *(
+                    callers[n % 10].invoke("Echo", {"text": str(n)}, key=f"call_{n}")
+                    for n in range(250)
+                    for _ in range(2)
+                )
+            )
         assert [answer.json()["outputText"] for answer in answers] == [
             f"you said {n}" for n in range(250) for _ in range(2)
         ]

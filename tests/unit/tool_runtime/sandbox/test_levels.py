@@ -65,7 +65,8 @@ def test_most_of_them_get_through_where_nothing_holds_them() -> None:
     dangerous = re.compile(r"host name|clock|core_pattern|sysrq|module|kernel: disk|sleep|group")
     rows = [(name, code) for name, code in HOSTILE if not dangerous.search(name)]
     came = run("none", "plain", "hostile", rows)
-    assert sum(row["through"] for row in came.values()) >= 120
+    assert len(came) == len(rows)
+    assert sum(row["through"] for row in came.values()) >= 120  # what gets through depends on the machine
 
 
 @pytest.mark.parametrize("user", ["root", "plain"])
@@ -74,7 +75,7 @@ def test_ordinary_work_goes_on(level: sandbox.Level, user: str) -> None:
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}" if user == "root" else "/usr/bin:/bin"
     rows = [(name, code) for name, code in ORDINARY if has_what_it_needs(name, path)]
     came = run(level, user, "ordinary", rows, path=path)
-    assert len(came) >= 15
+    assert came.keys() == {name for name, _ in rows} >= {name for name, _ in ORDINARY if "(needs" not in name}
     stopped = {name: row["printed"] for name, row in came.items() if not row["through"]}
     assert not stopped
 
