@@ -22,6 +22,11 @@ def escaped(text: str, keep: str = KEPT) -> str:
     return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """`number` of what `noun` names: "1 step", "2 steps"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str, max_bytes: int = LINE_BYTES) -> str:
     """`text` on one line, in at most `max_bytes` of JSON; `…` behind it where there was more."""
     kept = _fitting(text, max_bytes, keep="")

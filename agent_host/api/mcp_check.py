@@ -17,7 +17,7 @@ from agent_host.app.mcp_servers import servers_of_user
 from agent_host.app.sandboxing import level_of
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url
-from agent_host.shown_text import one_line
+from agent_host.shown_text import counted, one_line
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.servers import Http, Stdio
 from tool_runtime.mcp.source import Browser, McpSource
@@ -90,7 +90,7 @@ async def _checked(
     finally:
         await source.aclose()
     unusable = "".join(f"; {tool} cannot be used: {why}" for tool, why in listed.rejected.items())
-    return server.name, True, f"{place} answers, {len(listed.definitions)} tools{unusable}"
+    return server.name, True, f"{place} answers, {counted(len(listed.definitions), 'tool')}{unusable}"
 
 
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
@@ -144,4 +144,4 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         finally:
             await source.aclose()
             await router.aclose()
-    return f"{server.name} is authorized, {len(listed.definitions)} tools"
+    return f"{server.name} is authorized, {counted(len(listed.definitions), 'tool')}"

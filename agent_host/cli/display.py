@@ -13,6 +13,7 @@ from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
 from agent_host.cli.text_output import TextOutput, defused
 from agent_host.events.sinks import JsonLines
+from agent_host.shown_text import counted
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
@@ -120,6 +121,6 @@ def _show_totals(result: Result, patch: str) -> None:
     tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
         sys.stderr,
-        f"\n{result.step_count} steps, {len(details['toolCalls'])} tool calls, {tokens}, "
+        f"\n{counted(result.step_count, 'step')}, {counted(len(details['toolCalls']), 'tool call')}, {tokens}, "
         f"{details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
     )

@@ -13,6 +13,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.shared import PRUNE_OPTIONS, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
+from agent_host.shown_text import counted
 from config.load import ConfigError, load
 from state.errors import WriteFailed
 from state.retention import Limits, choose
@@ -98,7 +99,7 @@ class _Report:
         count = len(self.pruned)
         done = "would be pruned" if self._dry_run else "pruned"
         freed = f"{_size_text(self._freed)} {'to free' if self._dry_run else 'freed'}"
-        lines.append(f"{count} session{'' if count == 1 else 's'} {done}, {freed}, {self.kept} kept\n")
+        lines.append(f"{counted(count, 'session')} {done}, {freed}, {self.kept} kept\n")
         answer("".join(lines))
 
     def _to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.shown_text import one_line
+from agent_host.shown_text import counted, one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -48,4 +48,4 @@ def _lines(rows: list[Rejudged]) -> Iterator[str]:
     calls = len(rows) - edited
     changed = sum(row.differs for row in rows)
     forms = f", {edited} edited" if edited else ""
-    yield f"{calls} call{'' if calls == 1 else 's'}{forms}, {changed} decided differently\n"
+    yield f"{counted(calls, 'call')}{forms}, {changed} decided differently\n"

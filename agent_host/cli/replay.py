@@ -14,7 +14,7 @@ from agent_host.cli.scope_words import sandbox_in_words
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
-from agent_host.shown_text import one_line
+from agent_host.shown_text import counted, one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +81,7 @@ def _sandbox(done: Replayed) -> str:
 
 
 def _compared(done: Replayed) -> str:
-    calls = f"{done.calls} call{'' if done.calls == 1 else 's'}"
+    calls = counted(done.calls, "call")
     ended = f"a task ended otherwise: {one_line(done.ended)}\n" if done.ended else ""
     found = done.difference
     if found is None:

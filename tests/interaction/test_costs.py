@@ -77,7 +77,7 @@ def test_the_cost_stands_in_the_last_line_for_a_person(host: Host) -> None:
     with gateway(say("Done.", usage=USED)) as model:
         done = host.run("run", "Do it.", "--gateway", model.url, "--policy", bundle(host))
     assert done.code == 0
-    assert done.names_once("1 steps, 0 tool calls, 1000 tokens in, 100 out, 0.0200 EUR, ")
+    assert done.names_once("1 step, 0 tool calls, 1000 tokens in, 100 out, 0.0200 EUR, ")
     assert done.names_once("  model   1000 tokens in, 100 out, 0.0200 EUR, ")
 
 
