@@ -60,8 +60,8 @@ def connection_to(
     url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
 ) -> Connection:
     """The connection for requests with these `headers` to a `url` that `checked_url` has passed: by the proxy that the
-    environment names, if it does; this machine is reached without one. Raises UsageError for a host that has no name
-    on the network."""
+    environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
+    used."""
     place = place_of(url)
     headers = {**_OF_CLIENTS, **headers}
     if place.host not in LOOPBACK and _is_by_proxy(place.scheme):

@@ -29,10 +29,14 @@ class GatewayUrl(NamedTuple):
 
 
 def checked_url(url: str) -> GatewayUrl:
-    """`url` as an http or https URL with a host. Raises UsageError."""
+    """`url` as an http or https URL with a host that the network has a name for. Raises UsageError."""
     found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
     if found is None or not 0 < int(found["port"] or 1) < 65536:
         raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
+    try:
+        _on_the_network(found["host"])
+    except ValueError as error:
+        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
@@ -54,14 +58,11 @@ _A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
 def place_of(url: str) -> Place:
-    """That of a URL that `checked_url` has passed. Raises UsageError for a host that the network has no name for."""
+    """That of a URL that `checked_url` has passed."""
     from urllib.parse import quote, unquote, urlsplit
 
-    try:
-        parts = urlsplit(url)
-        host = _on_the_network(parts.hostname or "", is_address="[" in parts.netloc)
-    except ValueError as error:
-        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
+    parts = urlsplit(url)
+    host = _on_the_network(parts.hostname or "")
     target = quote(parts.path or "/", _AS_THEY_ARE) + (f"?{quote(parts.query, _AS_THEY_ARE)}" if parts.query else "")
     named = f"[{host}]" if ":" in host else host
     if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
@@ -70,11 +71,11 @@ def place_of(url: str) -> Place:
     return Place(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
 
 
-def _on_the_network(host: str, *, is_address: bool) -> str:
+def _on_the_network(host: str) -> str:
     """A host in ASCII. Raises ValueError."""
-    if is_address:
+    if ":" in host:
         try:
-            socket.inet_pton(socket.AF_INET6, host)
+            socket.inet_pton(socket.AF_INET6, host.strip("[]"))
         except OSError as error:
             raise ValueError(f"{host} is no address of IPv6") from error
     elif re.fullmatch(_FOUR_NUMBERS, host):
@@ -83,7 +84,7 @@ def _on_the_network(host: str, *, is_address: bool) -> str:
     elif not host.isascii():
         import idna
 
-        return idna.encode(host).decode()  # idna.IDNAError is a ValueError
+        return idna.encode(host.lower()).decode()  # idna.IDNAError is a ValueError
     return host
 
 
