@@ -220,9 +220,8 @@ class _Body:
 
 def _event_source() -> type[EventSource]:
     """What reads server-sent events, imported once the first request is out: it brings httpx, a quarter of a start."""
+    import agent_host.lean_httpx  # noqa: F401  # isort: skip  first, since httpx-sse imports httpx itself
     from httpx_sse import EventSource
-
-    import agent_host.lean_httpx  # noqa: F401  first, since httpx-sse imports httpx itself
 
     return EventSource
 

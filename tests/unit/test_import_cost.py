@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.bundles import of_a_user
 from benchmarks.session import NEW_SESSION
+from tests.support.process import gateway, say
 
 _ROOT = Path(__file__).parents[2]
 HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click"}
@@ -103,10 +104,35 @@ def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
     assert not found & ({"httpx", "httpcore", "h11", "email"} | HEAVY)
 
 
-def test_the_client_of_the_gateway_needs_no_httpx_before_its_first_request_is_out() -> None:
-    found = imported_by("import agent_host.llm.client")
-    assert "httpcore" in found
-    assert not found & ({"httpx", "httpx_sse", "email", "http"} | HEAVY)
+_ONE_TASK = """
+import sys
+from agent_host.cli.main import main
+from agent_host.llm.client import LlmClient
+read = LlmClient._read
+async def note(*given):
+    LlmClient._read = read
+    print(*sys.modules, file=sys.stderr)
+    return await read(*given)
+LlmClient._read = note
+print(*sys.modules, file=sys.stderr)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_httpx_comes_once_the_first_request_is_out_and_without_its_program(tmp_path: Path) -> None:
+    with gateway(say("Done.")) as served:
+        done = subprocess.run(
+            [sys.executable, "-c", _ONE_TASK, "run", "hi", "--gateway", served.url, "--policy", "ci",
+             "--workspace", str(tmp_path), "--state-dir", str(tmp_path / "state")],
+            cwd=_ROOT, capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, then = (
+        {name.partition(".")[0] for name in line.split()} for line in done.stderr.splitlines() if "httpcore" in line
+    )
+    assert not before & ({"httpx", "httpx_sse", "email", "http"} | HEAVY)
+    assert {"httpx", "httpx_sse"} <= then
+    assert not then & {"rich", "click"}
 
 
 @pytest.mark.parametrize(
