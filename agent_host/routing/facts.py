@@ -8,6 +8,7 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.regular_files import O_PATH, opened_there
 from policy.detectors.redaction import Redaction
 from policy.facts import (
     ActionFacts,
@@ -178,15 +179,13 @@ def _is_text(path: str) -> bool:
 
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None) -> PathFacts:
-    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, opens nothing.
+    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, reads nothing.
 
     `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
-    real = os.path.realpath(absolute)
+    real, found = _found_at(absolute)
     steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
-    try:
-        found = os.stat(real, follow_symlinks=False)
-    except (OSError, ValueError):
+    if found is None:
         return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes, in_repository=steers)
     is_file = stat.S_ISREG(found.st_mode)
     return PathFacts(
@@ -194,11 +193,26 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         absolute,
         real,
         "file" if is_file else "directory" if stat.S_ISDIR(found.st_mode) else "other",
-        is_symlink=os.path.islink(absolute),
+        is_symlink=real != absolute and os.path.islink(absolute),
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
         in_repository=steers,
     )
+
+
+def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
+    """The real path, and what lies there; the system says at once that no link is in the way, where it can."""
+    fd = opened_there(absolute, O_PATH)
+    if fd is not None:
+        try:
+            return absolute, os.fstat(fd)
+        finally:
+            os.close(fd)
+    real = os.path.realpath(absolute)
+    try:
+        return real, os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError):
+        return real, None
 
 
 def _in_repository(path: str) -> bool:

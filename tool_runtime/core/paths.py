@@ -12,10 +12,10 @@ import errno
 import functools
 import os
 import stat
-import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from agent_host.regular_files import O_PATH, opened_there
 from policy.paths import covering, is_absolute, normalize, problem_with, roots
 from policy.rules.repository_paths import repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
@@ -29,16 +29,9 @@ if TYPE_CHECKING:
 
 BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
 _MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)  # what O_NOFOLLOW answers, by system and flags
-_SAYS_PATHS: Final = sys.platform == "linux"
-_GONE: Final = " (deleted)"  # which is put behind the path of what is not there any more
 # O_PATH needs no read permission on a directory, only the right to pass through it.
-_DIR_FLAGS: Final = (
-    getattr(os, "O_PATH", os.O_RDONLY)
-    | getattr(os, "O_DIRECTORY", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
-_LIST_FLAGS: Final = _DIR_FLAGS & ~getattr(os, "O_PATH", 0) | os.O_RDONLY
+_DIR_FLAGS: Final = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_LIST_FLAGS: Final = _DIR_FLAGS & ~O_PATH | os.O_RDONLY
 
 
 class Scope(NamedTuple):
@@ -54,7 +47,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     spelled = _spelled_here(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
-        directory = _opened_there(parent, _DIR_FLAGS)
+        directory = opened_there(parent, _DIR_FLAGS)
         if directory is not None:  # then no link is in the way, up to the file itself
             try:
                 return spelled, *open_regular(directory, name, os.O_RDONLY)
@@ -86,28 +79,10 @@ def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: 
 def _is_real(spelled: str) -> bool:
     """Whether the system says at once that no link is in the way, which costs less than a look at each component. False
     says nothing."""
-    fd = _opened_there(spelled, getattr(os, "O_PATH", 0))
+    fd = opened_there(spelled, O_PATH)
     if fd is not None:
         os.close(fd)
     return fd is not None
-
-
-def _opened_there(path: str, flags: int) -> int | None:
-    """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
-    is no place that a link led to. None where the system does not say so. The caller closes it."""
-    if not _SAYS_PATHS or path.endswith(_GONE):
-        return None
-    try:
-        fd = os.open(path, flags | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        if os.readlink(f"/proc/self/fd/{fd}") == path:
-            return fd
-    except OSError:
-        pass
-    os.close(fd)
-    return None
 
 
 def home_directory() -> str:
@@ -194,7 +169,7 @@ def open_parent(real: str, *, create: bool = False) -> Iterator[tuple[int | None
 def open_dir(real: str, *, create: bool = False, to_list: bool = False) -> int:
     """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
     entries can be read, where the user may do that."""
-    there = _opened_there(real, _LIST_FLAGS if to_list else _DIR_FLAGS)
+    there = opened_there(real, _LIST_FLAGS if to_list else _DIR_FLAGS)
     if there is not None:
         return there
     names = [name for name in real.split("/") if name]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host import regular_files
 from agent_host.routing.environment import Environment
-from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.routing.facts import UnusableArguments, gather, path_facts
 from policy.facts import CommandFacts, PathFacts
 from tests.support.tools import TOOLS
 from tool_runtime.core.paths import Scope, resolve
@@ -89,6 +91,28 @@ def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Environme
     (tmp_path / "inside").symlink_to("outside")
     facts = path(where, f"{where.workspace}/inside/deep/new")
     assert (facts.real_path, facts.kind) == (f"{where.workspace}/outside/deep/new", "missing")
+
+
+def test_the_facts_are_the_same_whether_the_system_says_at_once_what_a_path_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b (deleted)").mkdir(parents=True)
+    (tmp_path / "a" / "file").write_text("12345")
+    (tmp_path / "to_file").symlink_to("a/file")
+    (tmp_path / "to_a").symlink_to("a")
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "round").symlink_to("round")
+    os.mkfifo(tmp_path / "a" / "pipe")
+    names = ("a", "a/file", "a/b (deleted)", "a/pipe", "a/none", "a/file/x", "to_file", "to_a", "to_a/file",
+             "to_a/pipe", "to_a/none", "nowhere", "round", "round/x", "a/../to_a/./file", "x" * 300)  # fmt: skip
+
+    def found(*, says: bool) -> list[PathFacts]:
+        monkeypatch.setattr(regular_files, "_SAYS_PATHS", says)
+        return [path_facts(name, f"{os.path.realpath(tmp_path)}/{name}") for name in names]
+
+    at_once = found(says=sys.platform == "linux")
+    assert at_once == found(says=False)
+    assert [one.kind for one in at_once[:5]] == ["directory", "file", "directory", "other", "missing"]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": ""}, {"path": "/a\0b"}])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tool_runtime.core import paths
+from agent_host import regular_files
 from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, resolve
 from tool_runtime.faults import FaultKind, ToolFault
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BY_DESCRIPTOR, reason="paths are not opened 
 
 @pytest.fixture(params=[True, False], ids=["at once", "by component"], autouse=True)
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "_SAYS_PATHS", request.param and sys.platform == "linux")
+    monkeypatch.setattr(regular_files, "_SAYS_PATHS", request.param and sys.platform == "linux")
 
 
 @pytest.fixture
