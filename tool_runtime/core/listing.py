@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from policy.patterns import compiled, problem_of
 from tool_runtime.core.globs import BadGlob, expression
-from tool_runtime.core.paths import Scope, resolve
+from tool_runtime.core.paths import Scope, open_directory, resolve
 from tool_runtime.core.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 
@@ -76,21 +76,26 @@ class Listing(NamedTuple):
 def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
     """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
     ignored. Raises ToolFault."""
-    root = resolve(params.path, params.scope)
-    walk = Walk(
-        WalkParams(
-            root,
-            params.scope,
-            params.depth,
-            ignored_too=True,
-            git_too=True,
-            with_sizes=True,
-            max_entries=params.max_entries,
-            hidden=params.hidden,
-        ),
-        abandoned,
-    )
-    return _page(walk, root, params.offset, params.limit, params.path, None)
+    root, opened = open_directory(params.path, params.scope)
+    try:
+        walk = Walk(
+            WalkParams(
+                root,
+                params.scope,
+                params.depth,
+                ignored_too=True,
+                git_too=True,
+                with_sizes=True,
+                max_entries=params.max_entries,
+                hidden=params.hidden,
+                opened=opened,
+            ),
+            abandoned,
+        )
+        return _page(walk, root, params.offset, params.limit, params.path, None)
+    finally:
+        if opened is not None:
+            os.close(opened)
 
 
 def find_files(params: FindParams, abandoned: Abandoned) -> Listing:

@@ -60,6 +60,21 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
         return real, *open_regular(directory, name, os.O_RDONLY)
 
 
+def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
+    """The real path of a directory, and a descriptor to read its entries by, which the caller closes; None where the
+    system has no such descriptors. Raises ToolFault."""
+    spelled = _spelled_here(path)
+    if not _out_of_scope(spelled, spelled, scope):
+        there = opened_there(spelled, _LIST_FLAGS)
+        if there is not None:
+            return spelled, there
+    real = resolve(path, scope)
+    if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
+        return real, None
+    with os_faults(path):
+        return real, open_dir(real, to_list=True)
+
+
 def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.

@@ -61,7 +61,7 @@ class Folder(NamedTuple):
 class WalkParams(NamedTuple):
     """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
     walked as well, `git_too`: so are directories called .git. `with_sizes`: files have theirs. What `hidden` names is
-    passed over."""
+    passed over. `opened` is a descriptor of the root to read its entries by, where the caller has one."""
 
     root: str
     scope: Scope
@@ -71,6 +71,7 @@ class WalkParams(NamedTuple):
     with_sizes: bool = False
     max_entries: int = MAX_ENTRIES
     hidden: HiddenNames | None = None
+    opened: int | None = None
 
 
 class Walk:
@@ -123,7 +124,7 @@ class Walk:
             path, real, depth, below, ignored = waiting.pop()
             refuse_abandoned(self._abandoned)
             try:
-                found = self._listed(path, real)
+                found = self._listed(path, real, None if path else params.opened)
             except (OSError, ToolFault):
                 if not path:
                     raise
@@ -146,10 +147,10 @@ class Walk:
                 inside = os.path.join(real, name)
                 waiting.append((f"{path}{name}/", inside, depth + 1, self._below(inside, below, name), ignored))
 
-    def _listed(self, path: str, real: str) -> _Found:
+    def _listed(self, path: str, real: str, opened: int | None = None) -> _Found:
         """All entries; of too many those that came first."""
         found = _Found(path, real)
-        with _scanned(real) as entries:
+        with _scanned(real) if opened is None else os.scandir(opened) as entries:
             self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
             if self._left == 0 and next(entries, None) is not None:
                 self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"

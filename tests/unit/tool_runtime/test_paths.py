@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent_host import regular_files
-from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, resolve
+from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_directory, open_file, resolve
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -66,6 +67,34 @@ def test_a_folder_is_opened_where_no_link_leads_there(folder: Path, to_list: boo
             open_dir(str(path), to_list=to_list)
 
 
+def test_a_directory_and_a_file_are_opened_where_they_lead(folder: Path) -> None:
+    """Through links as well, in the scope alone, and refused in the same words as by `resolve`."""
+    root, inside = str(folder.parent), Scope(allowed=(str(folder),), blocked=(str(folder / "c (deleted)"),))
+    for asked, real in {"a": "a", "a/b": "a/b", "link": "a", "a/up/a/b": "a/b", "a/b (deleted)": "a/b"}.items():
+        found, fd = open_directory(f"{root}/{asked}", inside)
+        assert fd is not None
+        try:
+            assert found == f"{root}/{real}"
+            assert sorted(os.listdir(fd)) == sorted(os.listdir(found))
+        finally:
+            os.close(fd)
+    for asked in ("a/b/f", "link/b/f"):
+        found, fd, status = open_file(f"{root}/{asked}", inside)
+        assert (os.read(fd, 9), status.st_size) == (b"f", 1)
+        os.close(fd)
+        assert found == f"{root}/a/b/f"
+    for opens in (open_directory, open_file):
+        for asked, kind in {"": FaultKind.OUT_OF_SCOPE, "a/up": FaultKind.OUT_OF_SCOPE,
+                            "a/c (deleted)": FaultKind.OUT_OF_SCOPE, "a/none": None}.items():  # fmt: skip
+            with pytest.raises((ToolFault, OSError)) as refused:
+                opens(f"{root}/{asked}", inside)
+            assert kind is None or (isinstance(refused.value, ToolFault) and refused.value.kind is kind)
+    with pytest.raises(ToolFault, match="Not a directory"):
+        open_directory(f"{root}/a/b/f", inside)
+    with pytest.raises(ToolFault, match="is a directory"):
+        open_file(f"{root}/a/b", inside)
+
+
 def test_no_descriptor_is_left(folder: Path) -> None:
     def count() -> int:
         return len(os.listdir("/dev/fd"))
@@ -73,8 +102,11 @@ def test_no_descriptor_is_left(folder: Path) -> None:
     before = count()
     for path in (folder / "b", folder.parent / "link", folder / "none"):
         resolve(str(path), Scope())
-        try:
+        with suppress(OSError, ToolFault):
             os.close(open_dir(str(path)))
-        except (OSError, ToolFault):
-            continue
+        for opens in (open_directory, open_file):
+            with suppress(OSError, ToolFault):
+                _, fd, *_ = opens(str(path), Scope())
+                assert fd is not None
+                os.close(fd)
     assert count() == before

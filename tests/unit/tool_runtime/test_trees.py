@@ -257,7 +257,7 @@ async def test_a_walk_stops_at_its_limit_and_says_so(
     call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(workspace, *(f"d/f{number}" for number in range(9)))
-    monkeypatch.setattr(trees.WalkParams.__new__, "__defaults__", (100, False, False, False, 5, None))
+    monkeypatch.setattr(trees.WalkParams.__new__, "__defaults__", (100, False, False, False, 5, None, None))
     said = text_of(await call("FindFiles", None, path=str(workspace), pattern="**"))
     assert said.splitlines()[-1] == "[stopped after 5 entries: name a directory further down]"
 
