@@ -13,11 +13,11 @@ from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.mcp.connection import Connection
-    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
     from tool_runtime.remote import Listed
     from tool_runtime.settings import RuntimeSettings
@@ -34,6 +34,14 @@ class Browser(NamedTuple):
     send_to: Callable[[str], Awaitable[None]]
     sent_back: Callable[[], Awaitable[Any]]
     port: int
+
+
+class Asking(NamedTuple):
+    """How a server asks during a call: `put` puts its question to a person, and the time of the call stands inside of
+    `paused`."""
+
+    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
+    paused: Callable[[], AbstractContextManager[None]]
 
 
 class McpSource:
@@ -124,17 +132,12 @@ class McpSource:
                 raise connection.explained(fault) from fault
         raise AssertionError("one of the two ways out was taken")
 
-    def _asking(self, call: CallContext) -> Ask | None:
-        """What puts the server's questions during the call to a person; the call's time stands meanwhile."""
+    def _asking(self, call: CallContext) -> Asking | None:
+        """How the server asks during the call; None where it may not."""
         ask_person = self._ask_person
         if ask_person is None:
             return None
-
-        async def ask(asked: PersonAsked) -> PersonAnswer:
-            with call.clock.paused():
-                return await ask_person(call.request, asked)
-
-        return ask
+        return Asking(lambda asked: ask_person(call.request, asked), call.clock.paused)
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. MCP has no question for it."""
