@@ -36,6 +36,7 @@ from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
 from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_dialect
+from agent_host.services.endpoints import without_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.host import Opened
@@ -79,8 +80,9 @@ _DELETED = "its checkpoint was deleted"
 class SessionOpener:
     """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
     number; `tokens` are those of the environment, by default read there. `owns_process`: this process is the program's
-    own, and not one that embeds it; `tools` are those of the program that does. `recorded` is what stands in for the
-    Backend Tool Service where a session is run again: then none is asked."""
+    own, and not one that embeds it; `tools` are those of the program that does. `recorded` takes
+    the place of the Backend Tool Service where a session is run again: no service is called then, but for the Session
+    Service, which has the policy."""
 
     def __init__(
         self,
@@ -215,7 +217,8 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         own_packages.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
-        self._backends = Backends(os.environ, resolved.settings, self._tokens)
+        environ = os.environ if self._recorded is None else without_observers(os.environ)
+        self._backends = Backends(environ, resolved.settings, self._tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 

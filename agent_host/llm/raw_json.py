@@ -17,9 +17,9 @@ def member(data: str, name: str) -> str | None:
 
 def members(data: str) -> dict[str, str]:
     """The JSON text of each member of the object that `data` is, as it stands there; of each name the last one. Raises
-    ValueError for what is no JSON."""
+    ValueError for what is no object."""
     found: dict[str, str] = {}
-    at = _behind(data, data.index("{") + 1)
+    at = _inside(data, "{")
     try:
         while data[at : at + 1] == '"':
             key, at = _value_at(data, at)
@@ -37,9 +37,9 @@ def members(data: str) -> dict[str, str]:
 
 def elements(data: str) -> list[str]:
     """The JSON text of each element of the array that `data` is, as it stands there. Raises ValueError for what is no
-    JSON."""
+    array."""
     found: list[str] = []
-    at = _behind(data, data.index("[") + 1)
+    at = _inside(data, "[")
     try:
         while data[at : at + 1] not in ("]", ""):
             _, end = _value_at(data, at)
@@ -51,6 +51,13 @@ def elements(data: str) -> list[str]:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     return found
+
+
+def _inside(data: str, begin: str) -> int:
+    at = _behind(data, 0)
+    if data[at : at + 1] != begin:
+        raise ValueError(f"there is no {begin} at the beginning")
+    return _behind(data, at + 1)
 
 
 def _behind(data: str, at: int) -> int:

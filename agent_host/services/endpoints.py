@@ -40,6 +40,17 @@ _VARIABLES = Endpoints(
 )
 
 
+_OF_OBSERVERS = frozenset(
+    {_VARIABLES.workspace, _VARIABLES.approval, _VARIABLES.audit, _VARIABLES.telemetry, _VARIABLES.backend_tools}
+)
+
+
+def without_observers(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables but for those by which a session is reported to somebody, or has tools elsewhere."""
+    kept = {name: value for name, value in environ.items() if name not in _OF_OBSERVERS}
+    return {name: value for name, value in kept.items() if not name.startswith("OTEL_")}
+
+
 def endpoints(environ: Mapping[str, str]) -> Endpoints:
     """The services that `environ` names; an empty variable counts as not set. Raises UsageError, which names the
     variable, for what is no http or https URL of a service."""

@@ -47,7 +47,7 @@ class Slots(Protocol):
         ...
 
     async def give(self, slot: Slot) -> None:
-        """Give a slot back. Never raises."""
+        """Give a slot back. Raises nothing but cancellation, after which the process ends."""
         ...
 
     async def aclose(self) -> None:
@@ -86,8 +86,9 @@ class Admission:
         self._limits = limits
         self._slots = slots
         self._clock = clock
-        self._inside = self._waiting = 0
-        self._asking = asyncio.Lock()
+        self._inside = 0
+        self._turns: deque[asyncio.Future[None]] = deque()
+        """The calls that want a slot, in the order in which they came. The first of them looks for one."""
         self._handed: deque[Slot] = deque()
         self._woken = asyncio.Event()
         self._full = False
@@ -104,24 +105,30 @@ class Admission:
             self._inside -= 1
 
     async def acquire(self) -> Slot:
-        """A slot, once one is free; who came first has it first. Raises Refusal: 429 where as many wait here as may,
-        503 where slots cannot be counted."""
-        if self._full and self._waiting and self._waiting >= self._limits.max_queued:
+        """A slot, once one is free: the call that came first has it first, and the newest are refused. Raises Refusal:
+        429 where as many wait here as may, 503 where slots cannot be counted."""
+        if self._full and len(self._turns) >= max(1, self._limits.max_queued):
             raise self._too_many()
-        self._waiting += 1
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        self._wake_first()
         try:
-            async with self._asking:
-                return await self._next()
+            await turn
+            return await self._next()
         finally:
-            self._waiting -= 1
-            if not self._waiting:
+            with contextlib.suppress(ValueError):  # it was refused
+                self._turns.remove(turn)
+            if self._turns:
+                self._wake_first()
+            else:
+                self._full = False  # nobody looks any more
                 while self._handed:
                     await self._slots.give(self._handed.pop())
 
     async def release(self, slot: Slot) -> None:
         """Give a slot to the next call that waits here, or back."""
         age_s = self._clock() - slot.since
-        if self._waiting and self._full and (not self._slots.shared or age_s < _HANDED_ON_S):
+        if self._turns and self._full and (not self._slots.shared or age_s < _HANDED_ON_S):
             self._handed.append(slot)
             self._woken.set()
         else:
@@ -138,12 +145,24 @@ class Admission:
             self._full = slot is None
             if slot is not None:
                 return slot
-            if self._waiting > self._limits.max_queued:
-                raise self._too_many()
+            self._refuse_newest()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s if self._slots.shared else None):
                     await self._woken.wait()
             wait_s = min(wait_s * 2, _LATER_LOOK_S)
+
+    def _wake_first(self) -> None:
+        if not self._turns[0].done():
+            self._turns[0].set_result(None)
+
+    def _refuse_newest(self) -> None:
+        """Raises Refusal where not even the first may wait."""
+        while len(self._turns) > max(1, self._limits.max_queued):
+            newest = self._turns.pop()
+            if not newest.done():
+                newest.set_exception(self._too_many())
+        if not self._limits.max_queued:
+            raise self._too_many()
 
     def _too_many(self) -> Refusal:
         limits = self._limits

@@ -29,6 +29,8 @@ def all_tools() -> dict[str, BackendTool]:
         except Exception as error:  # whatever a package of others raises when it is imported
             said = f"{type(error).__name__}: {error}"
             raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
+        if isinstance(tool, type):
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) is a class: name an instance of it")
         lacking = [name for name in _NEEDED if not hasattr(tool, name)]
         if lacking:
             raise UsageError(

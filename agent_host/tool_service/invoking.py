@@ -115,8 +115,6 @@ class Invoker:
                 slot = await _slot(tenant)
                 try:
                     return await self._run(tenant, tool, call, fingerprint)
-                except asyncio.CancelledError:
-                    return _stopped(call)
                 finally:
                     await tenant.admission.release(slot)
         return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
@@ -156,8 +154,6 @@ class Invoker:
                 try:
                     body = await self._run(tenant, tool, call, fingerprint)
                     await self._answers.answer(place, body)
-                except asyncio.CancelledError:
-                    body = _stopped(call)
                 finally:
                     await tenant.admission.release(slot)
                 return body
@@ -207,6 +203,8 @@ class Invoker:
                 return await _stored(tenant, call, output)
         except ToolFault as fault:
             return Result("failed", None, (fault.code, fault.message))
+        except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
+            return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED))
         except TimeoutError:
             message = f"the tool did not end within {call.timeout_s:g} s"
             return Result("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
@@ -222,12 +220,6 @@ async def _slot(tenant: ServedTenant) -> Slot:
         raise Refusal(
             503, ErrorCode.INTERNAL_ERROR, "the service is being stopped; the tool did not run", retry_after_s=1
         ) from None
-
-
-def _stopped(call: Call) -> bytes:
-    """The answer to a call that is cancelled while its tool runs. Nobody cancels calls but uvicorn, when the time to
-    end them is over: who asked is told, and the process ends as it would."""
-    return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED)).body(call)
 
 
 def tool_of(tenant: ServedTenant, name: str) -> TenantTool:

@@ -34,6 +34,14 @@ _FIRST_LOOK_S: Final = 0.02
 _LATER_LOOK_S: Final = 0.5
 _POOL_WAIT_S: Final = 5.0
 CONNECT_S: Final = 10
+SILENT_FOR_LONG: Final[dict[str, Any]] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""What ends a connection whose other side says nothing any more, within half a minute and not within the kernel's
+quarter of an hour: all calls of a worker wait for it."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS agent_host_invocations (
     tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,
@@ -191,7 +199,9 @@ class PostgresAnswers:
         async with self._holding:
             if self._held is not None and not self._held.closed:
                 return self._held
-            connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=CONNECT_S)
+            connection = await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
+            )
             while True:
                 number = secrets.randbelow(2**31 - 1) + 1
                 cursor = await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))

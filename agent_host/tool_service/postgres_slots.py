@@ -1,7 +1,7 @@
 """Slots of a tenant over all workers, as advisory locks of PostgreSQL (decision 0070).
 
-Each slot is a lock, and a worker holds those of its calls on one connection: they are free when the call ends, and when
-the worker or its connection does, without a clock.
+Each slot is a lock. A worker holds the locks of its running calls on one connection. A lock becomes free when its call
+ends, or when the worker or the connection does; no clock is involved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from agent_host.tool_service.admission import Slot
-from agent_host.tool_service.postgres_answers import CONNECT_S, database_is_away
+from agent_host.tool_service.postgres_answers import CONNECT_S, SILENT_FOR_LONG, database_is_away
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -65,9 +65,9 @@ class PostgresSlots:
             try:
                 await self._connection.execute(_GIVE, {"base": _base(slot.tenant), "number": slot.number})
                 self._mine[slot.tenant].discard(slot.number)
-            except (psycopg.OperationalError, psycopg.InterfaceError):
+            except psycopg.Error:
                 await self._drop()
-            except BaseException:
+            except BaseException:  # cancelled: whether the server has taken it back is not known
                 await self._drop()
                 raise
 
@@ -97,7 +97,7 @@ class PostgresSlots:
             self._mine.clear()
             self._holder += 1
             self._connection = await psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT_S
+                self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
             )
         return self._connection
 

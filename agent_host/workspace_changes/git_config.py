@@ -16,7 +16,7 @@ def object_format(config: bytes) -> str:
     """`extensions.objectFormat` in small letters, as git-config(1) has its syntax; the last value counts, and `sha1`
     stands for none. A value that is written in a way that only git reads, as with escapes, comes as it stands."""
     section, value = b"", _DEFAULT
-    for raw in config.splitlines():
+    for raw in _lines(config):
         line = raw.strip()
         if line.startswith(b"["):
             head, _, line = line[1:].partition(b"]")
@@ -25,6 +25,12 @@ def object_format(config: bytes) -> str:
         if section == _SECTION and name.strip().lower() == _NAME:
             value = _value(said) if is_set else ""
     return value
+
+
+def _lines(config: bytes) -> list[bytes]:
+    """Its lines as git takes them: one that ends in a backslash goes on with the next."""
+    joined = config.removeprefix(b"\xef\xbb\xbf").replace(b"\\\r\n", b"").replace(b"\\\n", b"")
+    return joined.split(b"\n")
 
 
 def _value(said: bytes) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.backends import impatient
+from agent_host.testing.services import MockServices
+from tests.support.backends import SERVICES_TOKEN, impatient, services_at
 from tests.support.process import call, gateway, say, shell, use
 from tests.support.tool_server import KEY, TOKEN, ToolServer, echo
 
@@ -70,12 +71,19 @@ def variables(server: ToolServer) -> dict[str, str]:
     }
 
 
-def replay(host: Host, copy: Path, server: ToolServer, *options: str) -> Outcome:
-    return host.run("replay", "one", "--workspace", copy, *options, env=variables(server))
+def replay(host: Host, copy: Path, server: ToolServer, *options: str, **more: str) -> Outcome:
+    return host.run("replay", "one", "--workspace", copy, *options, env={**variables(server), **more})
 
 
-def test_calls_are_judged_again_and_answered_from_the_record(host: Host, server: ToolServer, copy: Path) -> None:
-    outcome = replay(host, copy, server, "--output", "json")
+def test_calls_are_judged_again_and_answered_from_the_record_and_reported_to_nobody(
+    host: Host, server: ToolServer, copy: Path
+) -> None:
+    watchers = MockServices(token=SERVICES_TOKEN)
+    with watchers.in_thread() as url:
+        observers = services_at(url, "APPROVAL", "AUDIT", "TELEMETRY", "WORKSPACE")
+        traces = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+        outcome = replay(host, copy, server, "--output", "json", **observers, **traces)
+    assert watchers.requests == ()
     assert json.loads(outcome.text) == {"calls": 5, "difference": None, "ended": None}
     assert (outcome.code, outcome.stderr) == (0, "")
     assert server.requests == []

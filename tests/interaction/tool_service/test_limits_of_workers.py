@@ -104,9 +104,14 @@ async def test_slots_of_a_connection_that_was_cut_are_free(database: str) -> Non
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks"
                 " WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
             )
+        assert await one.take("third", 1) is not None  # which takes a new connection
+        anew = await one.take("acme", 1)
+        assert anew is not None
+        assert anew.number == slot.number
+        await one.give(slot)  # of the connection that was cut, and not the new one's
+        assert await two.take("acme", 1) is None
+        await one.give(anew)
         assert await two.take("acme", 1) is not None
-        await one.give(slot)  # it is nobody's any more, and not the new one's
-        assert await one.take("acme", 1) is None
     finally:
         await one.aclose()
         await two.aclose()

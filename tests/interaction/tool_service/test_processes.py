@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped]  # it has none
 import psycopg
 import pytest
 
+from agent_host.testing.services import MockServices
 from agent_host.tool_service.answers import Known, Place
 from agent_host.tool_service.postgres_answers import PostgresAnswers
 from tests.support.tool_service import (
@@ -31,6 +32,7 @@ from tests.support.tool_service import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+WATCHERS_TOKEN = "services-token-0123456789"
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
 
 
@@ -39,6 +41,11 @@ def sleeping(shop: str, answers: str | None = None) -> dict[str, Any]:
     connection = {"url": shop, "functions": ["pg_sleep"], "timeoutS": 60}
     file = tenants({"CloudDbQuery": {"connections": {"shop": connection}}})
     return file if answers is None else {**file, "service": {"answers": {"url": answers}}}
+
+
+def watched(url: str) -> dict[str, str]:
+    """The variables of a service whose calls are reported to `url`."""
+    return {"TELEMETRY_SERVICE_URL": url, "AUDIT_SERVICE_URL": url, "AGENT_HOST_SERVICES_TOKEN": WATCHERS_TOKEN}
 
 
 def query(text: str) -> dict[str, Any]:
@@ -70,7 +77,8 @@ async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not
 ) -> None:
     file = sleeping(shop, database)
     file["tenants"]["acme"]["limits"] = {"maxConcurrent": 4}
-    with process(tmp_path, file, "--drain-s", "1") as service:
+    watchers = MockServices(token=WATCHERS_TOKEN)
+    with watchers.in_thread() as url, process(tmp_path, file, "--drain-s", "1", environ=watched(url)) as service:
         async with caller(service.url) as client:
             slow = query("SELECT pg_sleep(60)")
             run = [asyncio.create_task(client.invoke("CloudDbQuery", slow, key=f"k{n}")) for n in range(4)]
@@ -90,6 +98,10 @@ async def test_a_call_that_outlasts_the_drain_is_told_and_one_that_waits_has_not
         assert service.wait() == 0
         assert service.errors().startswith("Cancel 6 running task(s)")
         assert "Traceback" not in service.errors()
+    audited = [event["payload"] for event in watchers.audit_events]
+    assert sorted(payload["toolCallId"] for payload in audited) == ["k0", "k1", "k2", "k3"]
+    ended = [event["payload"]["code"] for event in watchers.telemetry_events if event["eventType"] == "tool_completed"]
+    assert ended == ["TOOL_INTERRUPTED"] * 4
 
 
 async def test_a_service_that_was_killed_refuses_what_it_may_have_run(tmp_path: Path, shop: str) -> None:

@@ -14,9 +14,14 @@ PATIENCE_S = 10.0
 
 
 class SharedSlots(LocalSlots):
-    """Slots that two workers take: in tests both are in this process."""
+    """Slots that two workers take: in tests both are in this process. Others run while one is taken, as they do while a
+    database is asked."""
 
     shared = True
+
+    async def take(self, tenant: str, most: int) -> Slot | None:
+        await asyncio.sleep(0)
+        return await super().take(tenant, most)
 
 
 class Clock:
@@ -112,6 +117,30 @@ async def test_more_than_may_wait_are_refused_also_where_another_worker_has_the_
     for found in await acquired(*waiting):
         await two.release(found)
     await two.release(await two.acquire())  # and once there is room it runs
+
+
+async def test_after_a_full_moment_calls_that_come_together_all_run() -> None:
+    worker = admission(SharedSlots(), 4, 0)
+    slots = [await worker.acquire() for _ in range(4)]
+    await refused(worker)
+    for slot in slots:
+        await worker.release(slot)
+    assert len(await acquired(*(asyncio.create_task(worker.acquire()) for _ in range(4)))) == 4
+
+
+async def test_of_calls_that_come_together_the_newest_are_refused() -> None:
+    slots = SharedSlots()
+    other, worker = admission(slots, 1, 2), admission(slots, 1, 2)
+    slot = await other.acquire()
+    calls = [asyncio.create_task(worker.acquire()) for _ in range(4)]
+    await idle()
+    assert [call.done() for call in calls] == [False, False, True, True]
+    for call in calls[2:]:
+        assert isinstance(call.exception(), Refusal)
+    await other.release(slot)
+    (first,) = await acquired(calls[0])
+    await worker.release(first)
+    await acquired(calls[1])
 
 
 async def test_a_worker_that_always_has_calls_leaves_slots_to_another() -> None:
