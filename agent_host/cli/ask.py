@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.forms import prompt_of, question_of, take
+from agent_host.cli.forms import DECLINES, prompt_of, question_of, take
 from agent_host.cli.screen import in_ci, styled
 from agent_host.cli.streams import put
 from agent_host.shown_text import escaped
@@ -133,6 +133,8 @@ class Terminal:
             problem: str | None = ""
             while problem is not None and key is not None:
                 key = await self._typed(prompt_of(field, problem), asked_at)
+                if key is not None and key.strip() == DECLINES:
+                    return _denied("declined at the terminal")
                 problem = None if key is None else take(field, key, content)
         if key is None:
             return _denied("the input ended before anybody answered it")
