@@ -56,11 +56,12 @@ class FormField(NamedTuple):
     @property
     def has_answer(self) -> bool:
         """Whether any answer is within the limits: where none is, a person would be asked without end."""
-        low, high = self.limits.get("minimum", -math.inf), self.limits.get("maximum", math.inf)
+        low: float = self.limits.get("minimum", -math.inf)
+        high: float = self.limits.get("maximum", math.inf)
         if self.kind == "integer" and math.isfinite(low) and math.isfinite(high):
             return math.ceil(low) <= math.floor(high)
-        least = max(self.limits.get("minLength", 0), self.limits.get("minItems", 0))
-        most = MAX_ANSWER_CHARS if self.kind == "string" else len(self.choices)
+        least = max(self.limits.get("minLength", 0.0), self.limits.get("minItems", 0.0))
+        most: float = MAX_ANSWER_CHARS if self.kind == "string" else len(self.choices)
         most = min(most, self.limits.get("maxLength", most), self.limits.get("maxItems", most))
         return low <= high and least <= most
 

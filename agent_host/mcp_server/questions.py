@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DETAILS_BYTES: Final = 8000
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+"""Of a page to open: it is answered, or declined, as a whole."""
 
 
 class Question(NamedTuple):
@@ -37,7 +39,7 @@ class Question(NamedTuple):
 def question_in(payload: Mapping[str, Any]) -> Question:
     """The question of an `approval_requested`."""
     details = dict(payload["details"])
-    form = details.pop("form", None) if "isQuestion" in payload else None
+    form = details.pop("form", _NO_FIELDS) if "isQuestion" in payload else None
     lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
     return Question(
         payload["approvalId"],

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from mcp.server import ServerRequestContext
 
     from agent_host.mcp_server.arguments import Arguments
+    from agent_host.mcp_server.hosted import HostedSession
     from agent_host.mcp_server.questions import Question
-    from agent_host.mcp_server.sessions import HostedSession, Sessions
+    from agent_host.mcp_server.sessions import Sessions
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
