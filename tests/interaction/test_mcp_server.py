@@ -166,18 +166,24 @@ def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode
     async def fill(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestFormParams)
         seen.append(params)
-        return types.ElicitResult(action="accept", content=cast("Any", {"name": name, "times": 3}))
+        known = {"name": name, "times": 3}
+        content = {key: known[key] for key in params.requested_schema["properties"]}
+        return types.ElicitResult(action="accept", content=cast("Any", content))
 
     async def scenario(model: Gateway) -> None:
         async with client_of(host, model, mode=mode, elicitation_callback=fill) as client:
             assert (await call(client, "run_task", prompt="Do it."))["status"] == "TASK_COMPLETED"
 
-    with gateway(use(tool_call(sendable_name("odd/ask"))), say("Done.")) as model:
+    calls = [use(tool_call(sendable_name(f"odd/{tool}"))) for tool in ("ask", "page")]
+    with gateway(*calls, say("Done.")) as model:
         asyncio.run(scenario(model))
         assert said in model.results(1)[0].text
-    (asked,) = seen
+        assert "page accept" in model.results(2)[-1].text
+    asked, page = seen
     assert "Who are you?" in asked.message
     assert set(asked.requested_schema["properties"]) == {"name", "times"}
+    assert "url: https://example.com/login" in page.message
+    assert page.requested_schema == {"type": "object", "properties": {}}
 
 
 def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
