@@ -12,7 +12,7 @@ from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from contextlib import AbstractContextManager
 
     from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
@@ -47,8 +47,8 @@ class Asking(NamedTuple):
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
     changed. `browser` is for a person who authorizes this program; without it nobody is there. `ask_person` puts a
-    question of a server to a person, where its entry lets it ask. `pause` waits for so many seconds between two tries
-    to connect."""
+    question of a server to a person, where its entry lets it ask. `on_secrets` gets the tokens that OAuth has brought.
+    `pause` waits for so many seconds between two tries to connect."""
 
     def __init__(
         self,
@@ -58,9 +58,11 @@ class McpSource:
         *,
         browser: Browser | None = None,
         ask_person: AskPerson | None = None,
+        on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._pause = pause
+        self._on_secrets = on_secrets
         self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
@@ -182,7 +184,9 @@ class McpSource:
             return None
         from tool_runtime.mcp.oauth import oauth_of
 
-        return oauth_of(self._config.name, place.url, place.oauth_folder, browser=self._browser)
+        return oauth_of(
+            self._config.name, place.url, place.oauth_folder, browser=self._browser, on_secrets=self._on_secrets
+        )
 
     def _changed(self) -> None:
         self._identities = None
