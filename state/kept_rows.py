@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from state.disk import LOCAL_DISK
 from state.errors import as_write_failure
 from state.files import make_durable_dir, replace_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MAX_BYTES = 1 << 20
 
@@ -36,7 +39,7 @@ class KeptRows:
         found = section.items() if isinstance(section, dict) else ()
         return {key: one for key, one in found if isinstance(one, dict)}
 
-    def keep(self, key: str, row: dict[str, Any]) -> None:
+    def keep(self, key: str, row: Mapping[str, Any]) -> None:
         """Have this row under `key`; durable on return. Raises WriteFailed."""
         rows = self.rows()
         rows.pop(key, None)

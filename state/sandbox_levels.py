@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from state.boot import boot_id
 from state.kept_rows import KeptRows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILE = "sandbox-levels.json"
 _MAX_MACHINES = 16
@@ -29,7 +32,7 @@ class SandboxLevels:
         found = {} if self._key is None else self._kept.rows().get(self._key, {})
         return {level: row for level, row in found.items() if _is_row(row)}
 
-    def keep(self, found: dict[str, dict[str, Any]]) -> None:
+    def keep(self, found: Mapping[str, Mapping[str, Any]]) -> None:
         """Remember it; durable on return. Nothing is kept where no boot can be told from another. Raises
         WriteFailed."""
         if self._key is not None:

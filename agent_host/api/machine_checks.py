@@ -255,7 +255,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
     command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
-    wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")

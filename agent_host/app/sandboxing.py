@@ -16,11 +16,16 @@ from state.errors import WriteFailed
 from state.sandbox_levels import SandboxLevels
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent_host.app.machine import LocalMachine
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.scope import CommandScope, SandboxLevel
     from state.checkpoint import Checkpoint
+
+    Levels = Mapping[str, Mapping[str, Any]]
+    """{works, problem, unheld} of each level."""
 
 LEVEL = "sandbox.level"
 DOMAINS = "sandbox.allowed_domains"
@@ -36,13 +41,14 @@ class Level(NamedTuple):
     unheld: tuple[str, ...] = ()
 
 
-def level_of(settings: Settings, state_dir: str) -> Level:
+def level_of(settings: Settings, state_dir: str, found: Levels | None = None) -> Level:
     """The level that works of the one that the settings want. What was found under the same circumstances is kept in
-    `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work."""
+    `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work. `found`:
+    what was tried just now."""
     wanted = settings.text(LEVEL)
     if wanted == LEVELS[0]:
         return Level(LEVELS[0], wanted)
-    found = _found(state_dir)
+    found = found or _found(state_dir)
     strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
     tried = [one for one in strongest if wanted in (one, STRONGEST)]
     works = next((one for one in tried if found[one]["works"]), LEVELS[0])
@@ -51,8 +57,7 @@ def level_of(settings: Settings, state_dir: str) -> Level:
     return Level(works, wanted, why, () if works == LEVELS[0] else tuple(found[works]["unheld"]))
 
 
-def _found(state_dir: str) -> dict[str, dict[str, Any]]:
-    """{works, problem, unheld} of each level."""
+def _found(state_dir: str) -> Levels:
     known = SandboxLevels(state_dir, __version__).known()
     return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir)
 
@@ -70,26 +75,28 @@ _kept: set[str] = set()
 """The state directories in which this process has kept what it found: one write each, since two would use one name."""
 
 
-def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
-    """{works, problem, unheld} of each level, each tried once in this process. The result is written to `state_dir` for
-    later sessions by a thread of its own: a start does not wait for the disk."""
-    found = _rows()
-    if state_dir not in _kept:
+def try_levels(state_dir: str) -> Levels:
+    """Each level, tried once in this process. The result is written to `state_dir` for later sessions by a thread of
+    its own: a start does not wait for the disk. A failure that may pass is not written."""
+    found, is_passing = _rows()
+    if state_dir not in _kept and not is_passing:
         _kept.add(state_dir)
         threading.Thread(target=_keep, args=(state_dir, found), name="sandbox-levels-kept").start()
     return found
 
 
-def _rows() -> dict[str, dict[str, Any]]:
+def _rows() -> tuple[Levels, bool]:
+    """What was found, and whether it may be another the next time."""
     from tool_runtime.core import sandbox
 
     looked = {level: sandbox.look(level) for level in LEVELS[:0:-1]}  # the strongest tries the others on its way
-    return {
+    rows: dict[str, dict[str, Any]] = {
         level: {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)} for level, one in looked.items()
     }
+    return rows, any(one.is_passing for one in looked.values())
 
 
-def _keep(state_dir: str, found: dict[str, dict[str, Any]]) -> None:
+def _keep(state_dir: str, found: Levels) -> None:
     with contextlib.suppress(WriteFailed):  # they are tried again then
         SandboxLevels(state_dir, __version__).keep(found)
 

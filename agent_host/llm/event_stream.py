@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.llm.limits import AnswerTooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from agent_host.llm.limits import AnswerLimits
 
@@ -30,7 +30,7 @@ class BoundedStream:
     headers: Final[Mapping[str, str]] = {"content-type": "text/event-stream"}
 
     def __init__(
-        self, chunks: AsyncIterator[bytes], pieces_of: Callable[[bytes], Iterable[bytes]], limits: AnswerLimits
+        self, chunks: AsyncIterable[bytes], pieces_of: Callable[[bytes], Iterable[bytes]], limits: AnswerLimits
     ) -> None:
         self._chunks = chunks
         self._pieces_of = pieces_of

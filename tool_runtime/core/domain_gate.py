@@ -4,7 +4,7 @@ the proxy of commands."""
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.urls import (
     UrlProblem,
@@ -21,6 +21,8 @@ from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+_LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
 class Blocked(ToolFault):
@@ -88,10 +90,11 @@ class Gate:
                 raise _local(host, address)
 
     def opens_here(self, address: str, port: int) -> bool:
-        """Whether the scope names this address of the loopback by itself, or `localhost`, and blocks neither: what
-        listens there may then be reached without asking for a name."""
-        both = ("localhost", address)
-        return any(self._names(one, port) for one in both) and not any(self._blocks(one, port) for one in both)
+        """Whether the scope names this address of the loopback by itself, or `localhost`: what listens there may then
+        be reached without asking for a name. One listener may answer at several of these addresses, so what is blocked
+        at one is blocked at all."""
+        is_named = any(self._names(one, port) for one in ("localhost", address))
+        return is_named and not any(self._blocks(one, port) for one in ("localhost", address, *_LOOPBACK))
 
     def _names(self, host: str, port: int) -> bool:
         """Whether an entry of the scope is for this very host or address, and no star."""

@@ -7,6 +7,7 @@ is left to the kernel: its place is where that socket is connected to.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -35,6 +36,8 @@ _MAX_MESSAGES: Final = 32
 _MAX_CONTROL: Final = 1024
 _MESSAGE: Final = struct.Struct("=QI4xQQQQi4x")  # struct msghdr: name, its length, pieces, how many, control, its size
 _PIECE: Final = struct.Struct("=QQ")
+_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_DONTROUTE | socket.MSG_CONFIRM | socket.MSG_MORE
+"""Not MSG_ZEROCOPY: the kernel would send from the memory of this process after it has been used for something else."""
 _CONTROL: Final = struct.Struct("=QiI")
 _LENGTH_AT: Final = 56
 _EACH: Final = 64  # struct mmsghdr
@@ -82,7 +85,8 @@ def refused_place(held: Held, copy: int, place: Place) -> int:
 
 
 def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
-    """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Raises OSError."""
+    """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
+    its call ends with ENOBUFS where the program would have waited. Raises OSError."""
     if not is_datagram(copy):
         return errno.EISCONN if notice.call == "sendto" else Done(None)
     thread, arguments = notice.thread, notice.arguments
@@ -99,11 +103,13 @@ def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
         flags = arguments[3]
     if not seccomp_notify.is_waiting(listener, notice.notice_id):
         return errno.ESRCH
-    sent, code = _sent(held, copy, messages, flags & 0x7FFFFFFF)
+    sent, code = _sent(held, copy, messages, flags & _FLAGS)
     if notice.call != "sendmmsg":
         return code or Done(sent[0])
-    for number, size in enumerate(sent):
-        seccomp_notify.write_memory(thread, arguments[1] + _EACH * number + _LENGTH_AT, struct.pack("=I", size))
+    with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
+        for number, size in enumerate(sent):
+            at = arguments[1] + _EACH * number + _LENGTH_AT
+            seccomp_notify.write_memory(listener, notice, at, struct.pack("=I", size))
     return Done(len(sent)) if sent or not code else code
 
 
@@ -114,6 +120,9 @@ def _sent(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[
         for message in messages:
             try:
                 sizes.append(_send_one(held, copy, one, message, flags))
+            except BlockingIOError as error:
+                waits = not (flags & socket.MSG_DONTWAIT or fcntl.fcntl(copy, fcntl.F_GETFL) & os.O_NONBLOCK)
+                return sizes, errno.ENOBUFS if waits else error.errno or errno.EAGAIN
             except OSError as error:
                 return sizes, error.errno or errno.EACCES
     return sizes, 0
@@ -134,8 +143,12 @@ def _send_one(held: Held, copy: int, one: socket.socket, message: _Message, flag
 
 def _named(place: Place, family: int) -> Any:
     if family == socket.AF_INET:
+        if place.family != socket.AF_INET:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         return (place.text, place.port)
     mapped = f"::ffff:{place.text}" if len(place.address) == 4 else place.text
+    if place.family == socket.AF_INET:
+        return (mapped, place.port)
     flow, scope = (struct.unpack_from(form, place.raw, at)[0] for form, at in ((">I", 4), ("=I", 24)))
     return (mapped, place.port, flow, scope)
 
@@ -144,9 +157,9 @@ def _message(thread: int, address: int) -> _Message:
     name, size, pieces, count, control, control_size, _ = _MESSAGE.unpack(_read(thread, address, _MESSAGE.size))
     if count > _MAX_PIECES or control_size > _MAX_CONTROL:
         raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
-    told = _PIECE.iter_unpack(_read(thread, pieces, _PIECE.size * count)) if count else ()
+    listed = _PIECE.iter_unpack(_read(thread, pieces, _PIECE.size * count)) if count else ()
     data = bytearray()
-    for base, length in told:
+    for base, length in listed:
         if len(data) + length > _MAX_BYTES:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         data += _read(thread, base, length)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import marshal
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.platform import seccomp_notify
@@ -39,8 +40,10 @@ class Launcher:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        alive, self._alive = os.pipe()
-        with theirs:
+        with ExitStack() as unused, theirs:
+            unused.callback(ours.close)
+            alive, self._alive = os.pipe()
+            unused.callback(os.close, self._alive)
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-E", _SCRIPT, str(theirs.fileno()), str(alive)],
@@ -53,6 +56,7 @@ class Launcher:
                 )
             finally:
                 os.close(alive)
+            unused.pop_all()
         self._asked = ours
         self._lock = threading.Lock()
 
@@ -105,16 +109,25 @@ def _started(reply: socket.socket, program: str) -> Started:
     """What came of a request, once the program runs or has failed: the other ends of the reply are closed then."""
     replies: dict[str, Any] = {}
     listener: int | None = None
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(reply, 4096, 1)
-        if descriptors:
-            listener = descriptors[0]
-        elif not data:
-            break
-        else:
-            replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
-            if {"listener", "program"} <= replies.keys():
-                listener = _taken(reply, replies["program"], replies.pop("listener"))
+    try:
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(reply, 4096, 1)
+            if descriptors:
+                listener = descriptors[0]
+            elif not data:
+                break
+            else:
+                replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
+                if {"listener", "program"} <= replies.keys():
+                    listener = _taken(reply, replies["program"], replies.pop("listener"))
+    except OSError:  # such as a time-out: what began may still become the program
+        for process in {replies[role] for role in ("helper", "program") if role in replies}:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            _reap(process)
+        if listener is not None:
+            os.close(listener)
+        raise
     if "helper" in replies:
         _reap(replies["helper"])
     if "program" not in replies or "errno" in replies:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
@@ -25,17 +26,47 @@ _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line 
 _PATIENCE_S: Final = 10.0
 
 
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+
+
+class Problem(NamedTuple):
+    """Why a trial failed. `is_passing`: it says nothing about the next one."""
+
+    text: str
+    is_passing: bool = False
+
+
+class _NoScratch(OSError):
+    """There is no place for the files of a trial."""
+
+
 @contextmanager
-def _scratch() -> Iterator[str]:
-    """A directory for two files, which goes at the end; `tempfile` takes longer to import than all of this."""
+def _scratch() -> Iterator[tuple[str, str]]:
+    """The paths of two files, which go at the end; `tempfile` takes longer to import than all of this. Raises
+    _NoScratch."""
     path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"agent-host-probe-{os.urandom(8).hex()}")  # noqa: S108  its name is random, and mkdir follows nothing
-    os.mkdir(path, 0o700)
+    files = os.path.join(path, "kept"), os.path.join(path, "hidden")
     try:
-        yield path
+        os.mkdir(path, 0o700)
+        try:
+            for one in files:
+                with open(one, "w", encoding="utf-8") as file:
+                    file.write("x")
+        except OSError:
+            _remove(path)
+            raise
+    except OSError as error:
+        raise _NoScratch(error.errno, error.strerror, error.filename or path) from error
+    try:
+        yield files
     finally:
-        for name in os.listdir(path):
-            os.unlink(os.path.join(path, name))
-        os.rmdir(path)
+        _remove(path)
+
+
+def _remove(directory: str) -> None:
+    for name in os.listdir(directory):
+        os.unlink(os.path.join(directory, name))
+    os.rmdir(directory)
 
 
 def landlock_level() -> Found:
@@ -46,39 +77,39 @@ def landlock_level() -> Found:
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
         return Found("landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
-    problem = try_thread(abi, with_listener=True)
+    problem = _try_thread(abi, with_listener=True)
     unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
     if problem is None:
         return Found("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
-    without = try_thread(abi, with_listener=False)
+    without = _try_thread(abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
         return Found(
             "landlock",
             works=True,
-            problem=f"no supervisor, so that no connection is made: {problem}",
+            problem=f"no supervisor, so that no connection is made: {problem.text}",
             abi=abi,
             unheld=unheld,
+            is_passing=problem.is_passing,
         )
-    return Found("landlock", works=False, problem=without, abi=abi)
+    return Found("landlock", works=False, problem=without.text, abi=abi, is_passing=without.is_passing)
 
 
-def try_thread(abi: int, *, with_listener: bool) -> str | None:
+def _try_thread(abi: int, *, with_listener: bool) -> Problem | None:
     """Why a thread cannot hold a program so; None where it can."""
     rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
-        with _scratch() as directory:
-            argv = ["/bin/sh", "-c", _TRY, "sh", os.path.join(directory, "kept")]
+        with _scratch() as (kept, _):
+            argv = ["/bin/sh", "-c", _TRY, "sh", kept]
             process, listener = in_fresh_thread(lambda: _started(restriction, argv))
             return _ended(process, listener)
     except OSError as error:
-        return _said(error)
+        return _problem(error)
 
 
 def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[bytes], int | None]:
-
     listener = linux_sandbox.restrict_this_thread(restriction)
     pipe = subprocess.PIPE
     try:
@@ -89,20 +120,23 @@ def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Pope
         raise
 
 
-def _ended(process: subprocess.Popen[bytes], listener: int | None) -> str | None:
+def _ended(process: subprocess.Popen[bytes], listener: int | None) -> Problem | None:
     """What is wrong with the program that was tried; raises OSError where its descriptors cannot be had."""
-
+    is_late = False
     with process:
         try:
             if listener is not None:
                 os.close(seccomp_notify.copy_descriptor(process.pid, 0))
         finally:
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 process.communicate(b"\n", _PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                is_late = True
             process.kill()
             if listener is not None:
                 os.close(listener)
-    return None if process.returncode == 0 else f"a held program ended with {process.returncode}"
+    code = process.returncode
+    return None if code == 0 else Problem(f"a held program ended with {code}", is_passing=is_late)
 
 
 def namespace_level(below: Callable[[], Found]) -> Found:
@@ -111,7 +145,7 @@ def namespace_level(below: Callable[[], Found]) -> Found:
     try:
         launcher = Launcher()  # it takes longest to be ready
     except OSError as error:
-        return Found("namespace", works=False, problem=_said(error))
+        return _no_namespaces(_problem(error))
     try:
         return _namespaces(launcher, below())
     finally:
@@ -120,7 +154,7 @@ def namespace_level(below: Callable[[], Found]) -> Found:
 
 def _namespaces(launcher: Launcher, under: Found) -> Found:
     if not under.works:
-        return Found("namespace", works=False, problem=under.problem)
+        return _no_namespaces(Problem(under.problem, under.is_passing))
     problems = []
     for users in (False, True) if os.geteuid() == 0 else (True,):
         for processes in (True, False):
@@ -128,21 +162,21 @@ def _namespaces(launcher: Launcher, under: Found) -> Found:
             try:
                 problem = _try_namespaces(launcher, kinds, under)
             except OSError as error:
-                problem = _said(error)
+                problem = _problem(error)
             if problem is None:
                 unheld = linux_sandbox.not_held_by_namespaces(processes=processes, is_supervised=under.is_supervised)
                 return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
             problems.append(problem)
-    return Found("namespace", works=False, problem=problems[-1])
+    return _no_namespaces(problems[-1]._replace(is_passing=any(one.is_passing for one in problems)))
 
 
-def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str | None:
+def _no_namespaces(problem: Problem) -> Found:
+    return Found("namespace", works=False, problem=problem.text, is_passing=problem.is_passing)
+
+
+def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> Problem | None:
     """Why a program cannot be given `kinds`; None where it can. Raises OSError."""
-    with _scratch() as directory:
-        kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
-        for path in (kept, hidden):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("x")
+    with _scratch() as (kept, hidden):
         network: Network = "supervised" if under.is_supervised else "closed"
         whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
         rules = [landlock_rights.PathRule("/", whole)]
@@ -157,9 +191,10 @@ def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str 
         if began.listener is not None:
             os.close(began.listener)
         code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
-        return None if code == 0 else f"a program with a view of its own ended with {code}"
+        return None if code == 0 else Problem(f"a program with a view of its own ended with {code}")
 
 
-def _said(error: OSError) -> str:
+def _problem(error: OSError) -> Problem:
     at = f" ({error.filename})" if error.filename else ""
-    return f"{error.strerror or error}{at}"
+    is_passing = isinstance(error, _NoScratch | TimeoutError) or error.errno in _PASSING
+    return Problem(f"{error.strerror or error}{at}", is_passing)

@@ -30,7 +30,8 @@ class Namespaces(NamedTuple):
 class Found(NamedTuple):
     """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
     `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
-    `namespaces` are those that a program gets at that level."""
+    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for want of a file, memory
+    or time, and the next may succeed."""
 
     level: Level
     works: bool
@@ -39,6 +40,7 @@ class Found(NamedTuple):
     is_supervised: bool = False
     unheld: tuple[str, ...] = ()
     namespaces: Namespaces = Namespaces(users=True, processes=True)
+    is_passing: bool = False
 
 
 NOTHING: Final = Found("none", works=True, unheld=("anything",))

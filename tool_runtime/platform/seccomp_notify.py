@@ -49,7 +49,7 @@ def receive(listener: int) -> Notice | None:
 def answer(listener: int, notice_id: int, code: int, value: int = 0) -> None:
     """Have the call end with the error `code`, 0 for success, and then with the result `value`. Harmless where its
     thread is gone."""
-    _send(listener, struct.pack("=QqiI", notice_id, value, -code, 0))
+    _send(listener, struct.pack("=QqiI", notice_id, value, -abs(code), 0))
 
 
 def let_through(listener: int, notice_id: int) -> None:
@@ -91,10 +91,12 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
             os.close(descriptor)
 
 
-def write_memory(thread: int, address: int, data: bytes) -> None:
-    """Put `data` into a waiting thread's memory. Raises OSError."""
-    descriptor = os.open(f"/proc/{thread}/mem", os.O_WRONLY | os.O_CLOEXEC)
+def write_memory(listener: int, notice: Notice, address: int, data: bytes) -> None:
+    """Put `data` into the memory of the thread that waits for the answer to `notice`. Raises OSError."""
+    descriptor = os.open(f"/proc/{notice.thread}/mem", os.O_WRONLY | os.O_CLOEXEC)
     try:
+        if not is_waiting(listener, notice.notice_id):  # another process may have its number by now
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         os.pwrite(descriptor, data, address)
     finally:
         os.close(descriptor)

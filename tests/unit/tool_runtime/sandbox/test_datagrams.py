@@ -10,6 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.scope import CommandScope
 
@@ -38,6 +40,13 @@ def place(address: str, port: int) -> Place:
     return found
 
 
+def place6(address: str, port: int) -> Place:
+    raw = struct.pack("=H", socket.AF_INET6) + struct.pack(">HI", port, 5) + socket.inet_pton(socket.AF_INET6, address)
+    found = place_of(raw + struct.pack("=I", 9))
+    assert found is not None
+    return found
+
+
 class Sender:
     """A socket that sends, and what was refused to it."""
 
@@ -61,6 +70,9 @@ class Sender:
 
     def to(self, address: str, port: int) -> int:
         return held_datagrams.refused_place(self.held, self.socket.fileno(), place(address, port))
+
+    def send(self, messages: list[held_datagrams._Message], flags: int = 0) -> tuple[list[int], int]:
+        return held_datagrams._sent(self.held, self.socket.fileno(), messages, flags)
 
 
 @pytest.fixture
@@ -99,3 +111,61 @@ def test_own_sockets_are_reached_and_no_others(sender: Sender, *, with_netlink: 
         assert sender.to("127.0.0.1", port) == errno.EACCES
         sender.held.own.add_internet(os.fstat(server.fileno()).st_ino)
         assert sender.to("127.0.0.1", port) == 0
+
+
+def test_one_socket_sends_to_addresses_of_both_families(sender: Sender) -> None:
+    """A socket of IPv6 takes an address of IPv4 as well, one of IPv4 nothing else."""
+    four, six = place(PUBLIC, 4433), place6("2001:db8::7", 4433)
+    assert held_datagrams._named(four, socket.AF_INET) == (PUBLIC, 4433)
+    assert held_datagrams._named(four, socket.AF_INET6) == (f"::ffff:{PUBLIC}", 4433)
+    assert held_datagrams._named(six, socket.AF_INET6) == ("2001:db8::7", 4433, 5, 9)
+    with pytest.raises(OSError, match=os.strerror(errno.EAFNOSUPPORT)):
+        held_datagrams._named(six, socket.AF_INET)
+
+
+def message(to: Place | None, data: bytes) -> held_datagrams._Message:
+    return held_datagrams._Message(b"" if to is None else to.raw, data, [])
+
+
+def test_messages_are_sent_up_to_the_first_that_is_refused(sender: Sender) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        sender.held.own.add_internet(os.fstat(server.fileno()).st_ino)
+        own = place(*server.getsockname())
+        others = [message(own, b"one"), message(own, b"four"), message(place("10.0.0.3", 1), b"x"), message(own, b"y")]
+        assert sender.send([message(own, bytes(65_535))]) == ([], errno.EMSGSIZE)
+        assert sender.send(others) == ([3, 4], errno.EACCES)
+        assert [server.recv(9), server.recv(9)] == [b"one", b"four"]
+        with pytest.raises(BlockingIOError):
+            server.recv(9, socket.MSG_DONTWAIT)
+    assert sender.send([message(None, b"x")]) == ([], errno.EDESTADDRREQ)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "flags", "code"),
+    [
+        (True, 0, errno.ENOBUFS),
+        (True, socket.MSG_DONTWAIT, errno.EAGAIN),
+        (False, 0, errno.EAGAIN),
+    ],
+)
+def test_a_full_buffer_keeps_nobody_waiting(sender: Sender, *, blocking: bool, flags: int, code: int) -> None:
+    """What a program that would have waited gets is no invitation to try again at once."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with here, there:
+        here.setblocking(blocking)
+        sizes, error = held_datagrams._sent(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
+    assert error == code
+    assert set(sizes) == {1}
+
+
+@given(st.binary(max_size=120), st.lists(st.tuples(st.sampled_from([0, 1, 17, 41]), st.integers(0, 110))))
+def test_what_goes_along_is_listed_and_nothing_else(junk: bytes, wanted: list[tuple[int, int]]) -> None:
+    """Any control data is read to its end; what leads elsewhere (another sender's interface, a descriptor) is left."""
+    good = b"".join(struct.pack("=QiIi4x", 20, level, kind, 7) for level, kind in wanted)
+    kept = [(level, kind, struct.pack("=i", 7)) for level, kind in wanted if (level, kind) in held_datagrams._ALONG]
+    assert list(held_datagrams._along(good)) == kept
+    found = list(held_datagrams._along(good + junk))
+    assert found[: len(kept)] == kept
+    assert all((level, kind) in held_datagrams._ALONG for level, kind, _ in found)
+    assert sum(len(data) for _, _, data in found) <= len(good + junk)

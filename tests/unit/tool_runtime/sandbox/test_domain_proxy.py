@@ -197,6 +197,17 @@ async def test_a_local_host_is_reached_where_it_is_named(pool: DaemonPool, leads
             assert not asked.proxy.opens_here(LOCAL, server.port)
 
 
+@pytest.mark.parametrize("blocked", ["localhost", "127.0.0.1", "[::1]:{port}"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "0.0.0.0", "::1", "::"])
+async def test_a_local_host_that_is_blocked_at_one_address_is_blocked_at_all(
+    pool: DaemonPool, address: str, blocked: str
+) -> None:
+    """One listener answers at several of them."""
+    async with asking(pool, ("localhost", "127.0.0.2"), (blocked.format(port=4433),)) as asked:
+        assert not asked.proxy.opens_here(address, 4433)
+        assert asked.proxy.opens_here(address, 4434) == (blocked == "[::1]:{port}")
+
+
 async def test_a_name_is_looked_up_once(pool: DaemonPool, leads: dict[str, Any]) -> None:
     """What was judged is what is connected to: whoever answers for the name says something else the next time."""
     leads["rebound.test"] = [PUBLIC, LOCAL]

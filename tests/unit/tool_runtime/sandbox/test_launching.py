@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tool_runtime.core import sandbox
+from tool_runtime.core import launching, sandbox
 from tool_runtime.core.launching import Launcher
 from tool_runtime.platform import landlock_rights, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
@@ -60,3 +61,22 @@ def test_a_listener_that_cannot_be_copied_ends_the_start_and_leaves_no_process(
     assert len(os.listdir("/proc/self/fd")) == len(before)
     program = start(launcher, ["/bin/true"])  # the launcher goes on
     assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == 0
+
+
+def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[int] = []
+    copied = seccomp_notify.copy_descriptor
+
+    def stop(process: int, descriptor: int) -> int:
+        late.append(process)
+        os.kill(process, signal.SIGSTOP)
+        return copied(process, descriptor)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(seccomp_notify, "copy_descriptor", stop)
+    monkeypatch.setattr(launching, "_PATIENCE_S", 0.2)
+    with pytest.raises(TimeoutError):
+        start(launcher, ["/bin/true"])
+    (process,) = late
+    assert not os.path.exists(f"/proc/{process}")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
