@@ -56,8 +56,12 @@ def can_ask(*, no_input: bool) -> bool:
     """Whether a person reads and types: standard input and error are terminals, and no CI runs this."""
     if no_input or in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    # A job in the background that reads from its terminal is stopped.
-    return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    if sys.platform == "win32":
+        return True
+    try:  # a job in the background that reads from its terminal is stopped
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # the terminal is not that of this process's session, and has no jobs
+        return True
 
 
 def agrees(question: str) -> bool:

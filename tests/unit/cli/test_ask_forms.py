@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.approval.forms import form_of
 from agent_host.approval.request import ApprovalRequest
-from agent_host.cli.ask import Terminal
+from agent_host.cli.ask import Terminal, can_ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,3 +75,14 @@ async def test_each_line_of_a_form(
     answer = await Terminal(20).approve(request)
     assert (answer.approved, answer.arguments, answer.reason) == (content is not None, content, reason)
     assert "y answer, n decline (! declines later): " in screen.getvalue()
+
+
+def test_a_terminal_of_another_session_is_one_to_ask_at(
+    typing: Callable[..., Screen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program has it that is started with a pseudo-terminal, and not by a shell in it."""
+    monkeypatch.setattr("agent_host.cli.ask.in_ci", lambda: False)
+    screen = typing()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    assert can_ask(no_input=False)
+    assert not can_ask(no_input=True)
