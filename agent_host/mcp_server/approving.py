@@ -75,7 +75,8 @@ def _form_of(question: Question) -> dict[str, Any]:
 
 def message_of(question: Question) -> str:
     """What the person reads."""
-    return f"{question.summary}\n\nrisk: {question.risk}\n{question.details}"
+    why = "" if question.description in ("", question.summary) else f"\n{question.description}"
+    return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
 
 
 def answer_in(question: Question, result: types.ElicitResult) -> Answer:

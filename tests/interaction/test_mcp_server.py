@@ -130,7 +130,7 @@ def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: 
     assert effects(host) == left
     (message,) = asked
     assert "echo model >> effects" in message
-    assert "risk: " in message
+    assert message.startswith("Act: Run: echo model >> effects\nDoes something.\n\nrisk: ")
 
 
 @pytest.mark.parametrize("mode", ERAS)

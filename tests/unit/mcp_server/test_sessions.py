@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.mcp_server import sessions as module
+from agent_host.mcp_server.approving import message_of
 from agent_host.mcp_server.child import Refused
 from agent_host.mcp_server.questions import question_in
 from agent_host.mcp_server.sessions import Sessions
@@ -155,6 +156,8 @@ def asked(**more: Any) -> dict[str, Any]:
     details = {"source": "mcp:odd", "question": "Log in.", **more}
     return {
         "approvalId": "a",
+        "title": "mcp:odd asks you",
+        "description": "Log in.",
         "actionSummary": "Log in.",
         "riskLevel": "medium",
         "risks": [],
@@ -167,7 +170,9 @@ def test_a_page_to_open_has_a_form_without_fields() -> None:
     """It is no approval of a call, whose form it would get without one of its own."""
     question = question_in(asked(url="https://example.com/", host="example.com"))
     assert question.form == {"type": "object", "properties": {}}
-    assert "https://example.com/" in question.details
+    assert message_of(question) == (
+        "mcp:odd asks you: Log in.\n\nrisk: medium\nsource: mcp:odd\nurl: https://example.com/\nhost: example.com"
+    )
     form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": []}
     assert question_in(asked(form=form)).form == form
     assert question_in({key: value for key, value in asked(form=form).items() if key != "isQuestion"}).form is None
