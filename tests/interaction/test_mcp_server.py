@@ -133,6 +133,29 @@ def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: 
     assert message.startswith("Act: Run: echo model >> effects\nDoes something.\n\nrisk: ")
 
 
+class OddAnswer(types.ElicitResult):
+    """Something that the protocol does not know."""
+
+    action: Any = "perhaps"
+
+
+def test_what_is_no_answer_is_a_denial(host: Host) -> None:
+    """And not the end of the call, with a task behind it that waits for nobody."""
+
+    async def answer(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
+        return OddAnswer()
+
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, mode="legacy", elicitation_callback=answer) as client:
+            found = await call(client, "run_task", prompt="Do it.")
+            assert (found["status"], len(found["denied"])) == ("TASK_COMPLETED", 1)
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+        assert "the client did not answer" in model.results(1)[0].text
+    assert effects(host) == ""
+
+
 @pytest.mark.parametrize("mode", ERAS)
 def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None:
     async def scenario(model: Gateway) -> None:
