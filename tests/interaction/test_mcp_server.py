@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -23,7 +25,7 @@ from tests.support.process import PATIENCE_S, eventually, gateway, process_exist
 from tests.support.process import call as tool_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mcp_types import CallToolResult
 
@@ -35,12 +37,17 @@ EFFECT = shell("echo model >> effects")
 ERAS = ("2026-07-28", "legacy")
 
 
+def command_of(host: Host, model: Gateway, *options: str) -> list[str]:
+    """What starts a server."""
+    policy = str(host.policy(grants=ASKS, approvalRules=RULES))
+    return [sys.executable, "-P", "-m", "agent_host", "mcp", "--gateway", model.url, "--policy", policy, *options]
+
+
 def client_of(host: Host, model: Gateway, *options: str, **more: Any) -> Client:
     """A client of a server of its own."""
-    policy = str(host.policy(grants=ASKS, approvalRules=RULES))
-    arguments = ["-P", "-m", "agent_host", "mcp", "--gateway", model.url, "--policy", policy, *options]
+    command, *arguments = command_of(host, model, *options)
     server = StdioServerParameters(
-        command=sys.executable, args=arguments, env=host.environment(), cwd=os.fspath(host.workspace)
+        command=command, args=arguments, env=host.environment(), cwd=os.fspath(host.workspace)
     )
     return Client(server, read_timeout_seconds=PATIENCE_S, **more)
 
@@ -78,6 +85,17 @@ def person(asked: list[str], **content: str) -> Callable[[Any, types.ElicitReque
         return types.ElicitResult(action="accept", content=dict(content))
 
     return fill
+
+
+@contextlib.contextmanager
+def deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill the process where the test waits for it without end."""
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -133,25 +151,40 @@ def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: 
     assert message.startswith("Act: Run: echo model >> effects\nDoes something.\n\nrisk: ")
 
 
-class OddAnswer(types.ElicitResult):
-    """Something that the protocol does not know."""
-
-    action: Any = "perhaps"
-
-
 def test_what_is_no_answer_is_a_denial(host: Host) -> None:
-    """And not the end of the call, with a task behind it that waits for nobody."""
+    """And not the end of the call, with a task behind it that waits for nobody. No client of the SDK sends it."""
+    info = {"capabilities": {"elicitation": {}}, "clientInfo": {"name": "odd", "version": "1"}}
+    sent: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", **info}},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "run_task", "arguments": {"prompt": "Do it."}}},
+    ]
 
-    async def answer(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
-        return OddAnswer()
-
-    async def scenario(model: Gateway) -> None:
-        async with client_of(host, model, mode="legacy", elicitation_callback=answer) as client:
-            found = await call(client, "run_task", prompt="Do it.")
-            assert (found["status"], len(found["denied"])) == ("TASK_COMPLETED", 1)
+    def lines(*messages: dict[str, Any]) -> bytes:
+        return b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in messages)
 
     with gateway(use(EFFECT), say("Done.")) as model:
-        asyncio.run(scenario(model))
+        process = subprocess.Popen(
+            command_of(host, model),
+            env=host.environment(),
+            cwd=host.workspace,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with process, deadline(process):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(lines(*sent))
+            process.stdin.flush()
+            reply: dict[str, Any] = {}
+            while reply.get("id") != 2:
+                reply = json.loads(process.stdout.readline())
+                if reply.get("method") == "elicitation/create":
+                    process.stdin.write(lines({"id": reply["id"], "result": {"action": "perhaps"}}))
+                    process.stdin.flush()
+                    reply = {}
+            process.stdin.close()
+        assert reply["result"]["structuredContent"]["denied"] == ["Run: echo model >> effects"]
         assert "the client did not answer" in model.results(1)[0].text
     assert effects(host) == ""
 
