@@ -293,6 +293,35 @@ def test_a_client_need_not_wait(host: Host) -> None:
         asyncio.run(scenario(model))
 
 
+@pytest.mark.parametrize(("mode", "left"), [(ERAS[0], "model\n"), (ERAS[1], "model\n"), (ERAS[1], "")])
+def test_who_follows_a_task_is_asked_on_the_way(host: Host, mode: str, left: str) -> None:
+    """By `session_status` as by `run_task`, as long as the call waits; where nobody can be asked, it is denied."""
+    asked: list[str] = []
+    may_answer = asyncio.Event()
+
+    async def answer(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        await may_answer.wait()
+        return types.ElicitResult(action="accept", content={"decision": "approve"})
+
+    async def scenario(model: Gateway) -> None:
+        person = {"elicitation_callback": answer} if left else {}
+        async with client_of(host, model, mode=mode, **person) as client:
+            found = await call(client, "run_task", prompt="Do it.", waitS=0)
+            session = found["sessionId"]
+            while found["status"] == "RUNNING" and left:
+                short = 0.05 if mode == "legacy" else 0  # with time, the newer era asks by its answer
+                found = await call(client, "session_status", sessionId=session, waitS=short)
+            may_answer.set()
+            done = await call(client, "session_status", sessionId=session, waitS=PATIENCE_S)
+            assert (done["status"], "denied" in done) == ("TASK_COMPLETED", not left)
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+    assert effects(host) == left
+    assert bool(asked) == bool(left)
+
+
 def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         os.mkfifo(host.workspace / "hold")
