@@ -31,11 +31,18 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[str | None], redaction: Redaction | None = None) -> None:
         self.redaction = redaction
-        self._secrets = tuple(secret for secret in secrets if secret is not None and len(secret) >= _MIN_CHARS)
-        # The longest first: one that is escaped once more may hold the other.
-        self._spellings = sorted({form for secret in self._secrets for form in _spellings(secret)}, key=len)[::-1]
+        self._secrets: tuple[str, ...] = ()
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str | None]) -> None:
+        """Replace these values as well from now on."""
+        known = {*self._secrets, *(one for one in secrets if one is not None and len(one) >= _MIN_CHARS)}
+        # The longest first: one that is escaped once more, or that is another with more behind it, may hold the other.
+        spellings = sorted({form for secret in known for form in _spellings(secret)}, key=len)[::-1]
         self._in_json = tuple({_escaped(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
-                               for form in self._spellings for ascii_only in (False, True)})  # fmt: skip
+                               for form in spellings for ascii_only in (False, True)})  # fmt: skip
+        self._spellings = spellings
+        self._secrets = tuple(sorted(known, key=lambda one: (-len(one), one)))
 
     def text(self, text: str) -> str:
         """`text` without the secrets."""

@@ -212,6 +212,7 @@ def _add_servers(
         now=utc_now(),
         scoping=judge.scoping,
         ask_person=functools.partial(ask_person, ctx),
+        on_secrets=ctx.scrubber.add,
     )
 
 

@@ -27,7 +27,7 @@ from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     from agent_host.app.elsewhere import ToolsElsewhere
@@ -77,15 +77,17 @@ def add_servers(
     now: datetime,
     scoping: Scoping | None = None,
     ask_person: AskPerson | None = None,
+    on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
 ) -> None:
     """Have the tools of the session's servers listed and run; `scoping` says how their programs are held, `ask_person`
-    puts their questions to a person. What is not used is reported. Raises UsageError."""
+    puts their questions to a person, and `on_secrets` gets the tokens that are renewed. What is not used is reported.
+    Raises UsageError."""
     place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
     for found in place.servers():
         if isinstance(found, Refused):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
             continue
-        source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person)
+        source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person, on_secrets=on_secrets)
         is_http = isinstance(found.place, Http)
         terms = Terms(
             CapabilityName.MCP_INVOKE,

@@ -72,7 +72,7 @@ def _arguments(act: Act, screen: Screen) -> Description:
     if act.spec.runs:
         shown["runs"] = [screen.line(word) for word in act.spec.runs[:_MAX_WORDS]]
         shown["toolSha256"] = act.spec.identity
-    return Description(screen.line(f"{act.spec.name} {' '.join(shown.get('otherArguments', '').split())}"), {**shown})
+    return Description(screen.line(" ".join([act.spec.name, *shown.get("otherArguments", "").split()])), {**shown})
 
 
 # Commands

@@ -54,6 +54,18 @@ class FormField(NamedTuple):
     default: Any = None
 
     @property
+    def has_answer(self) -> bool:
+        """Whether any answer is within the limits: where none is, a person would be asked without end."""
+        low: float = self.limits.get("minimum", -math.inf)
+        high: float = self.limits.get("maximum", math.inf)
+        if self.kind == "integer" and math.isfinite(low) and math.isfinite(high):
+            return math.ceil(low) <= math.floor(high)
+        least = max(self.limits.get("minLength", 0.0), self.limits.get("minItems", 0.0))
+        most: float = MAX_ANSWER_CHARS if self.kind == "string" else len(self.choices)
+        most = min(most, self.limits.get("maxLength", most), self.limits.get("maxItems", most))
+        return low <= high and least <= most
+
+    @property
     def shape(self) -> Shape:
         """Which values fit."""
         low, high = self.limits.get("minimum"), self.limits.get("maximum")
@@ -124,6 +136,8 @@ def form_of(
     """The question as it is shown, with `scrub` over every text of it. Raises UnusableForm."""
     said = clipped(scrub(message), 4 * _MAX_WORDS_BYTES)
     if url is not None:
+        if scrub(url) != url:
+            raise UnusableForm("its URL holds a secret")
         return Form(source, said, (), url, _host_of_page(url))
     if schema is None or schema.get("type", "object") != "object":
         raise UnusableForm("its schema is not of an object")
@@ -149,8 +163,8 @@ def _host_of_page(url: str) -> str:
 
 
 def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) -> FormField:
-    if not re.fullmatch(_NAME, name) or not isinstance(said, dict):
-        raise UnusableForm("a field's name is not 1 to 64 of A-Z a-z 0-9 _ . -, or it has no schema")
+    if not re.fullmatch(_NAME, name) or scrub(name) != name or not isinstance(said, dict):
+        raise UnusableForm("a field's name is not 1 to 64 of A-Z a-z 0-9 _ . -, or a secret, or it has no schema")
 
     def words(key: str) -> str:
         text = said.get(key)
@@ -168,8 +182,18 @@ def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) ->
     field = FormField(
         name, kind, words("title"), words("description"), required, choices, limits, form if form in _FORMATS else None
     )
+    if not field.has_answer:
+        raise UnusableForm(f"no answer fits the limits of its field {name}")
     default = said.get("default")
-    return field if default is None or field.problem(default) is not None else field._replace(default=default)
+    fits = default is not None and field.problem(default) is None and _goes_back(default, scrub)
+    return field._replace(default=default) if fits else field
+
+
+def _goes_back(default: Any, scrub: Callable[[str], str]) -> bool:
+    """Whether a default is sent as it is shown. That of choices is one of theirs, which are looked at before."""
+    if isinstance(default, str):
+        return default.isprintable() and scrub(default) == default
+    return isinstance(default, bool | list | tuple) or _is_number(default)
 
 
 def _kind(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[Kind, tuple[tuple[str, str], ...]]:
@@ -196,7 +220,7 @@ def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) ->
     found = [
         (value, one_line(scrub(words)) if isinstance(words, str) else value)
         for value, words in pairs
-        if isinstance(value, str) and value.isprintable() and len(value) <= _MAX_CHOICE_CHARS
+        if isinstance(value, str) and len(value) <= _MAX_CHOICE_CHARS and value.isprintable() and scrub(value) == value
     ]
     if not found or len(found) != len(pairs) or len(found) > MAX_CHOICES:
         raise UnusableForm(f"its field {name} has no choices that can be shown, or more than {MAX_CHOICES}")

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.forms import prompt_of, question_of, take
+from agent_host.cli.forms import DECLINES, prompt_of, question_of, take
 from agent_host.cli.screen import in_ci, styled
 from agent_host.cli.streams import put
 from agent_host.shown_text import escaped
@@ -56,8 +56,12 @@ def can_ask(*, no_input: bool) -> bool:
     """Whether a person reads and types: standard input and error are terminals, and no CI runs this."""
     if no_input or in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    # A job in the background that reads from its terminal is stopped.
-    return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    if sys.platform == "win32":
+        return True
+    try:  # a job in the background that reads from its terminal is stopped
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # the terminal is not that of this process's session, and has no jobs
+        return True
 
 
 def agrees(question: str) -> bool:
@@ -133,6 +137,8 @@ class Terminal:
             problem: str | None = ""
             while problem is not None and key is not None:
                 key = await self._typed(prompt_of(field, problem), asked_at)
+                if key is not None and key.strip() == DECLINES:
+                    return _denied("declined at the terminal")
                 problem = None if key is None else take(field, key, content)
         if key is None:
             return _denied("the input ended before anybody answered it")

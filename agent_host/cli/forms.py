@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from agent_host import Form, FormField
 
 _FLAGS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+DECLINES = "!"
+"""A line that takes the whole form back in the middle of it."""
 
 
 def question_of(form: Form) -> str:
     """What comes before the fields, and in place of them where there is a page to open."""
     if form.url is not None:
         return "Open the page yourself, then y; n declines: "
-    return f"Answer {form.source}? y answer, n decline: "
+    return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "
 
 
 def prompt_of(field: FormField, problem: str) -> str:

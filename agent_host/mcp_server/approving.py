@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from agent_host.mcp_server.questions import Question
 
 NOBODY: Final = "nobody could be asked: the client has no elicitation"
-_NO_ANSWER: Final = "the client did not answer"
+_NO_ANSWER: Final = "the client did not answer, or with nothing that is an answer"
 _FORM: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -56,7 +57,7 @@ async def elicited(context: ServerRequestContext[Any, Any], question: Question) 
         result = await context.session.elicit_form(
             message_of(question), _form_of(question), related_request_id=context.request_id
         )
-    except MCPError:
+    except (MCPError, ValidationError):
         return Answer(False, reason=_NO_ANSWER)
     return answer_in(question, result)
 
@@ -75,7 +76,8 @@ def _form_of(question: Question) -> dict[str, Any]:
 
 def message_of(question: Question) -> str:
     """What the person reads."""
-    return f"{question.summary}\n\nrisk: {question.risk}\n{question.details}"
+    why = "" if question.description in ("", question.summary) else f"\n{question.description}"
+    return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
 
 
 def answer_in(question: Question, result: types.ElicitResult) -> Answer:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DETAILS_BYTES: Final = 8000
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+"""Of a page to open: it is answered, or declined, as a whole."""
 
 
 class Question(NamedTuple):
@@ -17,7 +19,9 @@ class Question(NamedTuple):
     print. `form` is the JSON Schema of what an MCP server of the task asks in the middle of a call."""
 
     approval_id: str
+    title: str
     summary: str
+    description: str
     risk: str
     details: str
     form: Mapping[str, Any] | None = None
@@ -27,7 +31,9 @@ class Question(NamedTuple):
         """As a client reads it."""
         return {
             "approvalId": self.approval_id,
+            "title": self.title,
             "actionSummary": self.summary,
+            "description": self.description,
             "riskLevel": self.risk,
             "details": self.details,
             **({} if self.form is None else {"form": self.form}),
@@ -37,11 +43,15 @@ class Question(NamedTuple):
 def question_in(payload: Mapping[str, Any]) -> Question:
     """The question of an `approval_requested`."""
     details = dict(payload["details"])
-    form = details.pop("form", None) if "isQuestion" in payload else None
+    form = details.pop("form", _NO_FIELDS) if "isQuestion" in payload else None
+    if form is not None:
+        del details["question"]  # it is the description
     lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
     return Question(
         payload["approvalId"],
+        one_line(payload["title"]),
         one_line(payload["actionSummary"]),
+        clipped(payload["description"], _DETAILS_BYTES),
         payload["riskLevel"],
         clipped("\n".join(lines), _DETAILS_BYTES),
         form,

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from mcp.server import ServerRequestContext
 
     from agent_host.mcp_server.arguments import Arguments
+    from agent_host.mcp_server.hosted import HostedSession
     from agent_host.mcp_server.questions import Question
-    from agent_host.mcp_server.sessions import HostedSession, Sessions
+    from agent_host.mcp_server.sessions import Sessions
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
@@ -123,18 +124,21 @@ class TaskServer:
         return await self._follow(context, session, given.wait_s)
 
     async def _session_status(
-        self, context: Context, _: types.CallToolRequestParams, given: SessionStatus
-    ) -> dict[str, Any]:
-        if given.session_id is None:
+        self, context: Context, params: types.CallToolRequestParams, given: SessionStatus
+    ) -> Reply:
+        session = self._answered(params)
+        if session is not None:
+            await self._take_answers(session, params)
+        elif given.session_id is None:
             return {"sessions": await asyncio.to_thread(self._on_record, None)}
-        session = self._sessions.get(given.session_id)
+        else:
+            session = self._sessions.get(given.session_id)
         if session is None:
             found = await asyncio.to_thread(self._on_record, given.session_id)
             if not found:
                 raise Refused("SESSION_NOT_FOUND", f"there is no session {given.session_id}")
             return found[0]
-        await self._wait(context, session, given.wait_s)
-        return await session.report()
+        return await self._followed(context, session, given.wait_s)
 
     async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
         session = self._sessions.get(given.session_id)
@@ -147,23 +151,32 @@ class TaskServer:
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """The report once the task is over or `wait_s` are; who can approve is asked on the way."""
+        """See `_followed`; a client that cancels this call cancels the task."""
         try:
-            while True:
-                if await self._wait(context, session, wait_s) and session.questions:
-                    question = next(iter(session.questions.values()))
-                    if can_elicit(context):
-                        if not context.session.can_send_request:
-                            return _input_required(session)
-                        await self._elicit(context, session, question)
-                        continue
-                    if not self._allow_approve:
-                        await session.answer(question.approval_id, approved=False, reason=NOBODY)
-                        continue
-                return await session.report()
+            return await self._followed(context, session, wait_s)
         except asyncio.CancelledError:
             self._sessions.cancel_later(session)
             raise
+
+    async def _followed(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
+        """The report once the task is over or `wait_s` are. Who can approve is asked on the way, as long as there is
+        time; where nobody can, it is denied."""
+        now = asyncio.get_running_loop().time
+        ends = None if wait_s is None else now() + wait_s
+        while True:
+            left_s = None if ends is None else max(0.0, ends - now())
+            if await self._wait(context, session, left_s) and session.questions:
+                question = next(iter(session.questions.values()))
+                if not can_elicit(context):
+                    if not self._allow_approve:
+                        await session.answer(question.approval_id, approved=False, reason=NOBODY)
+                        continue
+                elif ends is None or now() < ends:
+                    if not context.session.can_send_request:
+                        return _input_required(session)
+                    await self._elicit(context, session, question, None if ends is None else ends - now())
+                    continue
+            return await session.report()
 
     async def _wait(self, context: Context, session: HostedSession, wait_s: float | None) -> bool:
         """Wait until the task is over, or has a question; False where `wait_s` are over before. The client reads on the
@@ -178,14 +191,18 @@ class TaskServer:
                     await session.news()
         return not session.is_running or bool(session.questions)
 
-    async def _elicit(self, context: Context, session: HostedSession, question: Question) -> None:
-        """Ask the person, as long as the question stands."""
+    async def _elicit(self, context: Context, session: HostedSession, question: Question, wait_s: float | None) -> None:
+        """Ask the person, for `wait_s` and as long as the question stands."""
         asking = asyncio.ensure_future(elicited(context, question))
         try:
-            while not asking.done() and question.approval_id in session.questions:
-                news = asyncio.ensure_future(session.news())
-                await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while not asking.done() and question.approval_id in session.questions:
+                        news = asyncio.ensure_future(session.news())
+                        try:
+                            await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
+                        finally:
+                            news.cancel()
             if asking.done() and question.approval_id in session.questions:
                 await session.answer_as(question.approval_id, asking.result())
         finally:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from mcp.server import Server, ServerRequestContext
 
-    from agent_host.mcp_server.sessions import HostedSession, Sessions
+    from agent_host.mcp_server.hosted import HostedSession
+    from agent_host.mcp_server.sessions import Sessions
 
     Context: TypeAlias = ServerRequestContext[Any, Any]
 

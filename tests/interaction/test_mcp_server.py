@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -17,13 +19,13 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from agent_host.llm.tool_names import sendable_name
-from agent_host.mcp_server.sessions import CANCELLING
+from agent_host.mcp_server.hosted import CANCELLING
 from tests.support.mcp_servers import command
 from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use, write_to_pipe
 from tests.support.process import call as tool_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mcp_types import CallToolResult
 
@@ -35,12 +37,17 @@ EFFECT = shell("echo model >> effects")
 ERAS = ("2026-07-28", "legacy")
 
 
+def command_of(host: Host, model: Gateway, *options: str) -> list[str]:
+    """What starts a server."""
+    policy = str(host.policy(grants=ASKS, approvalRules=RULES))
+    return [sys.executable, "-P", "-m", "agent_host", "mcp", "--gateway", model.url, "--policy", policy, *options]
+
+
 def client_of(host: Host, model: Gateway, *options: str, **more: Any) -> Client:
     """A client of a server of its own."""
-    policy = str(host.policy(grants=ASKS, approvalRules=RULES))
-    arguments = ["-P", "-m", "agent_host", "mcp", "--gateway", model.url, "--policy", policy, *options]
+    command, *arguments = command_of(host, model, *options)
     server = StdioServerParameters(
-        command=sys.executable, args=arguments, env=host.environment(), cwd=os.fspath(host.workspace)
+        command=command, args=arguments, env=host.environment(), cwd=os.fspath(host.workspace)
     )
     return Client(server, read_timeout_seconds=PATIENCE_S, **more)
 
@@ -78,6 +85,17 @@ def person(asked: list[str], **content: str) -> Callable[[Any, types.ElicitReque
         return types.ElicitResult(action="accept", content=dict(content))
 
     return fill
+
+
+@contextlib.contextmanager
+def deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill the process where the test waits for it without end."""
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -130,7 +148,45 @@ def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: 
     assert effects(host) == left
     (message,) = asked
     assert "echo model >> effects" in message
-    assert "risk: " in message
+    assert message.startswith("Act: Run: echo model >> effects\nDoes something.\n\nrisk: ")
+
+
+def test_what_is_no_answer_is_a_denial(host: Host) -> None:
+    """And not the end of the call, with a task behind it that waits for nobody. No client of the SDK sends it."""
+    info = {"capabilities": {"elicitation": {}}, "clientInfo": {"name": "odd", "version": "1"}}
+    sent: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", **info}},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "run_task", "arguments": {"prompt": "Do it."}}},
+    ]
+
+    def lines(*messages: dict[str, Any]) -> bytes:
+        return b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in messages)
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        process = subprocess.Popen(
+            command_of(host, model),
+            env=host.environment(),
+            cwd=host.workspace,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with process, deadline(process):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(lines(*sent))
+            process.stdin.flush()
+            reply: dict[str, Any] = {}
+            while reply.get("id") != 2:
+                reply = json.loads(process.stdout.readline())
+                if reply.get("method") == "elicitation/create":
+                    process.stdin.write(lines({"id": reply["id"], "result": {"action": "perhaps"}}))
+                    process.stdin.flush()
+                    reply = {}
+            process.stdin.close()
+        assert reply["result"]["structuredContent"]["denied"] == ["Run: echo model >> effects"]
+        assert "the client did not answer" in model.results(1)[0].text
+    assert effects(host) == ""
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -166,18 +222,24 @@ def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode
     async def fill(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestFormParams)
         seen.append(params)
-        return types.ElicitResult(action="accept", content=cast("Any", {"name": name, "times": 3}))
+        known = {"name": name, "times": 3}
+        content = {key: known[key] for key in params.requested_schema["properties"]}
+        return types.ElicitResult(action="accept", content=cast("Any", content))
 
     async def scenario(model: Gateway) -> None:
         async with client_of(host, model, mode=mode, elicitation_callback=fill) as client:
             assert (await call(client, "run_task", prompt="Do it."))["status"] == "TASK_COMPLETED"
 
-    with gateway(use(tool_call(sendable_name("odd/ask"))), say("Done.")) as model:
+    calls = [use(tool_call(sendable_name(f"odd/{tool}"))) for tool in ("ask", "page")]
+    with gateway(*calls, say("Done.")) as model:
         asyncio.run(scenario(model))
         assert said in model.results(1)[0].text
-    (asked,) = seen
+        assert "page accept" in model.results(2)[-1].text
+    asked, page = seen
     assert "Who are you?" in asked.message
     assert set(asked.requested_schema["properties"]) == {"name", "times"}
+    assert "url: https://example.com/login" in page.message
+    assert page.requested_schema == {"type": "object", "properties": {}}
 
 
 def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
@@ -229,6 +291,35 @@ def test_a_client_need_not_wait(host: Host) -> None:
 
     with gateway(use(shell("cat hold")), say("Done.")) as model:
         asyncio.run(scenario(model))
+
+
+@pytest.mark.parametrize(("mode", "left"), [(ERAS[0], "model\n"), (ERAS[1], "model\n"), (ERAS[1], "")])
+def test_who_follows_a_task_is_asked_on_the_way(host: Host, mode: str, left: str) -> None:
+    """By `session_status` as by `run_task`, as long as the call waits; where nobody can be asked, it is denied."""
+    asked: list[str] = []
+    may_answer = asyncio.Event()
+
+    async def answer(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        await may_answer.wait()
+        return types.ElicitResult(action="accept", content={"decision": "approve"})
+
+    async def scenario(model: Gateway) -> None:
+        person = {"elicitation_callback": answer} if left else {}
+        async with client_of(host, model, mode=mode, **person) as client:
+            found = await call(client, "run_task", prompt="Do it.", waitS=0)
+            session = found["sessionId"]
+            while found["status"] == "RUNNING" and left:
+                short = 0.05 if mode == "legacy" else 0  # with time, the newer era asks by its answer
+                found = await call(client, "session_status", sessionId=session, waitS=short)
+            may_answer.set()
+            done = await call(client, "session_status", sessionId=session, waitS=PATIENCE_S)
+            assert (done["status"], "denied" in done) == ("TASK_COMPLETED", not left)
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+    assert effects(host) == left
+    assert bool(asked) == bool(left)
 
 
 def test_a_cancelled_call_cancels_its_task(host: Host) -> None:

@@ -235,6 +235,15 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
         return f"{answer.action} {getattr(answer, 'data', None)}"
 
     @app.tool()
+    async def page(ctx: Context[Any]) -> str | types.InputRequiredResult:
+        """Sends the person behind the client to a page."""
+        if ctx.input_responses is not None:
+            answer = ctx.input_responses["page"]
+            return f"page {answer.action if isinstance(answer, types.ElicitResult) else answer}"
+        asked = types.ElicitRequestURLParams(message="Log in.", url="https://example.com/login", elicitation_id="1")
+        return types.InputRequiredResult(input_requests={"page": types.ElicitRequest(params=asked)})
+
+    @app.tool()
     def die() -> str:
         """Ends the server while the call runs."""
         log("die")

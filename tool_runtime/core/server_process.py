@@ -60,8 +60,8 @@ class LineTooLong(Exception):
 
 
 class ServerProcess:
-    """One such program, started as it is made. `has_worked` is for whoever gives it work to say: it may have something
-    to finish then. Raises ToolFault where it cannot be started."""
+    """One such program, started as it is made. Its user sets `has_worked` when it has been given work: it may
+    have something to finish then. Raises ToolFault where it cannot be started."""
 
     def __init__(
         self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
 
     from tool_runtime.core.server_process import ServerParams, ServerProcess
-    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
+    from tool_runtime.mcp.source import Asking
 
     Start = Callable[[ServerParams], ServerProcess]
 
@@ -136,10 +136,10 @@ class Connection:
         tool: str,
         arguments: Mapping[str, Any],
         on_progress: Callable[[float, float | None, str | None], None],
-        ask: Ask | None = None,
+        asking: Asking | None = None,
     ) -> types.CallToolResult:
-        """Call a tool, without a limit of time; who cancels it has the server told. `ask` puts a question of the server
-        to a person. Raises NotSent, ToolFault."""
+        """Call a tool, without a limit of time; cancelling it tells the server. `asking` is how the server asks a
+        person. Raises NotSent, ToolFault."""
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
             on_progress(done, total, message)
@@ -155,7 +155,7 @@ class Connection:
 
         if self._process is not None:
             self._process.has_worked = True
-        return await self._questions.finished(send, ask)
+        return await self._questions.finished(send, asking)
 
     async def _sent(
         self, request: types.CallToolRequest, progress: Any

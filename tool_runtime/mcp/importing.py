@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
 
+_CHANGING = threading.Lock()
+"""`sys.meta_path` gets a new list: an import of another thread may be in the middle of the one that there is, and would
+pass over a finder where that one moves."""
+
 
 class Stopped(BaseException):
     """Nobody waits for this import any more. No Exception: modules catch those, and go on without what they miss."""
@@ -33,7 +37,8 @@ class SdkImport(MetaPathFinder):
     def load(self) -> Any:
         """The module that brings the SDK along. Raises ToolFault where it is not there, or after `stop`."""
         self._thread = threading.get_ident()
-        sys.meta_path.insert(0, self)
+        with _CHANGING:
+            sys.meta_path = [self, *sys.meta_path]
         try:
             from tool_runtime.mcp import connection
         except ImportError as error:
@@ -43,7 +48,8 @@ class SdkImport(MetaPathFinder):
         except Stopped:
             raise ToolFault(FaultKind.NETWORK, "the session is over") from None
         finally:
-            sys.meta_path.remove(self)
+            with _CHANGING:
+                sys.meta_path = [one for one in sys.meta_path if one is not self]
         return connection
 
     def stop(self) -> None:

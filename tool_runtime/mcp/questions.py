@@ -8,7 +8,7 @@ and so does one that asks too often. The host's model and its directories are no
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
@@ -17,11 +17,11 @@ from agent_host.contracts import PersonAsked
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from agent_host.contracts import PersonAnswer
+    from tool_runtime.mcp.source import Asking
 
-    Ask = Callable[[PersonAsked], Awaitable[PersonAnswer]]
     Send = Callable[[Mapping[str, Any]], Awaitable[types.CallToolResult | types.InputRequiredResult]]
 
 MAX_QUESTIONS: Final = 10
@@ -37,42 +37,47 @@ class NotSent(Exception):
 
 
 class _Call:
-    """A call under way, whose questions go to `ask`."""
+    """A call under way, whose questions go to `asking`."""
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
         self.asked = 0
-        self.waiting: set[asyncio.Future[PersonAnswer]] = set()
 
 
 class Questions:
-    """Those of one connection. `source` is what people are told who asks."""
+    """The questions of one connection. `source` is the name that people see."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._calls: list[_Call] = []
+        self._waiting: dict[asyncio.Future[PersonAnswer], set[_Call]] = {}
+        """The questions that wait, each with the calls that it may belong to and that are not over."""
 
     @asynccontextmanager
-    async def during(self, ask: Ask | None) -> AsyncIterator[_Call | None]:
-        """A call that questions may be asked in; those that wait when it is over are taken back."""
-        if ask is None:
+    async def during(self, asking: Asking | None) -> AsyncIterator[_Call | None]:
+        """A call that questions may be asked in. When it is over, the questions that can belong to no other call are
+        taken back."""
+        if asking is None:
             yield None
             return
-        call = _Call(ask)
+        call = _Call(asking)
         self._calls.append(call)
         try:
             yield call
         finally:
             self._calls.remove(call)
-            for one in call.waiting:
-                one.cancel()
-            if call.waiting:
-                await asyncio.wait(call.waiting)
+            for calls in self._waiting.values():
+                calls.discard(call)
+            over = [question for question, calls in self._waiting.items() if not calls]
+            for question in over:
+                question.cancel()
+            if over:
+                await asyncio.wait(over)
 
-    async def finished(self, send: Send, ask: Ask | None) -> types.CallToolResult:
+    async def finished(self, send: Send, asking: Asking | None) -> types.CallToolResult:
         """The result of a call, which is sent again with what a server of the newer era asks for. Raises what `send`
         raises, and ToolFault for what is not given."""
-        async with self.during(ask) as call:
+        async with self.during(asking) as call:
             answer = await send({})
             for number in range(MAX_QUESTIONS):
                 if not isinstance(answer, types.InputRequiredResult):
@@ -87,6 +92,8 @@ class Questions:
                 except NotSent:
                     lost = "the connection was lost between a question and its answer"
                     raise ToolFault(FaultKind.INTERRUPTED, lost) from None
+        if not isinstance(answer, types.InputRequiredResult):
+            return answer
         raise ToolFault(FaultKind.SYSTEM, f"the server has not answered after {MAX_QUESTIONS} rounds of questions")
 
     async def answer(
@@ -94,10 +101,10 @@ class Questions:
         context: Any,  # noqa: ARG002  the SDK calls it by this name
         params: types.ElicitRequestParams,
     ) -> types.ElicitResult | types.ErrorData:
-        """See the SDK's ElicitationFnT, for a request of the server. It belongs to the call that began last."""
+        """See the SDK's ElicitationFnT, for a request of the server. It may belong to any of the calls that run."""
         if not self._calls:
             return types.ErrorData(code=types.INVALID_REQUEST, message=_NOT_HERE)
-        return await self._asked(self._calls[-1], params)
+        return await self._asked(self._calls, params)
 
     async def answers(self, call: _Call | None, wanted: types.InputRequests) -> types.InputResponses:
         """What a call is to be sent again with. Raises ToolFault for what is not given."""
@@ -106,27 +113,34 @@ class Questions:
             if call is None or not isinstance(one, types.ElicitRequest):
                 what = "a person" if isinstance(one, types.ElicitRequest) else "the host's model or its directories"
                 raise ToolFault(FaultKind.SYSTEM, f"the server asks for more than the call: {what}, and gets none here")
-            answer = await self._asked(call, one.params)
+            answer = await self._asked([call], one.params)
             if isinstance(answer, types.ErrorData):
                 raise ToolFault(FaultKind.SYSTEM, answer.message)
             found[key] = answer
         return found
 
-    async def _asked(self, call: _Call, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
-        call.asked += 1
-        if call.asked > MAX_QUESTIONS:
+    async def _asked(
+        self, calls: Sequence[_Call], params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """The answer to a question of one of `calls`: it is put under the last of them, and the time of all stands."""
+        latest = calls[-1]
+        latest.asked += 1
+        if latest.asked > MAX_QUESTIONS:
             return types.ErrorData(code=types.INVALID_REQUEST, message=_TOO_MANY)
-        asking = asyncio.ensure_future(call.ask(_question(self._source, params)))
-        call.waiting.add(asking)
-        try:
-            await asyncio.wait([asking])
-        except asyncio.CancelledError:
-            asking.cancel()
-            await asyncio.wait([asking])
-            raise
-        finally:
-            call.waiting.discard(asking)
-        if asking.cancelled():  # the call is over
+        with ExitStack() as clocks:
+            for call in calls:
+                clocks.enter_context(call.asking.paused())
+            asking = asyncio.ensure_future(latest.asking.put(_question(self._source, params)))
+            self._waiting[asking] = set(calls)
+            try:
+                await asyncio.wait([asking])
+            except asyncio.CancelledError:
+                asking.cancel()
+                await asyncio.wait([asking])
+                raise
+            finally:
+                del self._waiting[asking]
+        if asking.cancelled():  # no call is left that it can belong to
             return types.ElicitResult(action="cancel")
         answer = asking.result()
         if answer.problem is not None:

@@ -12,12 +12,12 @@ from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.mcp.connection import Connection
-    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
     from tool_runtime.remote import Listed
     from tool_runtime.settings import RuntimeSettings
@@ -36,11 +36,19 @@ class Browser(NamedTuple):
     port: int
 
 
+class Asking(NamedTuple):
+    """How a server asks during a call: `put` puts its question to a person, and the time of the call stands inside of
+    `paused`."""
+
+    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
+    paused: Callable[[], AbstractContextManager[None]]
+
+
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
     changed. `browser` is for a person who authorizes this program; without it nobody is there. `ask_person` puts a
-    question of a server to a person, where its entry lets it ask. `pause` waits for so many seconds between two tries
-    to connect."""
+    question of a server to a person, where its entry lets it ask. `on_secrets` gets the tokens that OAuth has brought.
+    `pause` waits for so many seconds between two tries to connect."""
 
     def __init__(
         self,
@@ -50,9 +58,11 @@ class McpSource:
         *,
         browser: Browser | None = None,
         ask_person: AskPerson | None = None,
+        on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._pause = pause
+        self._on_secrets = on_secrets
         self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
@@ -124,17 +134,12 @@ class McpSource:
                 raise connection.explained(fault) from fault
         raise AssertionError("one of the two ways out was taken")
 
-    def _asking(self, call: CallContext) -> Ask | None:
-        """What puts the server's questions during the call to a person; the call's time stands meanwhile."""
+    def _asking(self, call: CallContext) -> Asking | None:
+        """How the server asks during the call; None where it may not."""
         ask_person = self._ask_person
         if ask_person is None:
             return None
-
-        async def ask(asked: PersonAsked) -> PersonAnswer:
-            with call.clock.paused():
-                return await ask_person(call.request, asked)
-
-        return ask
+        return Asking(lambda asked: ask_person(call.request, asked), call.clock.paused)
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. MCP has no question for it."""
@@ -179,7 +184,9 @@ class McpSource:
             return None
         from tool_runtime.mcp.oauth import oauth_of
 
-        return oauth_of(self._config.name, place.url, place.oauth_folder, browser=self._browser)
+        return oauth_of(
+            self._config.name, place.url, place.oauth_folder, browser=self._browser, on_secrets=self._on_secrets
+        )
 
     def _changed(self) -> None:
         self._identities = None

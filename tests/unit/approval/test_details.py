@@ -228,6 +228,7 @@ async def test_a_tool_of_somebody_else_shows_its_arguments(place: Path) -> None:
     seen = await describe(act, str)
     assert seen.summary == 'tool { "a": "\\u202e", "b": [ 1 ] }'
     assert "\\u202e" in seen.details["otherArguments"]
+    assert (await describe(act._replace(arguments={}), str)).summary == "tool"
 
 
 def strings(value: Any) -> Iterator[str]:

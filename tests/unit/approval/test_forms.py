@@ -30,6 +30,11 @@ def form(properties: Any, *required: str, scrub: Any = str) -> Form:
     return form_of("mcp:odd", "Who are you?", schema, None, scrub)
 
 
+def without_hunter2(text: str) -> str:
+    """What a scrubber does that knows one secret."""
+    return text.replace("hunter2", "[redacted]")
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -65,15 +70,14 @@ def test_what_clients_are_shown_is_read_again_as_the_same() -> None:
 
 
 def test_the_words_of_a_server_are_data() -> None:
-    def scrub(text: str) -> str:
-        return text.replace("hunter2", "[redacted]")
-
     said = {"type": "string", "title": "x\x1b[2J\u202e", "description": "hunter2 " + "y" * 5000}
-    (field,) = form({"name": said}, scrub=scrub).fields
+    (field,) = form({"name": said}, scrub=without_hunter2).fields
     assert field.title == "x\\x1b[2J\\u202e"
     assert field.description.startswith("[redacted] yyy")
     assert len(field.description) < 1100
-    message = form_of("mcp:odd", "hunter2\x1b" + "z" * 10**6, {"type": "object", "properties": {}}, None, scrub).message
+    message = form_of(
+        "mcp:odd", "hunter2\x1b" + "z" * 10**6, {"type": "object", "properties": {}}, None, without_hunter2
+    ).message
     assert message.startswith("[redacted]\\x1bzzz")
     assert len(message) < 4100
 
@@ -95,11 +99,56 @@ def test_the_words_of_a_server_are_data() -> None:
         {f"a{one}": {"type": "string"} for one in range(MAX_FIELDS + 1)},
         {"a": {"type": "string", "description": "x" * 70_000}},
         [],
+        {"a": {"type": "string", "minLength": 5000}},
+        {"a": {"type": "string", "minLength": 3, "maxLength": 2}},
+        {"a": {"type": "string", "maxLength": -1}},
+        {"a": {"type": "number", "minimum": 2, "maximum": 1}},
+        {"a": {"type": "integer", "minimum": 0.2, "maximum": 0.8}},
+        {"a": {**COLOURS, "minItems": 3}},
+        {"a": {**COLOURS, "maxItems": -1}},
+        {"hunter2": {"type": "string"}},
+        {"a": {"type": "string", "enum": ["x", "my hunter2"]}},
+        {"a": {"type": "string", "oneOf": [{"const": "hunter2", "title": "two"}]}},
     ],
 )
 def test_what_nobody_is_shown(properties: Any) -> None:
     with pytest.raises(UnusableForm):
-        form(properties)
+        form(properties, scrub=without_hunter2)
+
+
+@pytest.mark.parametrize(
+    ("said", "default"),
+    [
+        ({"type": "string", "default": "Ada"}, "Ada"),
+        ({"type": "string", "default": "hunter2"}, None),
+        ({"type": "string", "default": "\x1b[2J"}, None),
+        ({**COLOURS, "default": ["red"]}, ["red"]),
+        ({"type": "integer", "default": -3}, -3),
+        ({"type": "integer", "default": 2**70}, None),
+        ({"type": "number", "default": float("inf")}, None),
+        ({"type": "number", "default": 1e300}, None),
+        ({"type": "boolean", "default": False}, False),
+    ],
+)
+def test_a_default_goes_back_as_it_is_shown_or_is_none(said: dict[str, Any], default: object) -> None:
+    (field,) = form({"a": said}, scrub=without_hunter2).fields
+    assert field.default == default
+    assert field.to_json().get("default") == default
+
+
+def test_a_page_whose_url_holds_a_secret_is_not_shown() -> None:
+    with pytest.raises(UnusableForm, match="its URL holds a secret"):
+        form_of("mcp:odd", "Log in.", None, "https://example.com/?key=hunter2", without_hunter2)
+
+
+def test_limits_that_one_answer_fits() -> None:
+    exact = {
+        "name": {"type": "string", "minLength": 4000, "maxLength": 9000},
+        "age": {"type": "integer", "minimum": -2, "maximum": -2},
+        "colours": {**COLOURS, "minItems": 2},
+    }
+    content = {"name": "x" * 4000, "age": -2, "colours": ["red", "blue"]}
+    assert form(exact, *exact).problem(content) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.person import ask_person
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop
-from tests.support.loop_parts import Tools, calls, says, shell, succeeded
+from tests.support.loop_parts import Tools, bundle, calls, says, shell, succeeded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,11 +64,12 @@ def filled(**content: Any) -> Typed:
 
 async def test_a_question_is_put_and_told_as_one(tmp_path: Path) -> None:
     gate = filled(name="Ada")
-    loop, answer, phases = await asked(tmp_path, gate)
+    loop, answer, phases = await asked(tmp_path, gate, policy=bundle(tmp_path)._replace(approval_timeout_s=7.5))
     assert answer == PersonAnswer("accept", {"name": "Ada"})
     assert phases == [TaskPhase.EXECUTING_TOOLS]
     (request,) = gate.requests
     assert (request.title, request.summary) == ("mcp:odd asks you", "Who are \\x1byou?")
+    assert request.timeout_s == 7.5
     (told,) = loop.told(EventType.APPROVAL_REQUESTED)
     (over,) = loop.told(EventType.APPROVAL_RESOLVED)
     assert told["details"]["form"]["properties"] == {"name": {"type": "string"}}

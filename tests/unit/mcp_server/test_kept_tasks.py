@@ -12,7 +12,7 @@ from agent_host.mcp_server.sessions import Sessions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from agent_host.mcp_server.sessions import HostedSession
+    from agent_host.mcp_server.hosted import HostedSession
 
 # A session whose tasks are over at once; as `agent-host serve` it ends with its input.
 HOST = """

@@ -40,9 +40,28 @@ try:
 except ToolFault as fault:
     print([str(fault)], "mcp.client.client" in sys.modules, "mcp_types._types" in sys.modules)
 """
+BESIDE_OTHERS = """
+import sys
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.importing import SdkImport
+under_way = iter(sys.meta_path)  # an import of another thread
+finders = list(sys.meta_path)
+seen = [next(under_way)]
+class Watched(SdkImport):
+    def find_spec(self, fullname, path, target=None):
+        if len(seen) == 1:
+            seen.extend(under_way)
+        self.stop()
+        return super().find_spec(fullname, path, target)
+one = Watched()
+try:
+    one.load()
+except ToolFault as fault:
+    print([str(fault)], seen != finders, one in sys.meta_path)
+"""
 
 
-@pytest.mark.parametrize("code", [STOPPED_FIRST, STOPPED_IN_THE_MIDDLE])
+@pytest.mark.parametrize("code", [STOPPED_FIRST, STOPPED_IN_THE_MIDDLE, BESIDE_OTHERS])
 def test_an_import_ends_at_its_next_module(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
