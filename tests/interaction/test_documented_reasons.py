@@ -108,16 +108,28 @@ def test_the_policy_grants_no_model(servers: Servers) -> None:
     assert documented(*tasks.seen)
 
 
+WHO = {"userId": "u", "tenantId": "t", "executionEnvironment": "ci", "clientInfo": {}, "supportedCapabilities": []}
+
+
 def test_a_model_that_the_policy_does_not_allow(servers: Servers) -> None:
     serve, client = servers.client("http://127.0.0.1:9", "--model", "another", policy=servers.host.policy())
-    who = {"userId": "u", "tenantId": "t", "executionEnvironment": "ci", "clientInfo": {}, "supportedCapabilities": []}
-    assert client.refusal("CreateSession", **who).what == (-32020, "CAPABILITY_DENIED", False)
+    assert client.refusal("CreateSession", **WHO).what == (-32020, "CAPABILITY_DENIED", False)
     client.call("Shutdown")
     serve.ended_well()
 
 
-def test_a_gateway_whose_name_cannot_be_used(servers: Servers) -> None:
-    serve, client = servers.session("http://\u00e9..example/")
+def test_a_gateway_that_no_network_has_a_name_for(servers: Servers) -> None:
+    serve, client = servers.client("http://\u00e9..example/")
+    assert client.refusal("CreateSession", **WHO).what == (-32602, "INVALID_REQUEST", False)
+    client.call("Shutdown")
+    serve.ended_well()
+
+
+def test_a_proxy_that_cannot_be_used(servers: Servers) -> None:
+    where = ("--gateway", "http://gateway.example/", "--policy", "full")
+    serve = servers.start(*where, env={"HTTP_PROXY": "http://127.0.0.1:no"})
+    client = serve.on_streams()
+    client.create()
     tasks = Tasks(client)
     tasks.start()
     tasks.ends("task_failed")

@@ -128,8 +128,8 @@ REASONS: Final = (
     Reason(
         _FAILED,
         ErrorCode.INVALID_REQUEST,
-        "the gateway's host name or the trusted certificates cannot be used; of a task that was queued: its model is "
-        "not allowed any more (such a task is over)",
+        "the trusted certificates or the proxy of the environment cannot be used; of a task that was queued: its model "
+        "is not allowed any more (such a task is over)",
         goes_on=True,
     ),
     Reason(_FAILED, ErrorCode.CHECKPOINT_WRITE_FAILED, "the disk did not take the start of a queued task", False),
