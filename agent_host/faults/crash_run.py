@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agent_host.faults.scenarios import RunOutcome, Scenario
+from agent_host.shown_text import counted
 from agent_host.testing.gateway import MockGateway
 from state.locations import SessionPaths
 
@@ -248,7 +249,8 @@ class CrashRun:
             said = json.loads(reported.out)
             return [f"{key}: reported {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
         usage = kept["usage"]
-        totals = f"{kept['stepCount']} steps, {len(kept['toolCalls'])} tool calls, {usage['inputTokens']} tokens in"
+        steps, calls = counted(kept["stepCount"], "step"), counted(len(kept["toolCalls"]), "tool call")
+        totals = f"{steps}, {calls}, {usage['inputTokens']} tokens in"
         # What was cached of them stands between the two.
         ends = rf"{re.escape(totals)}(?: \([^)\n]*\))?, {usage['outputTokens']} out"
         return [] if re.search(ends, reported.err) else [f"the totals reported are not those kept: {totals!r}"]
