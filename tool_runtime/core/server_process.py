@@ -78,7 +78,7 @@ class ServerProcess:
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self._last_words = b""
-        self._at_end = self._has_spoken = self.has_worked = False
+        self._at_end = self._by_itself = self._has_spoken = self.has_worked = False
         self._denials: list[Denial] = []
         held = None
         if sandbox is not None and params.scope is not None:
@@ -116,6 +116,14 @@ class ServerProcess:
     def has_ended(self) -> bool:
         """Whether its output has come to its end."""
         return self._at_end
+
+    @property
+    def ending(self) -> str:
+        """What is known of its end, where it came before anybody ended it; empty where it did not."""
+        if not self._by_itself:
+            return ""
+        code = self._process.returncode
+        return f"its program has ended with exit code {code}" if code and code > 0 else "its program has ended"
 
     @property
     def last_words(self) -> str:
@@ -222,6 +230,7 @@ class ServerProcess:
             except (OSError, ValueError):  # it was closed
                 line = b""
             self._at_end = not line or len(line) > most
+            self._by_itself = not line and not self._closing
             self._room.acquire()
             with suppress(RuntimeError):  # the loop is over
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)

@@ -283,6 +283,8 @@ class Connection:
         if isinstance(error, ToolFault):
             return str(error)
         said = otherwise if error is None else _line(error)
+        if self._process is not None and (error is None or _is_closed(error)):
+            said = self._process.ending or said
         if _UNTRUSTED in said:
             said += "; ca_file of its entry names the roots that it is trusted by"
         if self._refusals.last is not None and isinstance(error, MCPError):
@@ -317,6 +319,10 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _is_closed(error: Exception) -> bool:
+    return isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
 
 
 def _line(error: Exception) -> str:

@@ -216,7 +216,7 @@ async def test_a_server_that_dies_in_a_call_is_started_again_and_the_call_is_not
     await session.names()
     code, message = session.failure(await session.call("die"))
     assert code == "TOOL_INTERRUPTED"
-    assert "whether it took effect is unknown" in message
+    assert "whether it took effect is unknown: its program has ended" in message
     assert (await session.call("add", a=1, b=2)).output_text == "3"
     assert [one["tool"] for one in logged(log)] == ["die", "add"]
 
@@ -236,7 +236,12 @@ async def test_a_server_over_http_that_was_started_again_is_connected_to_again(o
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("dead", "no configuration file"), ("mute", "it did not answer within"), ("babble", "")]
+    ("kind", "said"),
+    [
+        ("dead", "its program has ended with exit code 3 (it said: no configuration file)"),
+        ("mute", "it did not answer within"),
+        ("babble", ""),
+    ],
 )
 async def test_a_server_that_is_none_has_no_tools_and_says_why(opened: Open, kind: str, said: str) -> None:
     session = opened(program(kind), connect_s=2)
