@@ -4,6 +4,7 @@ tools have running is ended too."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Cancellation:
     def __init__(self) -> None:
         self.requested = False
         self.resumable = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: list[asyncio.Task[Any]] = []
         self._tools: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._cut_short: set[asyncio.Task[Any]] = set()
         self._forced = False
@@ -45,7 +46,7 @@ class Cancellation:
             return
         self.requested = True
         self.resumable = resumable
-        self._cut(self._waiting)
+        self._cut(dict.fromkeys(self._waiting))
 
     def force(self, *, grace_s: float) -> None:
         """After `request`: running tools have `grace_s` to finish, then they are ended with all that they started."""
@@ -82,22 +83,29 @@ class Cancellation:
             raise TaskCancelled
 
     async def interruptible(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which is given up as soon as a stop is asked for. Raises TaskCancelled."""
+        """The result of `work`, which is given up as soon as a stop is asked for. Raises TaskCancelled.
+
+        The work runs in the caller's own task, which is cancelled for it, as `asyncio.timeout` does it."""
         if self.requested:
             work.close()
             raise TaskCancelled
-        task = asyncio.ensure_future(work)
-        self._waiting.add(task)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  a coroutine runs in one
+        self._waiting.append(task)
         try:
-            return await task
+            return await work
         except asyncio.CancelledError:
             # Ours to translate only when nobody cancelled the whole task as well.
-            if task in self._cut_short and not _being_cancelled():
-                raise TaskCancelled from None
+            if task in self._cut_short:
+                self._cut_short.discard(task)
+                if task.uncancel() == 0:
+                    raise TaskCancelled from None
             raise
         finally:
-            self._waiting.discard(task)
-            self._cut_short.discard(task)
+            self._waiting.remove(task)
+            if task in self._cut_short and task not in self._waiting:
+                self._cut_short.discard(task)
+                await _take_back(task)
 
     async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, a running tool, which only force ends. Raises ToolStopped, with `abandon` before the
@@ -119,6 +127,14 @@ class Cancellation:
         finally:
             del self._tools[task]
             self._cut_short.discard(task)
+
+
+async def _take_back(task: asyncio.Task[Any]) -> None:
+    """Undo the cancellation of the task that runs, of which its work has made nothing, or which is still to come."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    if task.uncancel() > 0:  # somebody else has cancelled it, too
+        raise asyncio.CancelledError
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.loop.cancellation import Cancellation, TaskCancelled, ToolStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 
 async def forever(begun: asyncio.Event) -> None:
@@ -55,6 +60,85 @@ async def test_cancelling_the_whole_task_is_not_taken_for_a_request() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_request_leaves_nothing_of_it_in_the_task() -> None:
+    """What the task waits for afterwards is not cancelled, however the work has taken the request."""
+    cancellation, begun = Cancellation(), asyncio.Event()
+
+    async def swallows() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await forever(begun)
+        return "done all the same"
+
+    async def asks_itself() -> str:
+        cancellation.request(resumable=True)
+        return "asked"
+
+    async def fails_itself() -> str:
+        cancellation.request(resumable=True)
+        raise ValueError("asked")
+
+    async def fails_in_cleaning_up() -> str:
+        try:
+            await forever(begun)
+        finally:
+            raise ValueError("cleaning up")
+
+    async def nested() -> str:
+        await cancellation.interruptible(forever(begun))
+        return ""
+
+    ends: dict[Callable[[], Coroutine[Any, Any, Any]], str] = {
+        swallows: "done all the same", asks_itself: "asked", fails_itself: "ValueError('asked')",
+        fails_in_cleaning_up: "ValueError('cleaning up')", nested: "TaskCancelled()",
+        lambda: forever(begun): "TaskCancelled()",
+    }  # fmt: skip
+
+    async def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> str:
+        try:
+            found = str(await cancellation.interruptible(work()))
+        except (ValueError, TaskCancelled) as error:
+            found = repr(error)
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        return found
+
+    for work, end in ends.items():
+        cancellation.over()
+        begun.clear()
+        running = asyncio.ensure_future(run(work))
+        if "itself" not in getattr(work, "__name__", ""):
+            await begun.wait()
+            cancellation.request(resumable=True)
+        assert await running == end
+
+
+@pytest.mark.parametrize("first", ["request", "cancel"])
+async def test_a_task_that_is_cancelled_beside_a_request_is_cancelled(first: str) -> None:
+    cancellation, begun = Cancellation(), asyncio.Event()
+    waiting = asyncio.ensure_future(cancellation.interruptible(forever(begun)))
+    await begun.wait()
+    both: list[Callable[[], object]] = [lambda: cancellation.request(resumable=True), waiting.cancel]
+    for ask in both if first == "request" else reversed(both):
+        ask()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_time_out_of_the_work_is_its_own() -> None:
+    async def late() -> None:
+        async with asyncio.timeout(0):
+            await forever(asyncio.Event())
+
+    cancellation = Cancellation()
+    with pytest.raises(TimeoutError):
+        await cancellation.interruptible(late())
+    cancellation.request(resumable=True)
+    with pytest.raises(TaskCancelled):
+        await cancellation.interruptible(late())
 
 
 async def test_errors_of_the_work_come_through() -> None:
