@@ -7,7 +7,7 @@ holds the command, what only the run knows is left to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.facts import CommandFacts, PathFacts
 from policy.globs import reaches
@@ -15,7 +15,7 @@ from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, is_under, key, normalize, process_place
 from policy.rules.case import PROCESS_RULE, approval_needed, denied, where
 from policy.rules.session_paths import session_samples
-from policy.shell.commands import Operand, ParsedCommand, Redirection, real_path_of
+from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
 
 if TYPE_CHECKING:
     from policy.bundle.model import Capability
@@ -30,12 +30,14 @@ _WRITE_IT_OUT = "write the path out, one command for each file if need be, or us
 def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
-    links = links_made(parsed, facts, case.os)
+    made = () if case.bundle.held else _made_places(parsed, facts, case.os)
     anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
     files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
     for one in files:
-        if links and _goes_through(case, facts, one, links):
-            reason = f"{one.path} is behind a link that the line makes; make the link in a command of its own"
+        if one.mode == "make":
+            continue
+        if made and _goes_through(case, facts, one, made):
+            reason = f"{one.path} is behind a link that the line makes, or may make; do that in a command of its own"
             return denied(case.entry.name, where(case.entry), reason)
         answer = _operand(case, facts, one) if isinstance(one, Operand) else _redirection(case, facts, one)
         if answer is not None and answer.decision == "DENIED":
@@ -161,21 +163,56 @@ def _finds(one: Operand, rest: str) -> bool:
 # Links
 
 
-def _goes_through(case: Case, facts: CommandFacts, one: Redirection | Operand, links: tuple[str, ...]) -> bool:
-    """A link itself may be made and deleted."""
-    is_of_link = isinstance(one, Operand) and (
-        one.is_link or (one.mode == "delete" and not (one.path or "").endswith("/"))
+class _MadePlace(NamedTuple):
+    """A link that the line makes (`itself`), or a tree below which nobody knows what is a link, from a step on."""
+
+    path: str
+    itself: bool
+    step: int
+
+
+def _made_places(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[_MadePlace, ...]:
+    """What the line makes, as absolute paths: where it leads nobody could look up."""
+    return tuple(
+        _MadePlace(
+            normalize(path, os),
+            one.made == "link" or any(is_link(facts, source) for source in one.sources(facts.cwd, facts.home)),
+            one.step if one.made == "tree" else 0,
+        )
+        for one in parsed.operands
+        if one.made
+        for path in one.spellings(facts.cwd, facts.home)
     )
-    paths = one.spellings(facts.cwd, facts.home)
-    if is_of_link:
-        paths = tuple(path for path in paths if normalize(path, case.os) not in links)
-    return any(behind_link(path, links, case.os) for path in paths)
+
+
+def _goes_through(
+    case: Case, facts: CommandFacts, one: Redirection | Operand, made: tuple[_MadePlace, ...]
+) -> bool:
+    """True for a file behind what the line makes. A link itself may be made and deleted."""
+    is_of_link = isinstance(one, Operand) and (
+        one.made == "link" or (one.mode == "delete" and not (one.path or "").endswith("/"))
+    )
+    links = {place.path for place in made if place.itself}
+    for path in one.spellings(facts.cwd, facts.home):
+        plain = normalize(path, case.os)
+        if is_of_link and plain in links:
+            continue
+        for place in made:
+            if not place.itself and (plain == place.path or not _comes_after(one.step, place.step)):
+                continue
+            if is_under(plain, place.path, case.os, "wide"):
+                return True
+    return False
+
+
+def _comes_after(step: int, made: int) -> bool:
+    """True if what is used at a step may meet what another makes: what runs in a loop, or beside it, comes after all."""
+    return made == 0 or step == 0 or abs(step) > made or (abs(step) != -made and (made < 0 or step < 0))
 
 
 def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
-    """The symbolic links that the line makes, as absolute paths: where they lead nobody could look up."""
-    made = (one for one in parsed.operands if one.is_link)
-    return tuple(normalize(path, os) for one in made for path in one.spellings(facts.cwd, facts.home))
+    """The symbolic links that the line makes, as absolute paths. Who may start what is in a tree may start a link there."""
+    return tuple(place.path for place in _made_places(parsed, facts, os) if place.itself)
 
 
 def behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:

@@ -51,6 +51,8 @@ class Redirection:
     directories: tuple[str, ...] = ("",)
     pattern: str | None = None
     """Where the path is a directory: what it is that a loop has found there."""
+    step: int = 0
+    """After how many commands of the line it is opened."""
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
@@ -60,20 +62,27 @@ class Redirection:
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
-    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it; `is_link`
-    where a symbolic link is made."""
+    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it. `made`: a
+    symbolic link is made there, or a tree whose links nobody knows, of `source` where that is named; of mode `make` that
+    is all that is said. `step`: after how many commands of the line it is used; 0 in a loop, negative where others run beside it."""
 
     program: str
     path: str | None
-    mode: Literal["read", "write", "delete"]
+    mode: Literal["read", "write", "delete", "make"]
     directories: tuple[str, ...] = ("",)
     tree: bool = False
     pattern: str | None = None
-    is_link: bool = False
+    made: Literal["", "link", "tree"] = ""
+    source: str | None = None
+    step: int = 0
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, as for a redirection."""
         return spellings(self.path, self.directories, cwd, home)
+
+    def sources(self, cwd: str, home: str | None) -> tuple[str, ...]:
+        """Every absolute path that the source of what is made may mean."""
+        return spellings(self.source, self.directories, cwd, home)
 
 
 def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: str | None) -> tuple[str, ...]:
@@ -106,6 +115,8 @@ class ParsedCommand:
     opaque: tuple[Opaque, ...]
     unparsed: bool
     unread: bool
+    variables: tuple[str, ...] = ()
+    """The variables that the line sets for a program."""
 
     @property
     def files(self) -> tuple[Redirection | Operand, ...]:
@@ -143,9 +154,25 @@ def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple
     found: dict[str, None] = {}
     for one in parsed.files:
         found.update(dict.fromkeys(one.spellings(cwd, home)))
+    for made in parsed.operands:
+        for source in made.sources(cwd, home):
+            found.update(dict.fromkeys((source, _above(source))))
     for command in parsed.commands:
         found.update(dict.fromkeys(command.places(cwd, home)))
     return tuple(found)
+
+
+def _above(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"
+
+
+def is_link(facts: CommandFacts, path: str) -> bool:
+    """True for a spelling whose last name may be a symbolic link."""
+    real, above = facts.real_paths.get(path), facts.real_paths.get(_above(path))
+    name = path.rstrip("/").rpartition("/")[2]
+    if name in {"", ".", ".."}:
+        return False
+    return real is None or above is None or real.rstrip("/") != f"{above.rstrip('/')}/{name}"
 
 
 def real_path_of(facts: CommandFacts, spelling: str) -> str | None:

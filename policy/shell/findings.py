@@ -9,7 +9,7 @@ from policy.shell.limits import Effort
 from policy.shell.tables import NUMBER_VARIABLE, STEERING_VARIABLE, Grammar
 
 if TYPE_CHECKING:
-    from policy.shell.operands import FileUse
+    from policy.shell.file_uses import FileUse
 
 _MAX_NAME = 256  # matching takes quadratic time for some names
 
@@ -52,6 +52,7 @@ class Findings:
         self.grammar: Grammar = "bash"
         self.functions: frozenset[str] = frozenset()
         self.evaluated = Evaluated()
+        self.variables: dict[str, None] = {}
         self.elsewhere = False
         self.effort = Effort()
         self.unread = self.unparsed = False

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
+from policy.shell.effects import expand_wrappers
+from policy.shell.file_uses import split_pattern
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
-from policy.shell.operands import split_pattern
-from policy.shell.programs import expand_wrappers
 from policy.shell.syntax import Command, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
@@ -31,6 +31,8 @@ _MAX_PATH = 4_096
 _MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
 _SPELLED_LEAST = 128
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_AT_ONCE = re.compile(r"(?<![&>|<])[&|](?![&|>0-9-])|[<>]\(|\bcoproc\b")
+"""What runs beside what stands in front of it."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -71,8 +73,9 @@ class Reader:
             self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
-        )
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread,
+            tuple(found.variables),
+        )  # fmt: skip
 
     def read_windows(self, text: str, shell: ShellName) -> None:
         """Reads a line of cmd.exe or PowerShell."""
@@ -105,26 +108,30 @@ class Reader:
         found.grammar = grammar
         environment = None if depth or grammar == "zsh" else self.environment
         posix, learns = grammar == "posix", not is_own and grammar != "zsh"
+        beside = _AT_ONCE.search(text) is not None
         events = scan(text, found, posix=posix, environment=environment, learns=learns, functions=functions)
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
         chains: dict[int, _Chain] = {}
+        began = [(-1, len(found.commands))]
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
                 if grammar == "zsh" and event.alone:
                     found.undecidable("a redirection without a command, for which zsh starts one")
-                self._redirect(event.operator, event.target)
+                self._redirect(event.operator, event.target, max(step for at, step in began if at < event.start))
                 continue
             if event.is_own:
                 continue
             first = len(found.commands)
+            began.append((event.start, first + 1))
             expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False
                 self._lose((len(self.redirections), len(self.operands)))
-            self._note_operands()
+            step = first + 1
+            self._note_operands(0 if repeats or event.repeats else -step if beside else step)
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
                 self._directory(name, arguments, repeats or event.repeats, chains, event.chain)
@@ -150,7 +157,7 @@ class Reader:
             return ("",)
         return self.directories if self.lost_from is None else ()
 
-    def _note_operands(self) -> None:
+    def _note_operands(self, step: int) -> None:
         uses, self.found.uses = self.found.uses, {}
         for use in uses:
             path = use.path
@@ -161,7 +168,7 @@ class Reader:
             if path in _HARMLESS_FILES or path == "":
                 continue
             self._count(path)
-            operand = Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern, use.is_link)
+            operand = Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern, use.made, use.source, step)
             self.operands.append(operand)
 
     def _count(self, path: str | None) -> bool:
@@ -171,7 +178,7 @@ class Reader:
             self.found.give_up("the line opens more files than are followed")
         return self.spelled <= _MAX_SPELLED
 
-    def _redirect(self, operator: str, target: Word) -> None:
+    def _redirect(self, operator: str, target: Word, step: int) -> None:
         text = target.text
         if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
             return
@@ -193,7 +200,7 @@ class Reader:
             return
         if not self._count(text):
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern))
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern, step))
 
     def _directory(
         self,

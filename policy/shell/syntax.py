@@ -41,13 +41,15 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
     is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
-    same for commands of which each runs only if all in front of it succeeded (`a && b && c`)."""
+    same for commands of which each runs only if all in front of it succeeded (`a && b && c`). `start` is the byte at
+    which it begins."""
 
     words: list[Word]
     repeats: bool
     is_own: bool = False
     functions: frozenset[str] = frozenset()
     chain: int = -1
+    start: int = 0
 
 
 class Redirect(NamedTuple):
@@ -56,6 +58,7 @@ class Redirect(NamedTuple):
     operator: str
     target: Word
     alone: bool
+    start: int = 0
 
 
 _WORDS = words(
@@ -282,7 +285,7 @@ class _Walk:
                 self.found.undecidable("a builtin whose name is an expansion")
             is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
             functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
-            self.events.append(Command(words, repeats, is_own, functions, self._chain(node)))
+            self.events.append(Command(words, repeats, is_own, functions, self._chain(node), node.start_byte))
         return children
 
     def _chain(self, node: Node) -> int:
@@ -340,7 +343,7 @@ class _Walk:
             if operator not in {">&-", "<&-"}:
                 self.found.undecidable("a redirection without a target")
             return node.children
-        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent)))
+        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent), node.start_byte))
         return node.children
 
     def _declaration(self, node: Node, repeats: bool) -> list[Node]:
@@ -351,7 +354,7 @@ class _Walk:
                 value = child.child_by_field_name("value")
                 if value is not None and value.type != "array":
                     self._declared(value)
-        self.events.append(Command(words, repeats))
+        self.events.append(Command(words, repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _declared(self, value: Node) -> None:
@@ -378,7 +381,7 @@ class _Walk:
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":
-            self.events.append(Command([plain("["), *self._test_words(node)], repeats))
+            self.events.append(Command([plain("["), *self._test_words(node)], repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:

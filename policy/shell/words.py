@@ -215,3 +215,30 @@ def _may_split(source: str) -> bool:
     """Inside double quotes only `$@` and its like make several words; outside any expansion may."""
     wholly_quoted = source[0] == '"' and source[-1] == '"' and '"' not in source[1:-1]
     return not wholly_quoted or "@" in source
+
+
+_BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
+_SEQUENCE = re.compile(r"\{[A-Za-z0-9]++\.\.[A-Za-z0-9]++\}")
+_SPECIAL = re.compile(r"[*?\[{]")
+_MAX_SPELLED, _LONGEST = 64, 256
+
+
+def braces_spelled_out(word: Word) -> list[Word]:
+    """The words that `{a,b}` makes of one, where nothing else in it is quoted or expands."""
+    if word.text is not None or word.pattern is None:
+        return [word]
+    if not _SPECIAL.search(word.pattern):
+        return [read_word(word.pattern)]
+    if "{" not in word.pattern:
+        return [word]
+    texts = [_SEQUENCE.sub("*", word.pattern)]
+    while (
+        len(texts) * len(texts[0]) <= _MAX_SPELLED * _LONGEST
+        and len(texts) <= _MAX_SPELLED
+        and _BRACES.search(texts[0])
+    ):
+        texts = [one[: at.start()] + part + one[at.end() :] for one in texts
+                 if (at := _BRACES.search(one)) for part in at[1].split(",")]  # fmt: skip
+    if len(texts) > _MAX_SPELLED or any(set("{}") & set(one) for one in texts):
+        return [word._replace(pattern=None, globs=False)]
+    return [read_word(one) for one in texts]
