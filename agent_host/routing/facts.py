@@ -19,7 +19,9 @@ from policy.facts import (
     ScriptFacts,
     UrlFacts,
 )
-from policy.paths import normalize
+from policy.globs import ANY_DEPTH
+from policy.names import CapabilityName
+from policy.paths import nested_parts, normalize
 from policy.rules.repository_paths import repositories_by_shape
 from policy.shell.commands import parsed_line, referenced_paths
 from policy.shell.variables import names_read
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from agent_host.contracts import Need, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from policy.bundle.model import PolicyBundle
 
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
+_MOST_LOOKED_THROUGH = 300_000
+_CHANGES = frozenset({"write", "delete"})
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
@@ -238,6 +243,48 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     )
     paths = referenced_paths(parsed_line(facts), cwd, environment.home)
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
+
+
+def with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
+    """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
+    at any depth. Costs a walk through them, and nothing for other lines."""
+    operands = [one for one in parsed_line(facts).operands if one.tree or (one.pattern and one.mode in _CHANGES)]
+    entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
+    blocked = (path for entry in entries if entry is not None for path in entry.blocked_paths or ())
+    names = {
+        parts[1].casefold() for path in blocked if (parts := nested_parts(normalize(path, _OS_FAMILY), _OS_FAMILY))
+    }
+    if not operands or not names:
+        return facts
+    below: dict[str, tuple[str, ...] | None] = {}
+    for one in operands:
+        deepest = None if one.tree or ANY_DEPTH in (one.pattern or "") else (one.pattern or "").count("/") + 1
+        for spelling in one.spellings(facts.cwd, facts.home):
+            root = facts.real_paths.get(spelling, spelling)
+            known = below.get(root, ())
+            found = None if known is None else _named_below(root, names, deepest)
+            below[root] = None if known is None or found is None else tuple(dict.fromkeys((*known, *found)))
+    return facts._replace(below=below)
+
+
+def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
+    """What is below a directory that has one of the names, which may begin with a star; None for too large a one."""
+    endings = tuple(name[1:] for name in names if name.startswith("*"))
+    found: list[str] = []
+    seen = 0
+    for directory, directories, files in os.walk(root):
+        seen += len(directories) + len(files)
+        if seen > _MOST_LOOKED_THROUGH:
+            return None
+        inside = os.path.relpath(directory, root)
+        lead = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
+        for name in (*directories, *files):
+            plain = name.casefold()
+            if plain in names or (endings and plain.endswith(endings)):
+                found.append(lead + name)
+        if deepest is not None and lead.count("/") + 1 >= deepest:
+            directories.clear()
+    return tuple(found)
 
 
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:

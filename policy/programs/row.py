@@ -1,7 +1,7 @@
 """One row for each program that policy knows: data only. A program without a row counts as one that may start anything.
 
-`options` is a text of tokens, one for each option: its spellings, joined by commas, then how it takes a value, then what
-it does, if that matters:
+`options` is a text of tokens, one for each option: its spellings, joined by commas, then how it takes a value, then
+what it does, if that matters:
 
     -f,--force                no value
     -m,--mode=                a value: joined, or the next word
@@ -26,8 +26,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 Starts = Literal["", "behind", "somewhere", "language", "shell", "unread shell", "code", "files"]
-"""How a program starts others: not at all; the one that stands behind its own words; one that stands somewhere in its
-arguments, where nobody looks; what its own commands say; what it is given as shell text or as code; what `what` says."""
+"""How a program starts others: not at all; the one that stands behind its own words; one somewhere in its arguments,
+where nobody looks; what its own commands say; what it is given as shell text or as code; what `what` says."""
 
 
 class Program(NamedTuple):
@@ -48,7 +48,6 @@ class Program(NamedTuple):
     one_option: bool = False
     network: bool = False
     online: str = ""
-
 
     def subcommand(self, name: str | None) -> Program | None:
         """The row of a subcommand, or that of `*`, which stands for those that have none."""

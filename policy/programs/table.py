@@ -10,9 +10,16 @@ from policy.programs import build, containers, files, interpreters, network, pac
 from policy.programs.row import Program
 
 PROGRAMS: dict[str, Program] = {
-    **text.ROWS, **files.ROWS, **vcs.ROWS, **build.ROWS, **packages.ROWS, **network.ROWS, **containers.ROWS,
-    **interpreters.ROWS, **windows.ROWS,
-}  # fmt: skip
+    **text.ROWS,
+    **files.ROWS,
+    **vcs.ROWS,
+    **build.ROWS,
+    **packages.ROWS,
+    **network.ROWS,
+    **containers.ROWS,
+    **interpreters.ROWS,
+    **windows.ROWS,
+}
 _VERSION = "0123456789."
 _CROSS_TOOL = re.compile(
     r"^[a-z0-9_]+(?:-[a-z0-9_]+){1,3}-(?=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cpp|gfortran|ld|ar|nm|strip)$)"
@@ -31,7 +38,7 @@ def base_name(program: str) -> str:
 
 @lru_cache(maxsize=256)
 def family_of(base: str) -> str:
-    """The name that the table has for a base name: as it is, or without version and the machine that it compiles for."""
+    """The name that the table has for a base name: as it is, or without version and the machine it compiles for."""
     if base in PROGRAMS:
         return base
     build = _BUILD.fullmatch(base)
@@ -61,8 +68,65 @@ def what_it_starts(program: str) -> str | None:
     return row.what or _STARTS.get(row.starts)
 
 
-_STARTS = {"shell": "any command line", "unread shell": "any command line", "code": "any code", "language": "any program"}
+_STARTS = {
+    "shell": "any command line",
+    "unread shell": "any command line",
+    "code": "any code",
+    "language": "any program",
+}
 _BUILTINS = frozenset(
-    ["alias", "bg", "bind", "break", "builtin", "caller", "cd", "command", "compgen", "complete", "continue", "declare", "dirs", "disown", "enable", "exec", "exit", "export", "fc", "fg", "getopts", "hash", "history", "jobs", "let", "local", "logout", "mapfile", "popd", "pushd", "pwd", "read", "readarray", "readonly", "return", "set", "shift", "shopt", "suspend", "test", "times", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "wait", ":", "["]
+    [
+        "alias",
+        "bg",
+        "bind",
+        "break",
+        "builtin",
+        "caller",
+        "cd",
+        "command",
+        "compgen",
+        "complete",
+        "continue",
+        "declare",
+        "dirs",
+        "disown",
+        "enable",
+        "exec",
+        "exit",
+        "export",
+        "fc",
+        "fg",
+        "getopts",
+        "hash",
+        "history",
+        "jobs",
+        "let",
+        "local",
+        "logout",
+        "mapfile",
+        "popd",
+        "pushd",
+        "pwd",
+        "read",
+        "readarray",
+        "readonly",
+        "return",
+        "set",
+        "shift",
+        "shopt",
+        "suspend",
+        "test",
+        "times",
+        "trap",
+        "type",
+        "typeset",
+        "ulimit",
+        "umask",
+        "unalias",
+        "unset",
+        "wait",
+        ":",
+        "[",
+    ]
 )
 """What a shell runs itself."""

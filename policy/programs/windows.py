@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from policy.programs.row import Program, rows
 
-ROWS = rows({
-    "bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer test-connection test-netconnection "
-    "resolve-dnsname send-mailmessage": Program(network=True),
-})
+ROWS = rows(
+    {
+        "bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer test-connection test-netconnection "
+        "resolve-dnsname send-mailmessage": Program(network=True),
+    }
+)

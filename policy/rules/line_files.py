@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.facts import CommandFacts, PathFacts
-from policy.globs import reaches
+from policy.globs import may_meet, reaches
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, is_under, key, normalize, process_place
+from policy.paths import covering, is_absolute, is_under, key, nested_parts, normalize, process_place, roots
 from policy.rules.case import PROCESS_RULE, approval_needed, denied, where
 from policy.rules.session_paths import session_samples
 from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
@@ -124,7 +124,23 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
     answer = _judged(case, facts, one, capability, what)
     if answer is not None and answer.decision == "DENIED":
         return answer
+    if one.mode == "read" and one.tree and not case.bundle.held:
+        return _copied(case, facts, one, what) or answer
     return _held(case, facts, one, entry, what) or answer
+
+
+def _copied(case: Case, facts: CommandFacts, one: Operand, what: str) -> Decision | None:
+    """Denies a tree whose copy would have a name that is blocked for writing at any depth."""
+    entry = case.bundle.capability(Name.FILE_WRITE)
+    if entry is None:
+        return None
+    for spelling in one.spellings(facts.cwd, facts.home):
+        real = real_path_of(facts, spelling) or spelling
+        blocked = _nested_place(case, facts, one, entry, real)
+        if blocked is not None:
+            reason = f"{what}: {one.path} holds {blocked}, which may not be written; name what is meant instead"
+            return denied(case.entry.name, where(entry, "blockedPaths", blocked), reason)
+    return None
 
 
 def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what: str) -> Decision | None:
@@ -142,7 +158,8 @@ def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability
         return None
     others = session_samples(entry.allowed_paths, case.os) if entry.allowed_paths is not None else []
     for spelling in one.spellings(facts.cwd, facts.home):
-        for place in dict.fromkeys((spelling, real_path_of(facts, spelling) or spelling)):
+        real = real_path_of(facts, spelling) or spelling
+        for place in dict.fromkeys((spelling, real)):
             root = key(normalize(place, case.os), case.os, "wide").rstrip("/")
             for blocked in (*(entry.blocked_paths or ()), *others):
                 if not is_absolute(blocked, case.os) or "*" in blocked:
@@ -150,6 +167,32 @@ def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability
                 found = key(normalize(blocked, case.os), case.os, "wide")
                 if found.startswith(root + "/") and _finds(one, found[len(root) + 1 :]):
                     return blocked
+        nested = None if case.bundle.held else _nested_place(case, facts, one, entry, real)
+        if nested is not None:
+            return nested
+    return None
+
+
+def _nested_place(case: Case, facts: CommandFacts, one: Operand, entry: Capability, real: str) -> str | None:
+    """The entry for a name at any depth that a glob may find by how it is spelled, or that is really there."""
+    entries = [(blocked, nested_parts(normalize(blocked, case.os), case.os)) for blocked in entry.blocked_paths or ()]
+    for blocked, parts in entries:
+        if parts is None or not (
+            is_under(real, parts[0], case.os, "wide") or is_under(parts[0], real, case.os, "wide")
+        ):
+            continue
+        name = key(parts[1], case.os, "wide")
+        if one.pattern is not None and any(may_meet(part, name) for part in one.pattern.split("/")):
+            return blocked
+    below = facts.below.get(real, ())
+    if below is None:
+        return "more than can be looked through"
+    table = roots((blocked for blocked, parts in entries if parts is not None), case.os, "wide")
+    for found in below:
+        if _finds(one, key(found, case.os, "wide")):
+            hit = covering(normalize(f"{real}/{found}", case.os), table, case.os, "wide")
+            if hit is not None:
+                return hit
     return None
 
 
@@ -185,9 +228,7 @@ def _made_places(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tu
     )
 
 
-def _goes_through(
-    case: Case, facts: CommandFacts, one: Redirection | Operand, made: tuple[_MadePlace, ...]
-) -> bool:
+def _goes_through(case: Case, facts: CommandFacts, one: Redirection | Operand, made: tuple[_MadePlace, ...]) -> bool:
     """True for a file behind what the line makes. A link itself may be made and deleted."""
     is_of_link = isinstance(one, Operand) and (
         one.made == "link" or (one.mode == "delete" and not (one.path or "").endswith("/"))
@@ -206,12 +247,15 @@ def _goes_through(
 
 
 def _comes_after(step: int, made: int) -> bool:
-    """True if what is used at a step may meet what another makes: what runs in a loop, or beside it, comes after all."""
-    return made == 0 or step == 0 or abs(step) > made or (abs(step) != -made and (made < 0 or step < 0))
+    """True if what is used at a step may meet what another makes: in a loop, or beside it, anything comes after it."""
+    if made == 0 or step == 0:
+        return True
+    return abs(step) != abs(made) and (made < 0 or step < 0 or step > made)
 
 
 def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
-    """The symbolic links that the line makes, as absolute paths. Who may start what is in a tree may start a link there."""
+    """The symbolic links that the line makes, as absolute paths. A list that admits the programs of a tree admits its
+    links, too."""
     return tuple(place.path for place in _made_places(parsed, facts, os) if place.itself)
 
 

@@ -63,8 +63,9 @@ class Redirection:
 class Operand:
     """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
     `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it. `made`: a
-    symbolic link is made there, or a tree whose links nobody knows, of `source` where that is named; of mode `make` that
-    is all that is said. `step`: after how many commands of the line it is used; 0 in a loop, negative where others run beside it."""
+    symbolic link is made there, or a tree whose links nobody knows, of `source` where that is named; of mode `make`
+    that is all that is said. `step`: after how many commands of the line it is used; 0 in a loop, negative where others
+    run beside it."""
 
     program: str
     path: str | None

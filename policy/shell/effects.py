@@ -8,10 +8,9 @@ names it consents.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
 from policy.programs.row import Program, options_of
@@ -25,6 +24,9 @@ from policy.shell.git import judge_git
 from policy.shell.options import Given, Used, read_options
 from policy.shell.sed import judge_sed
 from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16
@@ -138,7 +140,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
             judge(case, found)
         note_files(case, found)
     if row.operands == "git":
-        judge_git(read.subcommand, read.lead, args, found)
+        judge_git(read.subcommand, read.lead, found)
 
 
 def _note_code(program: str, given: Given, args: list[Word], found: Findings) -> None:
@@ -177,8 +179,11 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _judge_options(base: str, read: _Read, found: Findings) -> None:
     row, given = read.row, read.given
-    risky, starting = _pattern(row.risky), words(row.words).union(
-        name for name, inner in row.subcommands if inner.starts == "behind" and row.starts != "files"
+    risky, starting = (
+        _pattern(row.risky),
+        words(row.words).union(
+            name for name, inner in row.subcommands if inner.starts == "behind" and row.starts != "files"
+        ),
     )
     name = f"{base} {read.subcommand}" if read.subcommand else base
     for one in given.used:
@@ -192,14 +197,19 @@ def _judge_options(base: str, read: _Read, found: Findings) -> None:
         text = word.prefix if word.text is None else word.text
         if risky.fullmatch(text) or (text in starting and word.text is not None):
             found.undecidable(f"{name} {text} runs or writes something else")
-        elif word.text is None and (word.prefix or not word.outside):
-            if any(one.startswith(word.prefix) for one in starting):
-                found.undecidable(f"{name} is given an expansion that may start something")
+        elif word.text is None and (word.prefix or not word.outside) and _begins_one(word.prefix, starting):
+            found.undecidable(f"{name} is given an expansion that may start something")
     for text in given.spelled:
         if risky.fullmatch(text):
             found.undecidable(f"{name} {text} runs or writes something else")
-    if given.doubtful and row.starts != "files" and _is_dangerous(row):  # who lists a starter consents to what it starts
+    if (
+        given.doubtful and row.starts != "files" and _is_dangerous(row)
+    ):  # who lists a starter consents to what it starts
         found.undecidable(f"{name} is given an expansion that may become an option")
+
+
+def _begins_one(text: str, names: frozenset[str]) -> bool:
+    return any(name.startswith(text) for name in names)
 
 
 @lru_cache(maxsize=512)
@@ -290,25 +300,30 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
         found.mark_opaque(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
         return []
     row = program_named(base)
-    if row is None:
-        return []
+    return [] if row is None else _started_by_row(program, base, row, args, found)
+
+
+def _started_by_row(program: str, base: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
     if row.operands == "find":
         return _find_exec(args, found)
     if row.operands == "gdb":
         return _debugged(program, row, args, found)
-    if row.starts == "code":
-        module = started_module(read_options(row, args))
-        row, args = (program_named(module[0]) or row, module[1]) if module is not None else (row, args)
-        base = base if module is None else module[0]
+    module = started_module(read_options(row, args)) if row.starts == "code" else None
+    if module is not None:
+        base, args = module
+        row = program_named(base) or row
     read = _read(row, args)
-    if read.row.starts == "behind":
-        return [_behind(f"{base} {read.subcommand}" if read.subcommand else base, read, found)]
-    if read.row.starts == "somewhere":
-        found.undecidable(f"{base} runs other programs")
-    elif read.row.starts == "language":
-        found.mark_opaque(program, "what its own commands start")
-    elif read.row.starts in {"shell", "unread shell"}:
-        _shell(program, family_of(base), args, found)
+    match read.row.starts:
+        case "behind":
+            return [_behind(f"{base} {read.subcommand}" if read.subcommand else base, read, found)]
+        case "somewhere":
+            found.undecidable(f"{base} runs other programs")
+        case "language":
+            found.mark_opaque(program, "what its own commands start")
+        case "shell" | "unread shell":
+            _shell(program, family_of(base), args, found)
+        case _:
+            pass
     return []
 
 
@@ -417,7 +432,7 @@ def _found_or(word: Word, args: list[Word]) -> list[Word]:
 def _debugged(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
     """What gdb starts, where it is told to take its commands from the line and ends with them."""
     given = read_options(row, args)
-    if given.unknown or not any(one.spelled.lstrip("-") in {"batch"} for one in given.used):
+    if given.unknown or not any(one.spelled.lstrip("-") == "batch" for one in given.used):
         found.undecidable(f"{base_name(program)} runs other programs")
         return []
     commands = [word.text for word in given.values("command")]
@@ -432,21 +447,20 @@ def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
     if given.has("asks"):
         return []
     own = list(read.args[: len(read.args) - len(given.rest)])
+    odd = given.unknown[:1]
     if row.one_option and own and (len(own) > 1 or own[0].text not in options_of(row.options) or own[0].quoted):
-        found.undecidable(f"{base} {own[0].text} is not followed")
+        odd = [own[0].text or "with an expansion"]
+    if odd:
+        found.undecidable(f"{base} {odd[0]} is not followed")
         return []
-    if given.unknown:
-        found.undecidable(f"{base} {given.unknown[0]} is not followed")
+    if not all(_is_plain_value(base, one, found) for one in given.used):
         return []
-    for one in given.used:
-        if one.value is not None and not _is_plain_value(base, one, found):
-            return []
     inner = given.rest
     if given.has("module") or given.has("script"):
         return [plain("python"), *([plain("-m")] if given.has("module") else []), *inner]
     kinds = row.operands.split()
     if "set" in kinds:
-        inner = _assigned(base, inner, found)
+        inner = _assigned(inner, found)
     for _ in range(kinds.count("skip")):
         if inner and (inner[0].text is None or inner[0].tilde):
             found.undecidable(f"{base} is given an expansion where a program or option is expected")
@@ -463,7 +477,7 @@ def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
     return inner
 
 
-def _assigned(base: str, inner: list[Word], found: Findings) -> list[Word]:
+def _assigned(inner: list[Word], found: Findings) -> list[Word]:
     """What follows the assignments in front of a program; sudo takes options among them."""
     for place, word in enumerate(inner):
         assignment = None if word.text is None else _ASSIGNMENT.fullmatch(word.text)
@@ -509,7 +523,7 @@ def _is_plain_value(base: str, used: Used, found: Findings) -> bool:
 
 
 def starts_another(base: str, args: list[Word]) -> bool:
-    """True for a program that starts another one which its arguments name, on a system whose lines are not unwrapped."""
+    """True for a program that starts another one which its arguments name, where lines are not unwrapped."""
     row = program_named(base)
     if row is None:
         return False

@@ -6,7 +6,6 @@ that it takes a File.Read. What a program does that has no such row is not looke
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -48,10 +47,8 @@ def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
     is_certain = True
     for place, word in enumerate(operands):
         is_certain = is_certain and not word.is_several
-        if is_certain:
-            meant = kinds[place : place + 1] or [kind for kind in kinds[-1:] if kind.endswith("*")]
-        else:
-            meant = kinds
+        certain = kinds[place : place + 1] or [kind for kind in kinds[-1:] if kind.endswith("*")]
+        meant = certain if is_certain else kinds
         modes = {kind.rstrip("*") for kind in meant} - {"skip"}
         if word.text != "-":
             found += [use_of(mode, word) for mode in ("read", "write", "delete") if mode in modes]
@@ -161,7 +158,9 @@ def _sync(case: FileCase, _found: Findings) -> list[FileUse]:
         if into[0].path is not None and into[0].pattern is None
         for one in _copies(into[0], word, case.given, case.given.has("tree"))
     ]
-    return into + copies
+    tree = case.given.has("tree")
+    sources = [word for word in operands[:-1] if word.text is None or ":" not in word.text.partition("/")[0]]
+    return [*(use_of("read", word, tree=tree) for word in sources), *into, *copies]
 
 
 def _mode(case: FileCase, _found: Findings) -> list[FileUse]:
@@ -258,7 +257,9 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
     if given.has("stdout"):
         return []
     if not given.operands:
-        return [FileUse("", "make", word.text, word.tilde, made="tree") for word in given.values("into") or [plain(".")]]
+        return [
+            FileUse("", "make", word.text, word.tilde, made="tree") for word in given.values("into") or [plain(".")]
+        ]
     written = [use_of("write", given.operands[0])]
     return written + _backups(case, written)
 
@@ -290,7 +291,7 @@ def _packed(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]
         uses += [] if stays else [use_of("delete", word, tree=tree)]
         if tree or None in suffixes or given.has("named"):
             place = use_of("write", word)
-            uses.append(place._replace(tree=True, pattern="**") if tree else _beside(word))
+            uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("", "write", None))
         elif unpacks:
             uses.append(use_of("write", _named(word, lambda name: _unpacked(name, suffixes))))
         else:
@@ -305,12 +306,6 @@ def _unpacked(name: str, suffixes: list[str | None]) -> str:
             return name[: -len(suffix)]
     match = _PACKED.match(name)
     return name if match is None else match[1] + (".tar" if re.search(r"\.t(?:a?z|[gbx]z2?|lz|zst)\Z", name) else "")
-
-
-def _beside(word: Word) -> FileUse:
-    """Any file in the directory of another."""
-    use = use_of("write", word)
-    return use._replace(path=posixpath.dirname(use.path or "") or ".", pattern="*") if use.path else use
 
 
 def _globbed(use: FileUse) -> FileUse:

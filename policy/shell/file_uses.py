@@ -20,7 +20,8 @@ class FileUse(NamedTuple):
     """A file that a program is given. `path` is None where only the run decides it, `tilde` where it starts with an
     unquoted `~`. For a glob it is the directory in front of the first special character, and `pattern` what follows,
     `**` where that cannot be said. `tree` where all that is below goes with it. `made`: a symbolic link is made there,
-    or a tree of which nobody knows what links it holds, from `source` where that is named. Of mode `make` that is all that is said of it."""
+    or a tree of which nobody knows what links it holds, from `source` where that is named. Of mode `make` that is all
+    that is said of it."""
 
     program: str
     mode: Mode
@@ -49,6 +50,7 @@ _SPECIAL = re.compile(r"[*?\[{]")
 
 
 def use_of(mode: Mode, word: Word, *, tree: bool = False) -> FileUse:
+    """A word as the file that it names, or the files that it may."""
     if word.text is None and word.prefix == "/dev/fd/":
         return FileUse("", mode, "/dev/null")  # a program of the line reads it, or writes it
     if word.text is not None:

@@ -38,13 +38,12 @@ _CONFIG_HARMLESS = re.compile(
 """Keys that name no program, no address and no file."""
 
 
-
 _SUBCOMMANDS = words(" ".join(name for name, _ in PROGRAMS["git"].subcommands))
 
 
-def judge_git(subcommand: str | None, lead: Given, args: list[Word], found: Findings) -> None:
-    """Notes which of git's arguments start a program by its configuration or by an address. `lead` are those in front of
-    the subcommand, `args` all of them."""
+def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
+    """Notes which of git's arguments start a program by its configuration or by an address. `lead` are those in front
+    of the subcommand, with all that follows in `rest`."""
     unread = lead.unknown or (["--help"] if lead.rest and lead.has("manual") else [])
     if unread:
         found.undecidable(f"git {unread[0]} is not followed")
@@ -76,7 +75,10 @@ def _config(args: list[Word], found: Findings) -> None:
     if first in _CONFIG_CHANGES:
         named = named[1:]
         first = named[0].text if named else None
-    options = [word for word in named[1:] if word.may_be_option or word.prefix.startswith("-")]
+    values = named[1:]
+    if len(values) == 1 and not values[0].is_several and not values[0].prefix.startswith("-"):
+        values = []  # one word behind a key is its value, or an option that asks for it
+    options = [word for word in values if word.may_be_option or word.prefix.startswith("-")]
     if options or first is None or not _CONFIG_HARMLESS.fullmatch(first):
         found.undecidable("git config changes what git runs")
 

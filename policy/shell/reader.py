@@ -168,7 +168,9 @@ class Reader:
             if path in _HARMLESS_FILES or path == "":
                 continue
             self._count(path)
-            operand = Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern, use.made, use.source, step)
+            operand = Operand(
+                use.program, path, use.mode, self.directories, use.tree, use.pattern, use.made, use.source, step
+            )
             self.operands.append(operand)
 
     def _count(self, path: str | None) -> bool:
@@ -200,7 +202,9 @@ class Reader:
             return
         if not self._count(text):
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern, step))
+        self.redirections.append(
+            Redirection(text, "read" if operator == "<" else "write", self.directories, pattern, step)
+        )
 
     def _directory(
         self,

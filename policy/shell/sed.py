@@ -44,7 +44,9 @@ def judge_sed(case: FileCase, found: Findings) -> None:
     given = case.given
     scripts = [word.text for word in given.values("script")]
     operands = [word.text for word in given.operands]
-    takes_suffix = any("inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used)
+    takes_suffix = any(
+        "inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used
+    )
     if given.doubtful:
         found.undecidable("sed is given an expansion that may become an option")
     named = [text for text in operands if text != ""]

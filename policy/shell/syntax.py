@@ -377,6 +377,8 @@ class _Walk:
         if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.undecidable("an array whose subscripts are written out")
         check_assignment(text, self.found, None if value is None else self._text(value))
+        if node.parent is not None and _reaches_programs(node.parent):
+            self.found.variables[text] = None
         return node.children
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
@@ -456,6 +458,13 @@ def _is_in_pipeline(node: Node) -> bool:
     while parent is not None and parent.type != "pipeline":
         parent = parent.parent
     return parent is not None
+
+
+def _reaches_programs(parent: Node) -> bool:
+    """True for assignments in front of a program, and for those that are exported to all that follow."""
+    if parent.type == "variable_assignments":
+        return False
+    return parent.type == "command" or (parent.type == "declaration_command" and parent.children[0].type == "export")
 
 
 def _is_alone(statement: Node | None) -> bool:

@@ -31,12 +31,16 @@ def page() -> str:
     starts: dict[str, list[str]] = {}
     for name, row in PROGRAMS.items():
         starts.setdefault(row.what or row.starts, []).append(name)
-    runners = [f"{name} {sub}" for name, row in PROGRAMS.items() for sub, one in row.subcommands if one.starts == "behind"]
+    runners = [
+        f"{name} {sub}" for name, row in PROGRAMS.items() for sub, one in row.subcommands if one.starts == "behind"
+    ]
     parts = [
         _INTRO,
         "## The programs of `ci`\n\n" + _listed(ci["allowedCommands"]),
-        "## What starts more than the line shows\n\nWho lists one of these consents to what it starts, and who lists a "
-        "program that is not on this page, too: it may start anything.",
+        (
+            "## What starts more than the line shows\n\nWho lists one of these consents to what it starts, and "
+            "who lists a program that is not on this page, too: it may start anything."
+        ),
         "Shells, and what a file of theirs says: "
         + _listed([*starts.pop("shell"), *starts.pop("unread shell"), *tables.READS_FILES]),
         "Interpreters, and any code: " + _listed(starts.pop("code")),

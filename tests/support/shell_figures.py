@@ -30,7 +30,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _HOME, _WORK, _TMP = "/home/u", "/home/u/project", "/tmp/agent-host-s-00000000"
 _STEP = "/ci/_temp/_runner_file_commands"
 _ENVIRONMENT = {
-    "HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP,
+    "HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP, "GITHUB_WORKSPACE": _WORK,
     **{f"GITHUB_{name.upper()}": f"{_STEP}/{name}_1" for name in ("output", "env", "path", "state", "step_summary")},
 }  # fmt: skip
 
