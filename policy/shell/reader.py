@@ -13,7 +13,7 @@ from policy.shell.effects import expand_wrappers
 from policy.shell.file_uses import split_pattern
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
-from policy.shell.syntax import Command, scan
+from policy.shell.syntax import Command, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
@@ -108,7 +108,6 @@ class Reader:
         found.grammar = grammar
         environment = None if depth or grammar == "zsh" else self.environment
         posix, learns = grammar == "posix", not is_own and grammar != "zsh"
-        beside = _AT_ONCE.search(text) is not None
         events = scan(text, found, posix=posix, environment=environment, learns=learns, functions=functions)
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
@@ -118,9 +117,7 @@ class Reader:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
-                if grammar == "zsh" and event.alone:
-                    found.undecidable("a redirection without a command, for which zsh starts one")
-                self._redirect(event.operator, event.target, max(step for at, step in began if at < event.start))
+                self._redirect(event, max(step for at, step in began if at < event.start))
                 continue
             if event.is_own:
                 continue
@@ -130,8 +127,8 @@ class Reader:
             if found.elsewhere:
                 found.elsewhere = False
                 self._lose((len(self.redirections), len(self.operands)))
-            step = first + 1
-            self._note_operands(0 if repeats or event.repeats else -step if beside else step)
+            if found.uses:
+                self._note_operands(0 if repeats or event.repeats else first + 1, text)
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
                 self._directory(name, arguments, repeats or event.repeats, chains, event.chain)
@@ -157,8 +154,10 @@ class Reader:
             return ("",)
         return self.directories if self.lost_from is None else ()
 
-    def _note_operands(self, step: int) -> None:
+    def _note_operands(self, step: int, text: str) -> None:
         uses, self.found.uses = self.found.uses, {}
+        if any(use.made for use in uses) and _AT_ONCE.search(text):
+            step = -step
         for use in uses:
             path = use.path
             if path is not None and path.startswith("~") and not use.tilde:
@@ -180,8 +179,10 @@ class Reader:
             self.found.give_up("the line opens more files than are followed")
         return self.spelled <= _MAX_SPELLED
 
-    def _redirect(self, operator: str, target: Word, step: int) -> None:
-        text = target.text
+    def _redirect(self, event: Redirect, step: int) -> None:
+        operator, target, text = event.operator, event.target, event.target.text
+        if self.found.grammar == "zsh" and event.alone:
+            self.found.undecidable("a redirection without a command, for which zsh starts one")
         if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
