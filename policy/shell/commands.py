@@ -122,7 +122,7 @@ class ParsedCommand:
     @property
     def files(self) -> tuple[Redirection | Operand, ...]:
         """All files that the line names: what it opens, and what it gives to programs that change files."""
-        return (*self.redirections, *self.operands)
+        return (*self.redirections, *(one for one in self.operands if one.mode != "make"))
 
 
 Environment = tuple[tuple[str, str], ...]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from policy.facts import ShellName
     from policy.shell.tables import Grammar
-    from policy.shell.words import Word
 
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
