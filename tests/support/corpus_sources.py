@@ -14,7 +14,7 @@ import sys
 import tarfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ _VARIABLE = re.compile(r"\$(?:\((?P<name>[^()]*(?:\([^()]*\)[^()]*)*)\)|\{(?P<ot
 _RECIPE = re.compile(r"^\t[@+-]*[ \t]*(?P<line>(?:.*\\\n)*.*)$", re.MULTILINE)
 _GUIDE = re.compile(r"(?:readme|contribut|develop|hacking|install|build)[^/]*\.(?:md|rst)$", re.IGNORECASE)
 
-Reader = Callable[[str], Iterator[str]]
+Reader = Callable[[str], Iterable[str]]
 
 
 def draw(archives: Path, kind: str) -> list[dict[str, str]]:
