@@ -1,0 +1,173 @@
+"""A jail whose workspace is a repository with held files, trees that lead outside, archives, patches and hostile text.
+
+The file programs are the machine's own. All of the workspace may be written, but for what steers other programs
+(`is_held`); what a line has changed is undone file by file, so that the next one finds the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_host.routing.environment import Environment, on_this_disk
+from agent_host.routing.facts import gather
+from config.policies import template
+from policy.bundle.builtin import instantiate
+from policy.check import check_tool
+from tests.support.jail_tree import make_tree
+from tests.support.shell_jail import Jail
+from tests.support.tools import TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from policy.facts import ShellName
+
+FILE_PROGRAMS = (
+    "ar", "awk", "base64", "bunzip2", "bzip2", "cat", "chmod", "cmp", "comm", "cp", "csplit", "curl", "cut", "date",
+    "dd", "diff", "env", "file", "find", "fold", "git", "grep", "gunzip", "gzip", "head", "hexdump", "install",
+    "join", "jq", "ln", "mkdir", "mktemp", "mv", "nice", "nl", "nohup", "objcopy", "od", "openssl", "paste", "patch",
+    "rm", "rmdir", "sed", "seq", "shred", "shuf", "sleep", "sort", "split", "strip", "tac", "tar", "tee", "timeout",
+    "touch", "tr", "truncate", "uniq", "unlink", "unxz", "unzip", "wc", "wget", "xargs", "xxd", "xz", "zcat", "zip",
+)  # fmt: skip
+STUBS = ("ls", "good", "tool")
+BUILTINS = (
+    ":", ".", "[", "alias", "autoload", "bind", "break", "builtin", "bindkey", "caller", "cd", "command", "complete",
+    "coproc", "declare", "disable", "echo", "emulate", "enable", "eval", "exec", "exit", "export", "false", "fc",
+    "float", "getln", "getopts", "hash", "history", "integer", "kill", "let", "limit", "local", "mapfile", "popd",
+    "print", "printf", "pushd", "pwd", "read", "readarray", "readonly", "rehash", "return", "sched", "set", "setopt",
+    "shift", "shopt", "source", "test", "time", "trap", "true", "typeset", "ulimit", "umask", "unalias", "unhash",
+    "unset", "unsetopt", "vared", "wait", "whence", "zcompile", "zmodload", "zle", "zparseopts", "zstyle", "noglob",
+    "nocorrect",
+)  # fmt: skip
+SHELLS = ("bash", "sh", "zsh")
+_UNLISTED = (
+    "evil", "cc", "ld", "make", "ranlib", "python3", "rename", "tree", "column", "ex", "ed", "vi", "less", "a", "x",
+)  # fmt: skip
+_NAMES = frozenset(
+    (
+        ".envrc", ".mcp.json", ".vscode", ".idea", ".husky", ".claude", ".cursor", ".devcontainer", ".gemini", ".codex",
+        ".zed", ".windsurf",
+    )
+)  # fmt: skip
+_OF_GIT = re.compile(r"hooks/(?!.*\.sample$)|(?:commondir|gitdir|config\.worktree|info/attributes)$")
+_GIT_STARTS = re.compile(
+    r"evil|fsmonitor|hookspath|editor|pager|sshcommand|command|textconv|external|\[include|\[alias", re.IGNORECASE
+)
+
+
+def is_held(path: str) -> bool:
+    """True if a path in the workspace starts or steers a program when somebody opens or enters the project."""
+    parts = path.split("/")
+    if any(part in _NAMES or part.endswith(".code-workspace") for part in parts):
+        return True
+    if ".git" not in parts:
+        return False
+    inner = "/".join(parts[parts.index(".git") + 1 :])
+    return path == ".git" or bool(_OF_GIT.match(inner))
+
+
+class TreeJail(Jail):
+    """The jail of the module's text; `with_shells`: the list names interpreters too."""
+
+    def __init__(self, root: Path, *, with_shells: bool = False) -> None:
+        self._pristine = f"{root}.pristine"
+        listed = (*FILE_PROGRAMS, *STUBS, *BUILTINS, *(SHELLS if with_shells else ()))
+        super().__init__(root, listed, real=(*FILE_PROGRAMS, *SHELLS), stubs=(*STUBS, *_UNLISTED))
+
+    def policy(self, now: datetime) -> Callable[[str, ShellName], bool]:
+        """The verdict of the built-in `ci` without a sandbox, with this jail's list, and only its workspace to write."""
+        shape = template("ci")
+        for entry in shape["capabilities"]:
+            if "allowedPaths" in entry:
+                entry["allowedPaths"] = ["${workspace}"]
+            if entry["name"] == "Shell.Exec":
+                entry["allowedCommands"] = list(self.listed)
+        state, place = self.home + "/state", Environment(self.work, self.home, "posix", "bash", self.environment)
+        bundle = instantiate(
+            shape, workspace=self.work, home=self.home, state_dir=state, session_id="s", now=now, os="posix"
+        )
+        bundle = on_this_disk(bundle, place)
+
+        def judge(line: str, shell: ShellName) -> bool:
+            facts = gather(TOOLS["RunCommand"], {"command": line}, place._replace(shell=shell))
+            return check_tool(bundle, "Shell.Exec", facts, now=now, workspace=self.work).allowed
+
+        return judge
+
+    # What it holds
+
+    def _files(self) -> None:
+        if not os.path.exists(self._pristine):
+            make_tree(Path(self.work), Path(self.root), self._log_path)
+            for name in ("evil", *(f"{place}/{stub}" for place in ("1", "3", "sub") for stub in STUBS)):
+                self._stub(os.path.join(self.work, name))
+            shutil.copytree(self.work, self._pristine, symlinks=True)
+        else:
+            shutil.rmtree(self.work)
+            shutil.copytree(self._pristine, self.work, symlinks=True)
+        with open(os.path.join(self.bin, "tool"), "w") as file:  # of bash, which BASH_ENV and the like steer
+            file.write(f"#!/bin/bash\nprintf '%s\\0' $# \"$0\" \"$@\" >> '{self._log_path}'\n")
+        for place in (self.root + "/elsewhere/keep", self.home + "/.bashrc"):
+            Path(place).write_text("kept\n")
+        Path(self.home, ".gitconfig").write_text("[user]\n\tname = a\n\temail = a@b\n[init]\n\tdefaultBranch = m\n")
+
+    # What has happened
+
+    def _snapshot(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        pending = [self.root]
+        while pending:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    seen = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(seen.st_mode):
+                        found[entry.path] = (seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns)
+                    elif entry.name != "log":
+                        found[entry.path] = (seen.st_mode,)
+                        pending.append(entry.path)
+        return found
+
+    def _changed(self) -> str | None:
+        now, before = self._snapshot(), self._before
+        different = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        bad = [path for path in different if self._is_bad(path, is_there=path in now)]
+        if bad:
+            return "changed " + ", ".join(os.path.relpath(path, self.root) for path in bad[:6])
+        self._undo(different)
+        return None
+
+    def _is_bad(self, path: str, *, is_there: bool) -> bool:
+        inner = os.path.relpath(path, self.work)
+        if inner.startswith("..") or inner == "." or is_held(inner):
+            return inner != ".git" or not os.path.isdir(path)
+        if inner.endswith(".git/config"):
+            return not is_there or bool(_GIT_STARTS.search(Path(path).read_text(errors="replace")))
+        return False
+
+    def _undo(self, different: list[str]) -> None:
+        for path in reversed(different):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            elif os.path.lexists(path):
+                os.unlink(path)
+        for path in different:
+            kept = self._pristine + path.removeprefix(self.work)
+            if path not in self._before or os.path.lexists(path):  # it came back with its directory
+                continue
+            if os.path.islink(kept):
+                os.symlink(os.readlink(kept), path)
+            elif os.path.isdir(kept):
+                shutil.copytree(kept, path, symlinks=True)
+            else:
+                shutil.copy2(kept, path)
+        if different:
+            self._before = self._snapshot()
+
+    def _tidy(self) -> None:
+        """Nothing: what a line may change is undone as it is found."""
