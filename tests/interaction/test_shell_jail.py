@@ -34,7 +34,16 @@ class Report(NamedTuple):
 
 def hunt(lines: int, *options: str, workers: int = 1, judge: str = "policy") -> Report:
     """Run a hunt in `workers` processes, each with a seed of its own."""
-    module = [sys.executable, "-m", "tests.support.shell_hunt", "--judge", judge, "--lines", str(lines // workers), *options]
+    module = [
+        sys.executable,
+        "-m",
+        "tests.support.shell_hunt",
+        "--judge",
+        judge,
+        "--lines",
+        str(lines // workers),
+        *options,
+    ]
     started = [
         subprocess.Popen(
             [*module, "--seed", str(SEED + number)],

@@ -242,8 +242,13 @@ def main() -> None:
     parser.add_argument("--listed", choices=sorted(_LISTS), default="all", help="the programs of the list")
     parser.add_argument("--whole", action="store_true", help="print lines as they are, not shortened")
     parser.add_argument("--with-shells", action="store_true", help="with --kinds: the list names shells, too")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes, each with a part of the lines and its own seed"
+    )
     parser.add_argument("--place", help=argparse.SUPPRESS)  # for the process that is in namespaces of its own
     asked = parser.parse_args()
+    if asked.workers > 1:
+        sys.exit(_in_parallel(asked))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="jail", dir=memory, ignore_cleanup_errors=True) as place:
         words = namespaces() if asked.place is None else ()
@@ -262,6 +267,18 @@ def main() -> None:
 def _kind(found: Found) -> str:
     """What escapes of one cause have in common, more or less."""
     return " ".join((found.problem.split()[0], *sorted(set(re.findall(r"\b[a-z]{2,}\b", found.line)))))
+
+
+def _in_parallel(asked: argparse.Namespace) -> int:
+    """Start the workers, which print what they find, and return the worst of their exit codes."""
+    module = [sys.executable, "-m", "tests.support.shell_hunt", *sys.argv[1:], "--workers", "1"]
+    share = ["--lines", str(asked.lines // asked.workers)]
+    if asked.run is not None:
+        share += ["--run", str(asked.run // asked.workers)]
+    started = [
+        subprocess.Popen([*module, *share, "--seed", str(asked.seed + number)]) for number in range(asked.workers)
+    ]
+    return max(process.wait() for process in started)
 
 
 def _report(jail: Jail, asked: argparse.Namespace) -> None:

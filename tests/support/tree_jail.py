@@ -81,7 +81,7 @@ class TreeJail(Jail):
         super().__init__(root, listed, real=(*FILE_PROGRAMS, *SHELLS), stubs=(*STUBS, *_UNLISTED))
 
     def policy(self, now: datetime) -> Callable[[str, ShellName], bool]:
-        """The verdict of the built-in `ci` without a sandbox, with this jail's list, and only its workspace to write."""
+        """Return the judge: `ci` without a sandbox, with this jail's list; its workspace alone may be written."""
         shape = template("ci")
         for entry in shape["capabilities"]:
             if "allowedPaths" in entry:
