@@ -82,16 +82,15 @@ def test_no_allowed_line_starts_or_changes_what_it_may_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="lists read lines without a model of what they do")
-@pytest.mark.parametrize("options", [("--kinds",), ("--kinds", "--with-shells")], ids=["files", "shells"])
-def test_no_allowed_line_changes_held_files_or_what_lies_outside(options: tuple[str, ...]) -> None:
-    report = hunt(KINDS, *options, workers=WORKERS)
+def test_no_allowed_line_changes_held_files_or_what_lies_outside() -> None:
+    report = hunt(KINDS, "--kinds", "--whole", workers=WORKERS)
     assert report.counts["run"] > report.counts["judged"] * 0.1
     assert report.escapes == []
 
 
 @pytest.mark.slow
 def test_a_judge_that_allows_everything_is_found_out() -> None:
-    report = hunt(120, "--kinds", judge="first-word")
+    report = hunt(150, "--kinds", judge="everything")
     assert {escape["problem"].split()[0] for escape in report.escapes} >= {"started", "changed"}
     assert len(report.escapes) >= 20
 

@@ -107,6 +107,13 @@ def first_word(line: str, _shell: ShellName) -> bool:
     return line.split(maxsplit=1)[0] in LISTED if line.strip() else False
 
 
+_FOOLED: dict[str, Callable[[Jail], Callable[[str, ShellName], bool]]] = {
+    "everything": lambda _jail: lambda _line, _shell: True,
+    "first-word": lambda _jail: first_word,
+    "no-redirections": lambda jail: policy(jail, anywhere=True),
+}
+
+
 def hunt(
     jail: Jail,
     judge: Callable[[str, ShellName], bool],
@@ -235,7 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--judge", choices=["policy", "first-word", "no-redirections"], default="policy")
+    parser.add_argument("--judge", choices=["policy", *sorted(_FOOLED)], default="policy")
     parser.add_argument("--run", type=int, help="end when so many lines were run")
     parser.add_argument("--kinds", action="store_true", help="lines of shell_kinds.py, in a workspace with held files")
     parser.add_argument("--shell", choices=["bash", "sh", "dash", "zsh"], help="lines for this one only")
@@ -282,10 +289,10 @@ def _in_parallel(asked: argparse.Namespace) -> int:
 
 
 def _report(jail: Jail, asked: argparse.Namespace) -> None:
-    if isinstance(jail, TreeJail) and asked.judge == "policy":
-        judge = jail.policy(_NOW)
+    if asked.judge == "policy":
+        judge = jail.policy(_NOW) if isinstance(jail, TreeJail) else policy(jail)
     else:
-        judge = first_word if asked.judge == "first-word" else policy(jail, anywhere=asked.judge == "no-redirections")
+        judge = _FOOLED[asked.judge](jail)
     counts: Counter[str] = Counter()
     kinds: set[str] = set()
     for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts, only=asked.shell, run=asked.run):
