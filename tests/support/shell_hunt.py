@@ -26,7 +26,7 @@ from policy.check import check_tool
 from policy.shell.commands import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits
-from tests.support.shell_kinds import Kinds
+from tests.support.shell_kinds import BLOCKS, FILES, Kinds
 from tests.support.shell_lines import Lines
 from tests.support.tools import TOOLS
 from tests.support.tree_jail import TreeJail
@@ -130,7 +130,8 @@ def hunt(
     names = [only] if only else [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
     sources: dict[str, Lines | Kinds]
     if isinstance(jail, TreeJail):
-        sources = {name: Kinds(seed, name, jail.work, jail.root + "/elsewhere") for name in names}
+        shares = BLOCKS if jail.by_blocks else FILES
+        sources = {name: Kinds(seed, name, jail.work, jail.root + "/elsewhere", shares) for name in names}
     else:
         sources = dict.fromkeys(names, Lines(seed, corpus(jail)))
     for number in range(lines):
@@ -157,7 +158,7 @@ def not_run(line: str, jail: Jail, shell: ShellName) -> str | None:
     """Why a line is not run: it may reach out of the jail, or it hands an interpreter a file of code, which a list that
     names the interpreter permits."""
     if isinstance(jail, TreeJail):
-        return "opaque" if parse(line, shell).opaque else None
+        return "opaque" if parse(line, shell).opaque and not jail.by_blocks else None
     bare = re.sub(r"['\"\\]", "", line.replace(jail.root, "J")).replace("/dev/null", "N")
     climbs = bare.count("..")
     if _ABSOLUTE.search(bare) or climbs > _MOST_CLIMBS or (climbs and re.search(r"while|until|for", bare)):
@@ -249,6 +250,7 @@ def main() -> None:
     parser.add_argument("--listed", choices=sorted(_LISTS), default="all", help="the programs of the list")
     parser.add_argument("--whole", action="store_true", help="print lines as they are, not shortened")
     parser.add_argument("--with-shells", action="store_true", help="with --kinds: the list names shells, too")
+    parser.add_argument("--blocks", action="store_true", help="with --kinds: a list of what is blocked, and no other")
     parser.add_argument(
         "--workers", type=int, default=1, help="processes, each with a part of the lines and its own seed"
     )
@@ -267,7 +269,10 @@ def main() -> None:
         limits()
         root = Path(os.path.realpath(asked.place or place), "jail")
         root.mkdir()
-        jail = TreeJail(root, with_shells=asked.with_shells) if asked.kinds else Jail(root, _LISTS[asked.listed])
+        if asked.kinds:
+            jail: Jail = TreeJail(root, with_shells=asked.with_shells, by_blocks=asked.blocks)
+        else:
+            jail = Jail(root, _LISTS[asked.listed])
         _report(jail, asked)
 
 

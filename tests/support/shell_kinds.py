@@ -12,13 +12,16 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _SECTION = re.compile(r"^\[(\w+)\]\n(.*?)(?=^\[\w+\]$|\Z)", re.MULTILINE | re.DOTALL)
 _BAR = re.compile(r"(?<!\\)\||\n")
 _SLOT = re.compile(r"\{([A-Zen])\}")
 _NEW = ("d2", "r3", "out/n", "new", "s2", "out/x/y", "x y", "sub/n")
-_SHARES = {"assigning": 0.3, "evaluating": 0.25, "writing": 0.45}
+FILES = {"assigning": 0.3, "evaluating": 0.25, "writing": 0.45}
+"""Kinds of lines, and how often they come, for a list that names programs of files and no interpreter."""
+BLOCKS = {"shown": 1.0}
+"""For a list of what is blocked: what a line shows to a shell."""
 
 
 def _read() -> dict[str, list[str]]:
@@ -38,8 +41,11 @@ PARTS = _read()
 class Kinds:
     """Endless lines for one shell (`bash`, `sh`, `dash` or `zsh`) in a workspace and with a directory outside of it."""
 
-    def __init__(self, seed: int, shell: str, workspace: str, outside: str) -> None:
+    def __init__(
+        self, seed: int, shell: str, workspace: str, outside: str, shares: Mapping[str, float] = FILES
+    ) -> None:
         self._random = Random(seed)
+        self._shares = shares
         self._shell = shell
         self._slots: dict[str, Callable[[], str]] = {
             "A": lambda: self._pick("assigning"),
@@ -48,6 +54,8 @@ class Kinds:
             "D": lambda: self._new,
             "E": lambda: outside,
             "H": lambda: self._pick("held"),
+            "I": lambda: self._pick("interpreters"),
+            "K": lambda: self._pick("hidden"),
             "N": lambda: self._name,
             "P": lambda: self._program,
             "Q": lambda: self._pick("steered"),
@@ -67,7 +75,7 @@ class Kinds:
         """The next line."""
         self._new = self._one(*_NEW[:3]) if self._random.random() < 0.8 else self._one(*_NEW)
         self._name, self._program = self._pick("names"), self._pick("programs")
-        kind = self._random.choices(tuple(_SHARES), tuple(_SHARES.values()))[0]
+        kind = self._random.choices(tuple(self._shares), tuple(self._shares.values()))[0]
         made = self._filled(getattr(self, f"_{kind}")())
         if self._random.random() < 0.12:
             made = self._filled(self._pick("around").replace("{A}", made.replace("'", '"')))
@@ -87,6 +95,9 @@ class Kinds:
             return self._pick("spelled_variable").replace("{H}", name).replace("{t}", name[:-1])
         first = self._pick("writing")
         return f"{first}; {self._pick('writing')}" if chance < 0.4 else first
+
+    def _shown(self) -> str:
+        return self._pick("shown")
 
     def _written_by_name(self) -> str:
         while "{T}" not in (pattern := self._pick("writing")):

@@ -23,7 +23,7 @@ from tests.support.shell_jail import Jail
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from datetime import datetime
 
     from policy.facts import ShellName
@@ -45,7 +45,8 @@ BUILTINS = (
     "unset", "unsetopt", "vared", "wait", "whence", "zcompile", "zmodload", "zle", "zparseopts", "zstyle", "noglob",
     "nocorrect",
 )  # fmt: skip
-SHELLS = ("bash", "sh", "zsh")
+SHELLS = ("bash", "dash", "sh", "zsh")
+BLOCKED = ("evil",)
 _UNLISTED = (
     "evil", "cc", "ld", "make", "ranlib", "python3", "rename", "tree", "column", "ex", "ed", "vi", "less", "a", "x",
 )  # fmt: skip
@@ -73,11 +74,13 @@ def is_held(path: str) -> bool:
 
 
 class TreeJail(Jail):
-    """The jail of the module's text; `with_shells`: the list names interpreters too."""
+    """The jail described above. `with_shells`: the list names interpreters too; `by_blocks`: no list says what may run,
+    only one what may not."""
 
-    def __init__(self, root: Path, *, with_shells: bool = False) -> None:
+    def __init__(self, root: Path, *, with_shells: bool = False, by_blocks: bool = False) -> None:
         self._pristine = f"{root}.pristine"
-        listed = (*FILE_PROGRAMS, *STUBS, *BUILTINS, *(SHELLS if with_shells else ()))
+        self.by_blocks = by_blocks
+        listed = (*FILE_PROGRAMS, *STUBS, *BUILTINS, *(SHELLS if with_shells or by_blocks else ()))
         super().__init__(root, listed, real=(*FILE_PROGRAMS, *SHELLS), stubs=(*STUBS, *_UNLISTED))
 
     def policy(self, now: datetime) -> Callable[[str, ShellName], bool]:
@@ -87,7 +90,8 @@ class TreeJail(Jail):
             if "allowedPaths" in entry:
                 entry["allowedPaths"] = ["${workspace}"]
             if entry["name"] == "Shell.Exec":
-                entry["allowedCommands"] = list(self.listed)
+                entry["allowedCommands"] = None if self.by_blocks else list(self.listed)
+                entry["blockedCommands"] = list(BLOCKED) if self.by_blocks else None
         state, place = self.home + "/state", Environment(self.work, self.home, "posix", "bash", self.environment)
         bundle = instantiate(
             shape, workspace=self.work, home=self.home, state_dir=state, session_id="s", now=now, os="posix"
@@ -132,6 +136,11 @@ class TreeJail(Jail):
                         found[entry.path] = (seen.st_mode,)
                         pending.append(entry.path)
         return found
+
+    def _unlisted(self, started: Collection[list[str]], errors: str) -> str | None:
+        if self.by_blocks:
+            return next((f"started {words}" for words in started if os.path.basename(words[0]) in BLOCKED), None)
+        return super()._unlisted(started, errors)
 
     def _changed(self) -> str | None:
         now, before = self._snapshot(), self._before
