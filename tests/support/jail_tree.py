@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EVALUATED = "a[$(evil)]"
+_EVALUATED = "path[$(evil)]"  # an array of zsh, which evaluates no subscript of what is none
 _PLAIN = {
     "a.txt": "a\nb\n", "b.txt": "b\n", "t.json": '{"evil": 1}\n', "rc": "evil\n", "num": "3\n", "env": "e\n",
     "names": f"{_EVALUATED}\n$(evil)\n`evil`\n", "names2": ".envrc\n.mcp.json\n", "names3": "evil\n", ".env": "e\n",
@@ -25,6 +25,8 @@ _PLAIN = {
                " newline at end of file\n",
     "s.sed": "w .envrc\n", "s.awk": '{print > ".envrc"}\n', "b64.txt": "YQo=\n", "a.hex": "00000000: 6161 aa\n",
     "rc.curl": 'url = "file://{work}/a.txt"\noutput = ".envrc"\nsilent\n', ".curlrc": 'output = ".envrc"\n',
+    ".zshenv": "evil\n", ".gitconfig": "[core]\n\tfsmonitor = evil\n\teditor = evil\n",
+    "git/config": "[core]\n\tfsmonitor = evil\n",
     "rc.wget": "output_document = .envrc\n", "c.c": "int x;\n", f"n/{_EVALUATED}": "", "n/$(evil)": "",
     "x[$(evil)]": "",
 }  # fmt: skip
@@ -39,10 +41,9 @@ _BY_SHELL = r"""
 set -e
 ln -s "$OUTSIDE" link; ln -s "$OUTSIDE" d/l; mkdir -p out sub/.idea 1 3
 git init -q --template= r; cd r; ln -s "$OUTSIDE" l; echo f > f; git add .; git commit -qm r; cd ..
-git init -q --template= .; git add a.txt b.txt plain.txt sub/a.txt; git commit -qm 'a[$(evil)]'
-git commit -q --allow-empty -m two
+git init -q --template= .; git add a.txt b.txt plain.txt sub/a.txt; git commit -qm 'path[$(evil)]'
+echo c >> a.txt; git commit -qam two
 git checkout -qb br; ln -s "$OUTSIDE" l; git add l; git commit -qm l; git checkout -q m; git gc -q
-git checkout -qb 'x[$(evil)]' 2>/dev/null || true; git checkout -q m
 printf 'From x\nFrom: a <a@b>\nSubject: e\n\n---\n' > e.mbox; cat e.patch >> e.mbox
 mkdir tmp; cd tmp; ln -s "$OUTSIDE" l; ln -s "$OUTSIDE" zl; cp ../plain.txt plain; mkdir sub; cp plain sub/.envrc
 tar cf ../a.tar l plain; tar cf ../s.tar plain; tar cf ../v.tar plain

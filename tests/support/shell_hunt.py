@@ -201,7 +201,8 @@ def shortened(found: Found, jail: Jail, judge: Callable[[str, ShellName], bool])
 
 
 def shut_in(root: str) -> None:
-    """Makes all but `root` read-only for this process; for one that is in a mount namespace of its own (Linux 5.12)."""
+    """Make all but `root` read-only for this process, and /tmp empty, because shells put here-documents there. Needs a
+    mount namespace of its own (Linux 5.12)."""
 
     class Attributes(ctypes.Structure):
         _fields_ = [
@@ -224,6 +225,8 @@ def shut_in(root: str) -> None:
     locked, free = Attributes(set=read_only), Attributes(clear=read_only)
     check(libc.syscall(mount_setattr, here, b"/", recursive, ctypes.byref(locked), size))
     check(libc.syscall(mount_setattr, here, place, 0, ctypes.byref(free), size))
+    if not os.path.realpath(root).startswith("/tmp/"):
+        check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None))
 
 
 def namespaces() -> tuple[str, ...]:
@@ -258,22 +261,17 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.workers > 1:
         sys.exit(_in_parallel(asked))
+    if asked.place is not None:
+        shut_in(asked.place)
+        _report(Path(asked.place), asked)
+        return
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="jail", dir=memory, ignore_cleanup_errors=True) as place:
-        words = namespaces() if asked.place is None else ()
+        words = namespaces()
         if words:
             command = [*words, sys.executable, "-m", "tests.support.shell_hunt", *sys.argv[1:], "--place", place]
             sys.exit(subprocess.run(command).returncode)
-        if asked.place is not None:
-            shut_in(asked.place)
-        limits()
-        root = Path(os.path.realpath(asked.place or place), "jail")
-        root.mkdir()
-        if asked.kinds:
-            jail: Jail = TreeJail(root, with_shells=asked.with_shells, by_blocks=asked.blocks)
-        else:
-            jail = Jail(root, _LISTS[asked.listed])
-        _report(jail, asked)
+        _report(Path(place), asked)
 
 
 def _kind(found: Found) -> str:
@@ -293,7 +291,14 @@ def _in_parallel(asked: argparse.Namespace) -> int:
     return max(process.wait() for process in started)
 
 
-def _report(jail: Jail, asked: argparse.Namespace) -> None:
+def _report(place: Path, asked: argparse.Namespace) -> None:
+    limits()
+    root = Path(os.path.realpath(place), "jail")
+    root.mkdir()
+    if asked.kinds:
+        jail: Jail = TreeJail(root, with_shells=asked.with_shells, by_blocks=asked.blocks)
+    else:
+        jail = Jail(root, _LISTS[asked.listed])
     if asked.judge == "policy":
         judge = jail.policy(_NOW) if isinstance(jail, TreeJail) else policy(jail)
     else:
