@@ -27,6 +27,7 @@ _PLAIN = {
     "rc.curl": 'url = "file://{work}/a.txt"\noutput = ".envrc"\nsilent\n', ".curlrc": 'output = ".envrc"\n',
     ".zshenv": "evil\n", ".gitconfig": "[core]\n\tfsmonitor = evil\n\teditor = evil\n",
     "git/config": "[core]\n\tfsmonitor = evil\n",
+    "ssl.cnf": "openssl_conf = a\n[a]\nengines = b\n[b]\nc = d\n[d]\ndynamic_path = {work}/pre.so\ninit = 0\n",
     "rc.wget": "output_document = .envrc\n", "c.c": "int x;\n", f"n/{_EVALUATED}": "", "n/$(evil)": "",
     "x[$(evil)]": "",
 }  # fmt: skip

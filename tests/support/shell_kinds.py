@@ -82,6 +82,14 @@ class Kinds:
         return made
 
     def _assigning(self) -> str:
+        if self._random.random() < 0.5:
+            steering, _, command = self._pick("pairs").partition(" => ")
+            name, _, value = steering.partition("=")
+            slots = {"{N}": name, "{V}": value, "{P}": command, "{Q}": command}
+            pattern = self._pick("around").replace("{A}", self._pick("assigning"))
+            for slot, text in slots.items():
+                pattern = pattern.replace(slot, text)
+            return pattern
         return self._pick("around") if self._random.random() < 0.9 else "{A}; {A}; {P}"
 
     def _evaluating(self) -> str:
