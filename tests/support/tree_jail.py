@@ -73,6 +73,12 @@ def is_held(path: str) -> bool:
     return path == ".git" or bool(_OF_GIT.match(inner))
 
 
+def _stamp(seen: os.stat_result) -> tuple[int, ...]:
+    if stat.S_ISDIR(seen.st_mode):
+        return (seen.st_mode,)
+    return (seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns)
+
+
 class TreeJail(Jail):
     """The jail described above. `with_shells`: the list names interpreters too; `by_blocks`: no list says what may run,
     only one what may not."""
@@ -130,10 +136,10 @@ class TreeJail(Jail):
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     seen = entry.stat(follow_symlinks=False)
-                    if not stat.S_ISDIR(seen.st_mode):
-                        found[entry.path] = (seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns)
-                    elif entry.name != "log":
-                        found[entry.path] = (seen.st_mode,)
+                    found[entry.path] = _stamp(seen)
+                    if entry.path == self.bin:  # links out of the jail: what is made or removed there shows in its time
+                        found[entry.path] = (seen.st_mode, seen.st_mtime_ns)
+                    elif stat.S_ISDIR(seen.st_mode) and entry.name != "log":
                         pending.append(entry.path)
         return found
 
@@ -145,38 +151,44 @@ class TreeJail(Jail):
     def _changed(self) -> str | None:
         now, before = self._snapshot(), self._before
         different = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
-        bad = [path for path in different if self._is_bad(path, is_there=path in now)]
+        bad = [path for path in different if self._is_bad(path)]
         if bad:
             return "changed " + ", ".join(os.path.relpath(path, self.root) for path in bad[:6])
         self._undo(different)
         return None
 
-    def _is_bad(self, path: str, *, is_there: bool) -> bool:
+    def _is_bad(self, path: str) -> bool:
         inner = os.path.relpath(path, self.work)
         if inner.startswith("..") or inner == "." or is_held(inner):
             return inner != ".git" or not os.path.isdir(path)
         if inner.endswith(".git/config"):
-            return not is_there or bool(_GIT_STARTS.search(Path(path).read_text(errors="replace")))
+            if not os.path.isfile(path):
+                return inner == ".git/config"
+            return bool(_GIT_STARTS.search(Path(path).read_text(errors="replace")))
         return False
 
     def _undo(self, different: list[str]) -> None:
+        gone = {path for path in different if os.path.isdir(path) and not os.path.islink(path)}
+        # What lies in a directory that is made anew comes back with it.
+        different += [path for path in self._before if any(path.startswith(one + "/") for one in gone)]
+        different = sorted(set(different))
         for path in reversed(different):
-            if os.path.isdir(path) and not os.path.islink(path):
+            if path in gone:
                 shutil.rmtree(path, ignore_errors=True)
             elif os.path.lexists(path):
                 os.unlink(path)
         for path in different:
             kept = self._pristine + path.removeprefix(self.work)
-            if path not in self._before or os.path.lexists(path):  # it came back with its directory
+            if path not in self._before:
                 continue
             if os.path.islink(kept):
                 os.symlink(os.readlink(kept), path)
             elif os.path.isdir(kept):
-                shutil.copytree(kept, path, symlinks=True)
+                os.mkdir(path)
+                shutil.copystat(kept, path)
             else:
                 shutil.copy2(kept, path)
-        if different:
-            self._before = self._snapshot()
+            self._before[path] = _stamp(os.lstat(path))
 
     def _tidy(self) -> None:
         """Nothing: what a line may change is undone as it is found."""
