@@ -56,7 +56,7 @@ _NAMES = frozenset(
         ".zed", ".windsurf",
     )
 )  # fmt: skip
-_OF_GIT = re.compile(r"hooks/(?!.*\.sample$)|(?:commondir|gitdir|config\.worktree|info/attributes)$")
+_OF_GIT = re.compile(r"(?:modules/.*/)?hooks/(?!.*\.sample$)|(?:commondir|gitdir|config\.worktree|info/attributes)$")
 _GIT_STARTS = re.compile(
     r"evil|fsmonitor|hookspath|editor|pager|sshcommand|command|textconv|external|\[include|\[alias", re.IGNORECASE
 )
@@ -161,10 +161,13 @@ class TreeJail(Jail):
         inner = os.path.relpath(path, self.work)
         if inner.startswith("..") or inner == "." or is_held(inner):
             return inner != ".git" or not os.path.isdir(path)
-        if inner.endswith(".git/config"):
+        if os.path.basename(inner) == "config":  # a repository may be a bare one, by any name
             if not os.path.isfile(path):
                 return inner == ".git/config"
             return bool(_GIT_STARTS.search(Path(path).read_text(errors="replace")))
+        directory = os.path.dirname(path)
+        if os.path.basename(directory) == "hooks" and os.path.exists(os.path.join(directory, "..", "HEAD")):
+            return not path.endswith(".sample") and os.path.isfile(path)
         return False
 
     def _undo(self, different: list[str]) -> None:
