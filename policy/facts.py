@@ -78,7 +78,8 @@ class CommandFacts(NamedTuple):
     the line that would start the same; `variables` are what its environment has in addition, by name. `script` is the
     script of a skill that it runs, `widening` what the call asks for beyond its scope. `below` has for directories on
     which the line acts as a whole (by their real paths) what is there of the names that are blocked at any depth, as
-    relative paths; None for one that was too large to be looked through."""
+    relative paths; None for one that was too large to be looked through. `through` has for a directory and a
+    pattern the real paths of what it finds there by way of a link."""
 
     command: str
     cwd: str
@@ -91,6 +92,7 @@ class CommandFacts(NamedTuple):
     script: ScriptFacts | None = None
     widening: Widening | None = None
     below: Mapping[str, tuple[str, ...] | None] = {}
+    through: Mapping[tuple[str, str], tuple[str, ...]] = {}
 
 
 class UrlFacts(NamedTuple):

@@ -6,6 +6,8 @@ import re
 from fnmatch import fnmatchcase
 
 ANY_DEPTH = "**"
+ELSEWHERE = "?*"
+"""Stands for a name that a loop has found in another directory."""
 _UNCLEAR = ("[:", "[=", "[.", "\\")
 """What a shell reads in another way than `fnmatch` does."""
 _EXTENSION = re.compile(r".*\.[a-z0-9_]+")
@@ -34,6 +36,16 @@ def reaches(pattern: str, place: str, *, tree: bool, writes: bool) -> bool:
     return any(_is_called(name, wanted) for name in below)
 
 
+def is_pattern(text: str) -> bool:
+    """True for text that stands for several names."""
+    return any(mark in text for mark in "*?[{")
+
+
+def finds_name(name: str, pattern: str) -> bool:
+    """True if the shell may find a name by one component of a pattern; in doubt it does."""
+    return _fits(name.casefold(), pattern.casefold())
+
+
 def _fits(name: str, pattern: str) -> bool:
     """As the shell finds names: a dot in front has to be spelled."""
     return _is_called(name, pattern) and (
@@ -50,18 +62,18 @@ def _unclear(pattern: str) -> bool:
     return any(mark in pattern for mark in _UNCLEAR)
 
 
-def may_meet(pattern: str, name: str) -> bool:
-    """True if a component of a pattern may find the name of a blocked entry, which may begin with a star; as the shell
-    finds names, a dot in front has to be spelled. What a bare star finds only the disk says, and so it is with a star
-    at the end and a name that begins with one, unless they share some text."""
+def may_meet(pattern: str, name: str, *, hidden: bool = False) -> bool:
+    """True if a component of a pattern may find the name of a blocked entry, which may begin with a star. As the shell
+    finds names, a dot in front has to be spelled, unless what is `hidden` is found too. What a bare star finds only the
+    disk says, and so it is with a star at the end and a name that begins with one, unless they share some text."""
     pattern = pattern.casefold()
     if not pattern.strip("*"):
         return False
     if _unclear(pattern) or "[" in pattern:
         pattern = _SET.sub("?", pattern)
-    if name.startswith(".") and not pattern.startswith((".", "?")):
+    if name.startswith(".") and not (hidden or pattern.startswith((".", "?"))):
         return False
-    if name.startswith("*") and pattern.endswith("*"):
+    if name.startswith("*") and pattern.endswith("*") and ELSEWHERE not in pattern:
         return any(piece in name for piece in _LITERAL.findall(pattern))
     return _overlap(pattern, name)
 

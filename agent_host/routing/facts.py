@@ -19,15 +19,15 @@ from policy.facts import (
     ScriptFacts,
     UrlFacts,
 )
-from policy.globs import ANY_DEPTH
+from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
 from policy.paths import nested_parts, normalize
 from policy.rules.repository_paths import repositories_by_shape
-from policy.shell.commands import parsed_line, referenced_paths
+from policy.shell.commands import Operand, parsed_line, referenced_paths
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent_host.contracts import Need, ToolSpec
     from agent_host.routing.environment import Environment
@@ -39,7 +39,6 @@ _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
 _MOST_LOOKED_THROUGH = 300_000
-_CHANGES = frozenset({"write", "delete"})
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
@@ -248,23 +247,60 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
 def with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
     at any depth. Costs a walk through them, and nothing for other lines."""
-    operands = [one for one in parsed_line(facts).operands if one.tree or (one.pattern and one.mode in _CHANGES)]
+    parsed = parsed_line(facts)
+    files = [one for one in parsed.files if one.pattern or (isinstance(one, Operand) and one.tree)]
+    if not files:
+        return facts
     entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
     blocked = (path for entry in entries if entry is not None for path in entry.blocked_paths or ())
     names = {
         parts[1].casefold() for path in blocked if (parts := nested_parts(normalize(path, _OS_FAMILY), _OS_FAMILY))
     }
-    if not operands or not names:
-        return facts
     below: dict[str, tuple[str, ...] | None] = {}
-    for one in operands:
-        deepest = None if one.tree or ANY_DEPTH in (one.pattern or "") else (one.pattern or "").count("/") + 1
+    through: dict[tuple[str, str], tuple[str, ...]] = {}
+    for one in files:
+        pattern = one.pattern or ""
+        is_tree = ANY_DEPTH in pattern or (isinstance(one, Operand) and one.tree)
         for spelling in one.spellings(facts.cwd, facts.home):
             root = facts.real_paths.get(spelling, spelling)
+            if pattern:
+                through[root, pattern] = tuple(_found_through_links(root, pattern, is_kept=one.mode != "delete"))
             known = below.get(root, ())
-            found = None if known is None else _named_below(root, names, deepest)
+            found = (
+                _named_below(root, names, None if is_tree else pattern.count("/") + 1)
+                if names and known is not None
+                else ()
+            )
             below[root] = None if known is None or found is None else tuple(dict.fromkeys((*known, *found)))
-    return facts._replace(below=below)
+    return facts._replace(below=below, through=through)
+
+
+def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[str]:
+    """The real paths of what a pattern finds below a directory by way of links. The last name counts as a link where
+    what it leads to is read or written; removing it removes the link."""
+    pending = [(root, 0, False)]
+    parts = pattern.strip("/").split("/")
+    seen = 0
+    while pending:
+        directory, place, is_behind = pending.pop()
+        rest = parts[place:]
+        if not rest or rest[0] == ANY_DEPTH or not any(map(is_pattern, rest)):
+            path = os.path.join(directory, *(rest if rest[:1] != [ANY_DEPTH] else []))
+            if is_behind or (is_kept and os.path.islink(path)):
+                yield os.path.realpath(path)
+            continue
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        seen += len(names)
+        if seen > _MOST_LOOKED_THROUGH:
+            return
+        for name in names:
+            if finds_name(name, parts[place]):
+                path = os.path.join(directory, name)
+                is_last = place + 1 == len(parts)
+                pending.append((path, place + 1, is_behind or ((is_kept or not is_last) and os.path.islink(path))))
 
 
 def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:

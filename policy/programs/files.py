@@ -60,7 +60,7 @@ _TAR = (
     "--force-local:local "
     "-b,--blocking-factor= -H,--format= -K,--starting-file= -L,--tape-length= -N,--newer,--after-date= "
     "-V,--label= -X,--exclude-from= "
-    "--exclude= --strip-components= --transform,--xform= --owner= --group= --mode= --mtime= --sort= "
+    "--exclude= --strip-components= --transform,--xform=renames --owner= --group= --mode= --mtime= --sort= "
     "--record-size= --suffix= "
     "--newer-mtime= --level= --owner-map= --group-map= --quoting-style= --remove-files:remove "
     "--volno-file=write --pax-option= "
@@ -191,10 +191,11 @@ ROWS = rows(
             operands="cpio",
         ),
         "jar": Program(options="-C=into", operands="jar"),
-        "mktemp basename dirname du df file ls dir vdir stat readlink realpath pathchk cksum sum md5sum sha1sum "
+        "basename dirname du df file ls dir vdir stat readlink realpath pathchk cksum sum md5sum sha1sum "
         "sha224sum "
         "sha256sum sha384sum sha512sum b2sum cmp sync lsblk mountpoint namei lsattr getfacl which "
         "whereis type": Program(),
+        "mktemp": Program(options="-p,--tmpdir=into --suffix=suffix -d -u -q -t", operands="mktemp"),
         "tree": Program(options="-o=write -R:! -L= -P= -I= --filelimit= --charset= -H= -T="),
     }
 )

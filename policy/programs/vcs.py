@@ -35,7 +35,7 @@ def _plain(options: str = "", operands: str = "") -> Program:
 _GIT = rows(
     {
         "annotate blame branch cat-file check-ignore count-objects describe for-each-ref fsck gc hash-object ls-files "
-        "ls-tree merge-base name-rev prune reflog rev-list rev-parse rm shortlog show-ref status symbolic-ref "
+        "ls-tree merge-base name-rev prune reflog rev-list rev-parse shortlog show-ref status symbolic-ref "
         "update-index "
         "add version": _plain(),
         "commit": _plain(
@@ -43,7 +43,11 @@ _GIT = rows(
             "--fixup= --squash= --cleanup="
         ),
         "tag": _plain(_MESSAGE + "-u,--local-user="),
-        "checkout switch reset restore mv": _plain("-b,-B,-c,-C= --orphan= -s,--source=", operands="worktree"),
+        "switch reset": _plain("-b,-B,-c,-C= --orphan= -s,--source=", operands="worktree"),
+        "checkout": _plain("-b,-B= --orphan= --", operands="checkout"),
+        "restore": _plain("-s,--source= -S,--staged -W,--worktree", operands="restore"),
+        "mv": _plain("-f,--force -k -n,--dry-run -v,--verbose", operands="git mv"),
+        "rm": _plain("-r:tree --cached:keep -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
         "clone": Program(
             options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=into "
             "-b,--branch= -o,--origin= --depth= "

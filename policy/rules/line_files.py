@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.facts import CommandFacts, PathFacts
-from policy.globs import may_meet, reaches
+from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, key, nested_parts, normalize, process_place, roots
 from policy.rules.case import PROCESS_RULE, approval_needed, denied, where
@@ -56,7 +56,8 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
     if entry is None or one.pattern is None or (answer is not None and answer.decision == "DENIED"):
         return answer
     found = Operand("", one.path, one.mode, one.directories, pattern=one.pattern)
-    return _held(case, facts, found, entry, what) or answer
+    behind = None if case.bundle.held else _behind_links(case, facts, one, capability, what)
+    return behind or _held(case, facts, found, entry, what) or answer
 
 
 def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
@@ -122,11 +123,26 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
         reason = f"{what}: which file it is given is only known when it runs; {_WRITE_IT_OUT}"
         return denied(case.entry.name, where(entry, "allowedPaths"), reason)
     answer = _judged(case, facts, one, capability, what)
+    if answer is None or answer.decision != "DENIED":
+        answer = _behind_links(case, facts, one, capability, what) or answer
     if answer is not None and answer.decision == "DENIED":
         return answer
-    if one.mode == "read" and one.tree and not case.bundle.held:
+    if one.mode == "read" and (one.tree or one.pattern) and not case.bundle.held:
         return _copied(case, facts, one, what) or answer
     return _held(case, facts, one, entry, what) or answer
+
+
+def _behind_links(
+    case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str
+) -> Decision | None:
+    """A denial of what a glob finds by way of a link."""
+    for spelling in one.spellings(facts.cwd, facts.home) if one.pattern is not None else ():
+        real = real_path_of(facts, spelling) or spelling
+        for found in facts.through.get((real, one.pattern or ""), ()):
+            answer = case.judge(capability, PathFacts(requested=found, absolute=found, real_path=found))
+            if answer.decision == "DENIED":
+                return answer._replace(capability=case.entry.name, reason=f"{what}: a link leads to {found}")
+    return None
 
 
 def _copied(case: Case, facts: CommandFacts, one: Operand, what: str) -> Decision | None:
@@ -182,7 +198,7 @@ def _nested_place(case: Case, facts: CommandFacts, one: Operand, entry: Capabili
         ):
             continue
         name = key(parts[1], case.os, "wide")
-        if one.pattern is not None and any(may_meet(part, name) for part in one.pattern.split("/")):
+        if one.pattern is not None and _may_be_named(one.pattern, name):
             return blocked
     below = facts.below.get(real, ())
     if below is None:
@@ -194,6 +210,13 @@ def _nested_place(case: Case, facts: CommandFacts, one: Operand, entry: Capabili
             if hit is not None:
                 return hit
     return None
+
+
+def _may_be_named(pattern: str, name: str) -> bool:
+    """True if a component of a pattern may be a name; behind `**` it is found where it is hidden, too."""
+    parts = pattern.split("/")
+    deep = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
+    return any(may_meet(part, name, hidden=place > deep) for place, part in enumerate(parts))
 
 
 def _finds(one: Operand, rest: str) -> bool:

@@ -26,6 +26,8 @@ def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
     if any(word.text not in {"http", "https"} for word in given.values("proto")):
         found.undecidable("curl --proto-default makes files of addresses")
     uses = [one for word in _texts(given) for one in _of_url(word)]
+    if given.has("upload"):
+        uses += [one._replace(mode="write") for one in uses]
     uses += [one for used in given.used for one in _behind_a_mark(used.option.roles, used.value)]
     uses += [_placed(word, given) for word in given.values("output") if word.text != "-"]
     if given.has("by-server"):

@@ -36,6 +36,7 @@ _ASKS = words("--version --help -V -v -h version help")
 _CODE = re.compile(r"-(?![WX])[A-Za-z0-9]*?[ceEpr]|--(?:eval|print|run|exec|execute)\b|-\Z")
 """Options of one interpreter or another whose value is code. Only the message about the line depends on this."""
 _AWK_RISKY = re.compile(r"system|getline|@|\|")
+_AWK_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _AWK_PATTERN = re.compile(r"\A\s*(?:\$[0-9A-Za-z]+\s*!?~)?\s*!?\s*/(?!=)(?:[^\[\\/\n]|\\[^\n])*/")
 """A regular expression with which an awk program starts. It has no brackets, so all awks see its end in one place."""
 _PACKAGE_VERSION = re.compile(r"(?<=[A-Za-z0-9_.-])(?:@|==|~=|>=|<=)[A-Za-z0-9_.*^~-]*\Z")
@@ -231,6 +232,8 @@ def _judge_awk(case: FileCase, found: Findings) -> None:
             return
         else:
             text = _AWK_PATTERN.sub("", text)
+            if "/" not in text:  # else a quote may stand in a regular expression
+                text = _AWK_STRING.sub('""', text)
             if _AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
                 found.undecidable(f"{base} is given a program that may run or write something")
             return

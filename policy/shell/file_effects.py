@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policy.shell.findings import Findings
     from policy.shell.options import Given
 
+_OLD_OPTION = re.compile(r"\+[0-9]+")
 _ANY_NAME = Word(None, pattern="*", globs=True)
 _CHANGE = r"[ugoa]*(?:[-+=](?:[rwxXst]+|[ugo])?)+"
 _MODE = re.compile(rf"[0-7]{{1,5}}|{_CHANGE}(?:,{_CHANGE})*")
@@ -42,7 +43,9 @@ def note_files(case: FileCase, found: Findings) -> None:
 
 
 def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
-    """Operands by their places. Behind a word that may be several, or none, each may have any place."""
+    """Operands by their places. Behind a word that may be several, or none, each may have any place. `+1` is an option
+    as they once were."""
+    operands = [word for word in operands if not _OLD_OPTION.fullmatch(word.text or "")]
     found: list[FileUse] = []
     is_certain = True
     for place, word in enumerate(operands):
@@ -260,8 +263,14 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
         return [
             FileUse("", "make", word.text, word.tilde, made="tree") for word in given.values("into") or [plain(".")]
         ]
+    if given.values("prefix"):
+        return [FileUse("", "write", None)]
     written = [use_of("write", given.operands[0])]
-    return written + _backups(case, written)
+    beside = [
+        _named(given.operands[0], lambda name: name + ".orig"),
+        _named(given.operands[0], lambda name: name + ".rej"),
+    ]
+    return [*written, *(use_of("write", word) for word in beside), *_backups(case, written)]
 
 
 # Archives and packed files
@@ -339,6 +348,8 @@ def _tar(case: FileCase, found: Findings) -> list[FileUse]:
     elif given.has("extract") and not given.has("stdout"):
         if given.has("anywhere"):
             found.undecidable("tar -P writes wherever the archive says")
+        if given.has("renames"):
+            uses.append(FileUse("", "write", None))
         uses += _extracted(given.values("into"))
     return uses
 
@@ -384,7 +395,29 @@ def _zip(case: FileCase, _found: Findings) -> list[FileUse]:
 
 
 def _zipped(name: str) -> str:
+    if name.endswith("."):
+        return name[:-1]
     return name if "." in name.rpartition("/")[2] else name + ".zip"
+
+
+def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
+    words = case.given.operands
+    mode = (words[0].text or "x").lstrip("-") if words else "x"
+    return _extracted(case.given.values("into")) if mode[:1] == "x" else [use_of("write", word) for word in words[1:2]]
+
+
+def _mktemp(case: FileCase, _found: Findings) -> list[FileUse]:
+    """A file whose name is made of a template."""
+    suffix = next((word.text for word in case.given.values("suffix")), "")
+    uses = []
+    for word in case.given.operands:
+        if word.text is None or suffix is None:
+            uses.append(FileUse("", "write", None))
+            continue
+        directory, slash, name = word.text.rpartition("/")
+        uses.append(FileUse("", "write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
+    into = [use_of("write", word) for word in case.given.values("into")]
+    return [one._replace(path=f"{into[0].path}/{one.path}") if into else one for one in uses] or into
 
 
 # git
@@ -394,6 +427,44 @@ def _worktree(case: FileCase, _found: Findings) -> list[FileUse]:
     """What changes the files of a repository may make links anywhere in it."""
     words = case.lead.values("directory") or [plain(".")]
     return [use_of("make", word)._replace(made="tree") for word in words]
+
+
+def _checkout(case: FileCase, found: Findings) -> list[FileUse]:
+    """The files that follow `--` are written."""
+    texts = [word.text for word in case.args]
+    named = case.args[texts.index("--") + 1 :] if "--" in texts else []
+    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in named])]
+
+
+def _restore(case: FileCase, found: Findings) -> list[FileUse]:
+    words = case.given.operands
+    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in words])]
+
+
+def _git_rm(case: FileCase, _found: Findings) -> list[FileUse]:
+    given = case.given
+    words = [] if given.has("keep") else given.operands
+    return _in_repository(case, [use_of("delete", word, tree=given.has("tree")) for word in words])
+
+
+def _git_mv(case: FileCase, found: Findings) -> list[FileUse]:
+    return _in_repository(case, _copy(case._replace(base="mv"), found))
+
+
+def _in_repository(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
+    """Files as they are named from the directory of `git -C`."""
+    directories = case.lead.values("directory")
+    if not directories:
+        return uses
+    base, tilde = (directories[0].text, directories[0].tilde) if len(directories) == 1 else (None, False)
+    found = []
+    for one in uses:
+        if one.path is not None and one.path.startswith("/"):
+            found.append(one)
+        else:
+            path = None if base is None or one.path is None else f"{base}/{one.path}"
+            found.append(one._replace(path=path, tilde=tilde))
+    return found
 
 
 def _clone(case: FileCase, found: Findings) -> list[FileUse]:
@@ -438,6 +509,12 @@ _SHAPES: dict[str, _Shape] = {
     "pull": _worktree,
     "submodule": _worktree,
     "clone": _clone,
+    "checkout": _checkout,
+    "restore": _restore,
+    "git rm": _git_rm,
+    "git mv": _git_mv,
+    "ar": _ar,
+    "mktemp": _mktemp,
     "curl": curl_files,
     "wget": wget_files,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from policy.globs import ELSEWHERE
+
 if TYPE_CHECKING:
     from typing import Protocol
 
@@ -67,6 +69,7 @@ _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTES = re.compile(r"[\\'\"$`]")
 _EXPANDING = re.compile(r"[$`*?\[{]")
+_LISTS = re.compile(r"\$\{?@|\[@\]|\$\{!")
 _NUMBERS = frozenset({"$!", "$?", "$#", "$$"})
 _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
@@ -192,8 +195,12 @@ def _pattern(source: str, values: Values | None) -> str | None:
 
     def spelled(found: re.Match[str]) -> str:
         name = found[1] or found[2]
-        value = values.value(name) or values.pattern(name) or ""
-        return value if value and _PATTERN_OF_LOOP.fullmatch(value) else "$"
+        known = values.value(name)
+        value = known or values.pattern(name) or ""
+        if not value or not _PATTERN_OF_LOOP.fullmatch(value):
+            return "$"
+        is_elsewhere = not known and "/" in found.string[: found.start()]
+        return value.replace("*", ELSEWHERE) if is_elsewhere else value
 
     text = _VARIABLE.sub(spelled, source.replace('"', ""))
     return None if _QUOTES.search(text) else text
@@ -214,7 +221,7 @@ def _is_expansion(source: str, place: int) -> bool:
 def _may_split(source: str) -> bool:
     """Inside double quotes only `$@` and its like make several words; outside any expansion may."""
     wholly_quoted = source[0] == '"' and source[-1] == '"' and '"' not in source[1:-1]
-    return not wholly_quoted or "@" in source
+    return not wholly_quoted or _LISTS.search(source) is not None
 
 
 _BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
