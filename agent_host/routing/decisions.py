@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.routing.facts import UnusableArguments, gather, with_trees
+from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.routing.held import grant_problem, held, with_widening
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
@@ -39,11 +39,9 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         if withheld is not None:
             return Judged(spec, withheld=withheld)
     try:
-        facts = gather(spec, arguments, judge.environment, world, judge.scripts)
+        facts = gather(spec, arguments, judge.environment, world, judge.scripts, judge.bundle)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
-    if isinstance(facts, CommandFacts) and world is None and not judge.bundle.held:
-        facts = with_trees(facts, judge.bundle)
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
         approved, identity = judge.approved, spec.identity
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))

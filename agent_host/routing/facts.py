@@ -85,9 +85,11 @@ def gather(
     environment: Environment,
     world: World | None = None,
     scripts: Scripts | None = None,
+    bundle: PolicyBundle | None = None,
 ) -> ActionFacts:
     """The facts about one call, from this disk where no other `world` is given; `scripts` are those of the skills on
-    it. Raises UnusableArguments."""
+    it. Under a `bundle` whose commands no sandbox holds, a shell line's trees and globs are looked through. Raises
+    UnusableArguments."""
     kind, argument, by_name = spec.subject[:3]
     arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
@@ -98,10 +100,12 @@ def gather(
         return NamedToolFacts(spec.name, also=tuple(also))
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
+    is_here = world is None
     world = world or _DISK
     subject = _subject(argument, arguments)
     if kind == "command":
-        return _command(subject, arguments, environment, world)
+        command = _command(subject, arguments, environment, world)
+        return _with_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
     if kind == "program":
         from agent_host.routing.program_facts import program_facts  # with the first such call
 
@@ -244,7 +248,7 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
-def with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
+def _with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
     at any depth. Costs a walk through them, and nothing for other lines."""
     parsed = parsed_line(facts)

@@ -49,7 +49,7 @@ _GIT = rows(
         "mv": _plain("-f,--force -k -n,--dry-run -v,--verbose", operands="git mv"),
         "rm": _plain("-r:tree --cached:keep -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
         "clone": Program(
-            options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=into "
+            options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=! "
             "-b,--branch= -o,--origin= --depth= "
             "-j,--jobs= --reference= --filter= --shallow-since= --shallow-exclude= --recurse-submodules? "
             "-q,--quiet -v,--verbose "
@@ -97,7 +97,7 @@ _GIT = rows(
         ),
         "worktree": _one(options="-b,-B=", operands="worktree"),
         "sparse-checkout": _one(operands="worktree"),
-        "init": _one(options="--separate-git-dir=into -b,--initial-branch= --shared? --object-format= --ref-format="),
+        "init": _one(options="--separate-git-dir=! -b,--initial-branch= --shared? --object-format= --ref-format="),
         "filter-branch": Program(options=_FILTERS, operands="worktree"),
         "bisect": Program(
             options="--help:help",

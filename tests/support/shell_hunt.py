@@ -96,7 +96,7 @@ def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], 
 
     def judge(line: str, shell: ShellName) -> bool:
         place = Environment(jail.work, jail.home, "posix", shell, jail.environment)
-        facts = gather(TOOLS["RunCommand"], {"command": line}, place)
+        facts = gather(TOOLS["RunCommand"], {"command": line}, place, bundle=bundle)
         return check_tool(bundle, "Shell.Exec", facts, now=_NOW, workspace=jail.work).allowed
 
     return judge

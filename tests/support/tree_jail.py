@@ -105,7 +105,7 @@ class TreeJail(Jail):
         bundle = on_this_disk(bundle, place)
 
         def judge(line: str, shell: ShellName) -> bool:
-            facts = gather(TOOLS["RunCommand"], {"command": line}, place._replace(shell=shell))
+            facts = gather(TOOLS["RunCommand"], {"command": line}, place._replace(shell=shell), bundle=bundle)
             return check_tool(bundle, "Shell.Exec", facts, now=now, workspace=self.work).allowed
 
         return judge

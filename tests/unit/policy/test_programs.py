@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.routing.facts import with_trees
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import gather
 from policy.check import check_tool
-from policy.facts import CommandFacts
 from policy.globs import may_meet
 from policy.names import words
 from policy.programs.row import options_of
 from policy.programs.table import PROGRAMS, what_it_starts
 from policy.rules.admitted import admitted
-from policy.shell.commands import parse, parsed_line, referenced_paths
+from policy.shell.commands import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain
+from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle, shell
 
@@ -54,9 +54,9 @@ def steered(root: Path) -> PolicyBundle:
 def judged(line: str, root: Path) -> Decision:
     """The decision on a line in a directory as it is on the disk."""
     held = steered(root)
-    facts = CommandFacts(line, cwd=str(root), home=str(root / "home"))
-    real = {one: os.path.realpath(one) for one in referenced_paths(parsed_line(facts), str(root), facts.home)}
-    return check_tool(held, "Shell.Exec", with_trees(facts._replace(real_paths=real), held), now=NOW)
+    place = Environment(str(root), str(root / "home"), "posix", "bash", {})
+    facts = gather(TOOLS["RunCommand"], {"command": line}, place, bundle=held)
+    return check_tool(held, "Shell.Exec", facts, now=NOW)
 
 
 @pytest.fixture
