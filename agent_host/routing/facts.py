@@ -308,10 +308,12 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
 
 
 def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
-    """What is below a directory that has one of the names, which may begin with a star; None for too large a one."""
+    """What is below a directory that has one of the names, which may begin with a star, or lies in what has one; None
+    for too large a directory."""
     endings = tuple(name[1:] for name in names if name.startswith("*"))
     found: list[str] = []
     seen = 0
+    inside_named: set[str] = set()
     for directory, directories, files in os.walk(root):
         seen += len(directories) + len(files)
         if seen > _MOST_LOOKED_THROUGH:
@@ -320,8 +322,9 @@ def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, 
         lead = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
         for name in (*directories, *files):
             plain = name.casefold()
-            if plain in names or (endings and plain.endswith(endings)):
+            if directory in inside_named or plain in names or (endings and plain.endswith(endings)):
                 found.append(lead + name)
+                inside_named.add(os.path.join(directory, name))
         if deepest is not None and lead.count("/") + 1 >= deepest:
             directories.clear()
     return tuple(found)

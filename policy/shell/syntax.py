@@ -29,11 +29,11 @@ from policy.shell.undecidable import (
     not_posix,
     spaces,
 )
-from policy.shell.variables import Here, Variables, assigned_in_numbers
+from policy.shell.variables import Here, Variables, assigned_in_numbers, rounds
 from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tree_sitter import Node
 
@@ -141,6 +141,7 @@ class _Walk:
         self.variables = variables
         self.functions = functions
         self.evaluated: dict[str, int] = {}
+        self.chosen: Mapping[str, str | None] = {}
         found.evaluated.note_source(source)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
@@ -253,7 +254,7 @@ class _Walk:
     def _read(self, text: str, node: Node) -> Word:
         if "$" not in text:
             return read_word(text)
-        return read_word(text, Here(self.variables, node.start_byte))
+        return read_word(text, Here(self.variables, node.start_byte, self.chosen))
 
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
@@ -277,7 +278,8 @@ class _Walk:
         if extra:
             nodes.extend(extra)
             nodes.sort(key=lambda one: one.start_byte)
-        if nodes:
+        for chosen in self._rounds(nodes):
+            self.chosen = chosen
             words = self._words(nodes)
             name = words[0].text
             is_own = name is not None and self._is_function(name, nodes[0])
@@ -286,7 +288,16 @@ class _Walk:
             is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
             functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
             self.events.append(Command(words, repeats, is_own, functions, self._chain(node), node.start_byte))
+        self.chosen = {}
         return children
+
+    def _rounds(self, nodes: list[Node]) -> Sequence[Mapping[str, str | None]]:
+        """The rounds in which a command runs whose words read variables of loops over words."""
+        if not nodes:
+            return ()
+        begin = nodes[0].start_byte
+        text = self.source[begin : nodes[-1].end_byte]
+        return rounds(self.variables, text.decode(), begin) if b"$" in text else ({},)
 
     def _chain(self, node: Node) -> int:
         """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""

@@ -27,6 +27,7 @@ _ASSIGNED_IN_NUMBERS = re.compile(
 )
 _ASSIGNED_BY_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?=")
 _NUMBER = re.compile(r"-?[0-9]+|\$\(\([^$`'\"]*\)\)|\$\{#[A-Za-z0-9_@*\[\]]+\}|\$[#?]|\{[0-9]+\.\.[0-9]+\}")
+_MOST_ROUNDS = 64
 _SETS_ANY = words("eval source . trap let")
 _PASSES_ON = words("command builtin time")
 _FOUND_OR_PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./*-]+|\{[0-9]+\.\.[0-9]+\}")
@@ -45,14 +46,17 @@ _NOT_BEHIND = words("elif_clause else_clause")
 
 
 class Here(NamedTuple):
-    """The variables of a line as they are at one byte of its text."""
+    """The variables of a line as they are at one byte of its text. `chosen` has for variables of loops over words the
+    one of a round, None where there are too many."""
 
     variables: Variables
     place: int
+    chosen: Mapping[str, str | None] = {}
 
     def value(self, name: str) -> str | None:
         """What a variable holds; None where that is not certain."""
-        return self.variables.value(name, self.place)
+        chosen = self.chosen.get(name)
+        return chosen if chosen is not None and "*" not in chosen else self.variables.value(name, self.place)
 
     def is_outside(self, name: str) -> bool:
         """Whether the line has no part in what a variable holds."""
@@ -60,7 +64,22 @@ class Here(NamedTuple):
 
     def pattern(self, name: str) -> str | None:
         """The pattern of the files whose names a loop gives a variable."""
-        return self.variables.pattern(name, self.place)
+        return self.chosen[name] if name in self.chosen else self.variables.pattern(name, self.place)
+
+
+def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
+    """What the variables of loops over words are in each round, for those that a text at one byte of the line reads."""
+    found: list[dict[str, str | None]] = [{}]
+    for name in sorted(names_read(text)):
+        pattern = variables.pattern(name, place) or ""
+        if not pattern.startswith("{") or "," not in pattern:
+            continue
+        choices = pattern[1:-1].split(",")
+        if len(found) * len(choices) > _MOST_ROUNDS:
+            found = [{**one, name: None} for one in found]
+        else:
+            found = [{**one, name: choice} for one in found for choice in choices]
+    return found
 
 
 class _Known(NamedTuple):

@@ -395,3 +395,33 @@ def test_what_bash_would_write_is_among_what_is_noted(root: Path) -> None:
             ]
             assert any(fits), (line, name)
             (root / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('for n in a .envrc; do touch "$n"; done', "DENIED"),
+        ("for n in a b; do touch $n; done", "ALLOWED"),
+        ('for n in a .envrc; do sort 1 -o "$n"; done', "DENIED"),
+        ("for a in 1 2; do for b in x .vscode/y; do cp $a $b; done; done", "DENIED"),
+        ("for p in ls evil; do $p a; done", "DENIED"),
+        ("for p in ls cat; do $p 1; done", "ALLOWED"),
+        ('for x in *; do cp 1 "out/$x"; done', "DENIED"),
+        ('for x in *.txt; do cp 1 "out/$x"; done', "ALLOWED"),
+        ("find sub -name tasks.json -delete", "DENIED"),
+        ("touch d/[l]/f", "DENIED"),
+        ("for x in d/*; do echo > $x/f; done", "DENIED"),
+        ("rm d/*", "ALLOWED"),
+        ("find -L d -name keep -delete", "DENIED"),
+        ("git mv sub other", "DENIED"),
+        ("git restore -s br .envrc", "DENIED"),
+        ("git init --separate-git-dir=out/g .", "DENIED"),
+        ("ar x a.ar --output .vscode", "DENIED"),
+        ("mktemp .envXXX --suffix=rc", "DENIED"),
+        ("patch -p1 < a.diff", "ALLOWED"),
+    ],
+)
+def test_each_round_of_a_loop_and_each_link_behind_a_glob_is_judged(line: str, expected: str, root: Path) -> None:
+    (root / "sub" / ".vscode").mkdir()
+    (root / "sub" / ".vscode" / "tasks.json").write_text("")
+    assert judged(line, root).decision == expected
