@@ -206,7 +206,8 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     existing_directory(workspace)
     settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
+    temporary = session_directory(state_dir, named, os.environ)
+    here = this_environment(workspace, command_environment(settings, temporary), temporary)
     installed = installed_names(settings) if settings.names("tools.installed") else ()
     bundle, held = (
         bundle_to_try(
@@ -214,7 +215,6 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         )
         for is_held in (False, True)
     )
-    temporary = session_directory(state_dir, named, os.environ)
     index = skill_index(here.workspace)
     return Tried(
         bundle,
@@ -223,7 +223,7 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         families_of(settings),
         native_list(settings, here.workspace),
         index,
-        skill_scripts(settings, index, state_dir, named, temporary),
+        skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
         workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,

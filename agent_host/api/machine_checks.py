@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from agent_host import own_packages
 from agent_host.api.dry_runs import policy_to_try
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
+from agent_host.app.machine import host_shell
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import PolicyError, UsageError
@@ -26,12 +26,14 @@ from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
+from config.settings import MOCK_PREFIX
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.backend.answers import tools_of
 from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import current
+from tool_runtime.platform.programs import trusted_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,8 +89,8 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
     url = settings.text("llm.gateway")
     if not url:
         return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
-    if url.startswith("mock:"):
-        return _mock_gateway(url.removeprefix("mock:"))
+    if url.startswith(MOCK_PREFIX):
+        return _mock_gateway(url.removeprefix(MOCK_PREFIX))
     return Check("gateway", *try_gateway(settings, url, state_dir))
 
 
@@ -199,9 +201,9 @@ def _tokenizer(settings: Settings) -> Check:
 
 
 def _shell() -> Check:
-    shell = current.default_shell(os.environ)
-    found = shutil.which(shell)
-    return Check("shell", found is not None, found or f"{shell} is not there")
+    shell = host_shell(os.getcwd())
+    found = os.access(shell, os.X_OK)
+    return Check("shell", found, shell if found else f"{shell} is not there")
 
 
 def _file_access(*, by_descriptor: bool) -> Check:
@@ -220,7 +222,8 @@ def _leftovers() -> Check:
         said = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE, own_packages.ROOT],
             # Not from the working directory, and not from what PYTHONPATH has of the same name.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            | {"PATH": trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

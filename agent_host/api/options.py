@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import UsageError
 from agent_host.ids import REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
-from agent_host.session.opening import MOCK_PREFIX, ResolvedOptions, recorded_options
+from agent_host.session.opening import ResolvedOptions, recorded_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load
+from config.policies import BUILT_IN, names_file
+from config.settings import MOCK_PREFIX
 from state.errors import NoHomeDirectory
 from state.locations import default_state_dir, with_home
 
@@ -81,7 +83,7 @@ class SessionOptions:
         if self.max_cost is not None and not self.max_cost > 0:
             raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
         given = {
-            "host.policy": None if self.policy is None else os.fspath(self.policy),
+            "host.policy": _policy(self.policy),
             "llm.gateway": self.gateway,
             "llm.model": self.model,
             _MAX_STEPS: self.max_steps,
@@ -285,9 +287,15 @@ def _portable(flags: dict[str, Any]) -> dict[str, Any]:
     if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
         flags["llm.gateway"] = MOCK_PREFIX + anchored(gateway.removeprefix(MOCK_PREFIX))
     policy = flags.get("host.policy", "")
-    if isinstance(policy, str) and os.path.exists(policy):
+    if isinstance(policy, str) and names_file(policy):
         flags["host.policy"] = anchored(policy)
     return flags
+
+
+def _policy(given: str | os.PathLike[str] | None) -> str | None:
+    """The policy as a setting. A path object that is no built-in's name is a file, also without a slash."""
+    name = None if given is None else os.fspath(given)
+    return name if name is None or isinstance(given, str) or name in BUILT_IN else os.path.join(os.curdir, name)
 
 
 def _is_text(value: str) -> bool:

@@ -24,6 +24,7 @@ from policy.urls import canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
+from tool_runtime.platform.programs import find_program
 from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
@@ -220,10 +221,23 @@ class _Place:
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"
-        scope = self._scope(entry if entry is not None and entry.command is not None else None, (command, *args))
-        place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
+        program = self._program(command)
+        if program is None:
+            return Refused(
+                name, f"there is no program {command} on PATH outside of the workspace; name it by its absolute path"
+            )
+        argv = (program, *args)
+        scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
+        place = Stdio(argv, self._environment.workspace, environment, mark, scope)
         same = entry is not None and (entry.command, *entry.args) == (command, *args)
         return self._config(entry, name, place, may_ask=same)
+
+    def _program(self, command: str) -> str | None:
+        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace."""
+        if os.path.isabs(command):
+            return command
+        outside = [self._environment.workspace, *filter(None, (self._temporary,))]
+        return None if os.path.dirname(command) else find_program(command, os.environ.get("PATH", os.defpath), outside)
 
     def _not_held(self) -> str | None:
         """Why no program may be started: a sandbox is to hold them, and does not work here."""

@@ -43,12 +43,12 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import (
     LOCAL,
-    MOCK_PREFIX,
     create_store,
     open_store,
     state_errors_translated,
     temporary_of,
 )
+from config.settings import MOCK_PREFIX
 from policy.names import CapabilityName
 from state import session_keys, temporary
 from state.errors import WriteFailed

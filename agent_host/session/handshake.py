@@ -10,7 +10,8 @@ from agent_host.errors import UsageError
 from agent_host.routing.environment import on_this_disk
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, digest, template
+from config.policies import BUILT_IN, digest, names_file, template
+from config.shapes import hint_at
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
@@ -53,7 +54,7 @@ def load_bundle(
         from agent_host.session import outside_bundles
 
         bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
-    elif settings.text("host.policy") in BUILT_IN:
+    elif policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now, held=held)
     else:
         bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
@@ -73,11 +74,22 @@ class PolicySource(NamedTuple):
         return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
+def policy_name(settings: Settings) -> str:
+    """Return `host.policy`: a built-in's name or a bundle file. Raises UsageError for a name that is neither."""
+    name = settings.text("host.policy")
+    if name not in BUILT_IN and not names_file(name):
+        raise UsageError(
+            f"policy {name!r} is no built-in, and a bundle file has a slash in its name or ends in .json, as "
+            f"{os.path.join(os.curdir, name)!r}{hint_at(name, BUILT_IN)}"
+        )
+    return name
+
+
 def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySource:
     """Where the bundle of `load_bundle` comes from. Raises UsageError when there is no such file."""
-    name = settings.text("host.policy")
     if granted is not None:
         return PolicySource(None, sha256(granted).hexdigest())
+    name = policy_name(settings)
     if name in BUILT_IN:
         return PolicySource(name, digest(name))
     return PolicySource(name, sha256(_content(name)).hexdigest())
@@ -104,7 +116,7 @@ def bundle_to_try(
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
     places = _places(environment, state_dir, session_id, _configured(settings, installed))
-    if settings.text("host.policy") in BUILT_IN:
+    if policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
         bundle = _file(settings).parsed(places, now, held=held)
