@@ -258,11 +258,13 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
     command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
-    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
-    words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
-    ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
+    follows = "refused" if used.is_untried else f"held by {used.level}"
+    words.append(f"sandbox.level = {wanted}: commands are {follows}")
+    is_usual = used.level == "none" and wanted in ("none", STRONGEST) and not used.is_untried
+    ok = None if is_usual else used.level != "none"
     scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
     if used.unheld and scope is None:
         words.append(f"it does not hold {', '.join(used.unheld)}")

@@ -38,14 +38,17 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
     """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
     workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
-    level = level_of(settings, state_dir).level
+    used = level_of(settings, state_dir)
+    level = used.level
     with tempfile.TemporaryDirectory(prefix="agent-host-doctor-") as made:
         temporary = os.path.realpath(made)
         bundle = scoping = sandbox = None
-        if level != "none":
+        if level != "none" or used.is_untried:
             tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
-            bundle = (tried.held or tried.bundle)._replace(mcp_servers=())
+            bundle = tried.at(level)._replace(mcp_servers=())
             scoping = tried.hosts._replace(temporary=temporary).scoping(level, tried.here, is_here=True)
+            scoping.why, scoping.is_untried = used.why, used.is_untried
+        if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
         here = this_environment(workspace, temporary=temporary)

@@ -19,12 +19,11 @@ from config.settings import ALL_TOOLS
 from policy.check import check_tool
 from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
-from policy.rules.sandbox import refused
 from policy.urls import canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
-from tool_runtime.platform.programs import find_program
+from tool_runtime.platform.programs import find_program, trusted_path
 from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
@@ -218,6 +217,7 @@ class _Place:
             return Refused(name, not_held)
         wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
+        environment["PATH"] = trusted_path(environment.get("PATH", os.defpath), self._outside)
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"
@@ -236,15 +236,19 @@ class _Place:
         """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace."""
         if os.path.isabs(command):
             return command
-        outside = [self._environment.workspace, *filter(None, (self._temporary,))]
-        return None if os.path.dirname(command) else find_program(command, os.environ.get("PATH", os.defpath), outside)
+        path = os.environ.get("PATH", os.defpath)
+        return None if os.path.dirname(command) else find_program(command, path, self._outside)
+
+    @property
+    def _outside(self) -> tuple[str, ...]:
+        """Where no program of a server lies, unless its entry names it whole."""
+        return (self._environment.workspace, *filter(None, (self._temporary,)))
 
     def _not_held(self) -> str | None:
         """Why no program may be started: a sandbox is to hold them, and does not work here."""
         if self._scoping is None or self._bundle is None:
             return None
-        wanted, why = self._scoping.wanted, self._scoping.why
-        denial = refused(self._bundle, CapabilityName.MCP_INVOKE, self._scoping.level, wanted, why)
+        denial = self._scoping.refused(self._bundle, CapabilityName.MCP_INVOKE)
         return None if denial is None else denial.reason
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:

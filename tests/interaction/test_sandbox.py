@@ -207,6 +207,31 @@ def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bo
         assert f"commands are to be held at the level {wanted}, which does not work here" in answer_of(served, 0)
 
 
+@pytest.mark.parametrize(
+    "answer", ["landlock_restrict_self:ENOSPC", "seccomp:EMFILE", "landlock_create_ruleset:ENOMEM"]
+)
+def test_a_trial_that_fails_for_a_reason_of_its_own_is_no_lack_of_a_sandbox(host: Host, answer: str) -> None:
+    with gateway(use(shell("touch inside")), say("Done.")) as served:
+        task = ("run", "Do it.", "--gateway", served.url, "--sandbox", "auto", "--policy", "ci", *JSON)
+        done = host.start(*task, program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": answer}).finish()
+        said = answer_of(served, 0)
+    assert [one["status"] for one in done.result["toolCalls"]] == ["denied"]
+    assert not (host.workspace / "inside").exists()
+    assert "the sandbox could not be tried" in said
+    assert "--sandbox none" in said
+    assert "commands are refused; --sandbox none runs them without one" in done.stderr
+    assert not (host.state / "sandbox-levels.json").exists()
+
+
+def test_a_temporary_directory_that_is_not_there_costs_no_sandbox(host: Host) -> None:
+    with gateway(use(shell("touch inside; touch ../outside")), say("Done.")) as served:
+        task = ("run", "Do it.", "--gateway", served.url, "--sandbox", "auto", "--policy", "ci", *JSON)
+        done = host.run(*task, env={"TMPDIR": "/nonexistent"})
+    assert done.result["sandbox"]["level"] == WORKING[0]
+    assert (host.workspace / "inside").exists()
+    assert not (host.root / "outside").exists()
+
+
 def answer_of(served: Gateway, number: int) -> str:
     """What the model reads of one of several calls."""
     return served.results()[number].text

@@ -1,0 +1,207 @@
+"""Nothing of a workspace chooses a policy, a setting or a program of the host (design, invariant 12)."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host import SessionOptions
+from config.policies import BUILT_IN
+from tests.support.process import call, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.process import Host, Outcome
+
+NOWHERE = "http://127.0.0.1:9"
+OPEN = {"extends": "full"}
+
+
+def plant(folder: Path, *names: str) -> Path:
+    """Programs that leave a file of their name and ".ran" beside them."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho "$0 $*" >> {folder}/{name}.ran\nexit 3\n')
+        program.chmod(0o755)
+    return folder
+
+
+def ran(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.glob("*.ran"))
+
+
+def judged(host: Host, *options: str | Path, env: dict[str, str] | None = None) -> Any:
+    line = json.dumps({"command": "unheard-of x"})
+    return host.run("policy", "check", "RunCommand", line, "--output", "json", *options, env=env).result["decision"]
+
+
+# Policies
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_a_built_ins_name_is_the_built_in(host: Host, kind: str) -> None:
+    for name in BUILT_IN:
+        if kind == "file":
+            (host.workspace / name).write_text(json.dumps(OPEN))
+        else:
+            (host.workspace / name).mkdir()
+    assert judged(host, "--policy", "ci") == "DENIED"
+    (host.root / "user.toml").write_text('[sandbox]\nlevel = "none"\n[host]\npolicy = "ci"\n')
+    assert judged(host) == "DENIED"
+    host.configure()
+    with gateway(use(shell("unheard-of x")), say("Done.")) as served:
+        done = host.task(served.url, policy="ci")
+    assert [one["status"] for one in done.result["toolCalls"]] == ["denied"]
+    assert SessionOptions(policy="ci").flags["host.policy"] == "ci"
+
+
+@pytest.mark.parametrize(("name", "hint"), [("cii", "did you mean ci?"), ("mine", "known are read-only, workspace")])
+def test_any_other_name_without_a_slash_is_refused(host: Host, name: str, hint: str) -> None:
+    (host.workspace / name).write_text(json.dumps(OPEN))
+    said = f"policy '{name}' is no built-in, and a bundle file has a slash in its name or ends in .json, as './{name}'"
+    commands: list[tuple[str | Path, ...]] = [
+        ("run", "x", "--gateway", NOWHERE, "--policy", name),
+        ("policy", "check", "--policy", name, "ReadFile", '{"path": "a"}'),
+        ("policy", "tools", "--policy", name),
+    ]
+    for command in commands:
+        outcome = host.run(*command)
+        assert outcome.code == 2
+        assert said in outcome.stderr
+        assert hint in outcome.stderr
+    assert judged(host, "--policy", f"./{name}") == "ALLOWED"
+
+
+def test_a_file_is_named_by_a_slash_or_its_ending(host: Host) -> None:
+    (host.workspace / "own.json").write_text(json.dumps(OPEN))
+    (host.workspace / "own").write_text(json.dumps(OPEN))
+    for name in ("own.json", "./own", str(host.workspace / "own")):
+        assert judged(host, "--policy", name) == "ALLOWED"
+        with gateway(say("Done.")) as served:
+            assert host.task(served.url, policy=name).code == 0
+
+
+# Settings
+
+
+def test_a_relative_file_of_the_configuration_lies_beside_it(host: Host) -> None:
+    (host.workspace / "own.json").write_text(json.dumps(OPEN))
+    (host.root / "own.json").write_text(json.dumps({"extends": "ci"}))
+    (host.workspace / "s.jsonl").write_text('{"text": "of the workspace"}\n')
+    (host.root / "s.jsonl").write_text('{"text": "of the user"}\n')
+    (host.root / "user.toml").write_text(
+        '[sandbox]\nlevel = "none"\n[host]\npolicy = "own.json"\n[llm]\ngateway = "mock:s.jsonl"\n'
+    )
+    assert judged(host) == "DENIED"
+    assert host.run("run", "x").stdout.decode().strip() == "of the user"
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_DATA_HOME"])
+def test_a_relative_base_directory_is_ignored(host: Host, variable: str) -> None:
+    own = host.workspace / "agent-host"
+    own.mkdir()
+    (own / "config.toml").write_text('[host]\npolicy = "full"\n[sandbox]\nlevel = "none"\n')
+    env = {variable: ".", "AGENT_HOST_CONFIG": "", "AGENT_HOST_STATE_DIR": ""}
+    assert judged(host, "--policy", "workspace", "--sandbox", "none", env=env) == "APPROVAL_REQUIRED"
+    assert judged(host, "--sandbox", "none", env=env) != "ALLOWED"
+    with gateway(say("Done.")) as served:
+        host.start("run", "x", "--gateway", served.url, "--policy", "read-only", env=env).finish()
+    assert os.listdir(own) == ["config.toml"]
+
+
+@pytest.mark.parametrize("place", ["workspace", "home"])
+def test_skills_beside_a_configuration_in_the_workspace_are_the_workspaces(host: Host, place: str) -> None:
+    """A skill that is a link, as only the user's may be."""
+    folder, outside = getattr(host, place), host.root / "outside"
+    (folder / "skills").mkdir()
+    outside.mkdir()
+    (outside / "SKILL.md").write_text("---\nname: one\ndescription: x\n---\nText.\n")
+    (folder / "skills" / "one").symlink_to(outside)
+    (folder / "own.toml").write_text("[llm]\nmax_retries = 0\n")
+    env = {"AGENT_HOST_CONFIG": str(folder / "own.toml")}
+    with gateway(use(call("load_skill", name="one")), say("Done.")) as served:
+        host.start("run", "x", "--gateway", served.url, "--policy", "full", "--toolset", "skills", env=env).finish()
+        loaded = served.results()[0].text
+    assert ("Text." in loaded) is (place == "home"), loaded
+
+
+# Programs
+
+
+PROGRAMS = ("bash", "sh", "zsh", "env", "setsid", "rg", "git", "node", "python3", "python", "newuidmap", "bwrap", "ps")
+
+
+@pytest.mark.parametrize("entry", ["workspace", "link", "relative", "empty", "temporary"])
+def test_no_program_of_the_workspace_is_started_by_the_host(host: Host, entry: str) -> None:
+    planted = plant(host.workspace if entry == "empty" else host.workspace / "bin", *PROGRAMS)
+    before = {"workspace": str(planted), "relative": "bin", "empty": "", "link": str(host.root / "link")}
+    (host.root / "link").symlink_to(planted)
+    if entry == "temporary":
+        planted = plant(host.workspace, *PROGRAMS)
+    env = {"PATH": f"{before.get(entry, '.')}{os.pathsep}{os.environ['PATH']}", "SHELL": str(planted / "zsh")}
+    for number in range(200):
+        (host.workspace / f"{number}.txt").write_text("needle\n")
+    done = host.run("doctor", env=env)
+    assert "what a command started ends with the host" in done.text
+    with gateway(use(shell("echo from the shell"), call("SearchFiles", pattern="needle")), say("Done.")) as served:
+        outcome = run(host, served.url, env=env)
+        text = served.results()[0].text
+    assert outcome.code == 0
+    assert "from the shell" in text
+    assert ran(planted) == []
+
+
+def test_a_file_that_a_link_of_path_leads_to_is_the_workspaces(host: Host) -> None:
+    planted, outside = plant(host.workspace / "bin", "bash"), host.root / "outside"
+    outside.mkdir()
+    (outside / "bash").symlink_to(planted / "bash")
+    env = {"PATH": f"{outside}{os.pathsep}{os.environ['PATH']}"}
+    with gateway(use(shell("echo from the shell")), say("Done.")) as served:
+        run(host, served.url, env=env)
+        assert "from the shell" in served.results()[0].text
+    assert ran(planted) == []
+
+
+def test_the_models_commands_find_them_as_before(host: Host) -> None:
+    planted = plant(host.workspace / "bin", "git")
+    with gateway(use(shell("git status")), say("Done.")) as served:
+        run(host, served.url, env={"PATH": f"{planted}{os.pathsep}{os.environ['PATH']}"})
+    assert ran(planted) == ["git.ran"]
+
+
+def test_a_script_of_a_skill_is_run_by_an_interpreter_from_outside(host: Host) -> None:
+    planted = plant(host.workspace / "bin", "python3", "bash", "env")
+    scripts = host.workspace / ".agent" / "skills" / "one" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "SKILL.md").write_text("---\nname: one\ndescription: x\n---\nText.\n")
+    (scripts / "a.py").write_text("print('from the script')\n")
+    (host.root / "user.toml").write_text('[sandbox]\nlevel = "none"\n[skills]\nenabled_tools = ["run_script"]\n')
+    options = ("--toolset", "skills", "--approve", "run_script")
+    with gateway(use(call("run_script", skill="one", relative_path="scripts/a.py")), say("Done.")) as served:
+        env = {"PATH": f"{planted}{os.pathsep}{os.environ['PATH']}"}
+        run(host, served.url, *options, env=env)
+        assert "from the script" in served.results()[0].text
+    assert ran(planted) == []
+
+
+@pytest.mark.parametrize(("command", "is_started"), [("server", False), ("./bin/server", False), ("absolute", True)])
+def test_a_server_of_the_user_is_no_file_of_the_workspace_unless_it_is_named_whole(
+    host: Host, command: str, is_started: bool
+) -> None:
+    planted = plant(host.workspace / "bin", "server")
+    named = str(planted / "server") if is_started else command
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write(f'[[mcp.servers]]\nname = "one"\ntransport = "stdio"\ncommand = "{named}"\n')
+    env = {"PATH": f"{planted}{os.pathsep}{os.environ['PATH']}"}
+    said = host.run("doctor", env=env).text
+    assert ran(planted) == (["server.ran"] if is_started else [])
+    assert ("name it by its absolute path" in said) is not is_started
+
+
+def run(host: Host, url: str, *options: str, env: dict[str, str]) -> Outcome:
+    return host.run("run", "x", "--gateway", url, "--policy", "full", "--output", "json", *options, env=env)
