@@ -274,9 +274,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
 def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
     """None where there is no policy to say it: a start tells what is wrong with it."""
     try:
-        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir)
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):
         return None
-    scoping = tried.hosts.scoping(level.level, tried.here, is_here=True)
-    scoping.unheld = level.unheld
-    return scoping.row(tried.at(level.level), tried.here)
+    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.in_use, tried.here)

@@ -44,10 +44,9 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
         temporary = os.path.realpath(made)
         bundle = scoping = sandbox = None
         if level != "none" or used.is_untried:
-            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
-            bundle = tried.at(level)._replace(mcp_servers=())
-            scoping = tried.hosts._replace(temporary=temporary).scoping(level, tried.here, is_here=True)
-            scoping.why, scoping.is_untried = used.why, used.is_untried
+            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
+            bundle = tried.in_use._replace(mcp_servers=())
+            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)

@@ -34,6 +34,7 @@ __all__ = [
     "existing_workspace",
     "is_default_state_dir",
     "known_models",
+    "portable",
     "settings_from",
     "snapshot_limit",
     "state_dir_from",
@@ -89,7 +90,7 @@ class SessionOptions:
             _MAX_STEPS: self.max_steps,
             "llm.max_cost": self.max_cost,
         }
-        return _portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
+        return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
 
 def _as_given(_: str, value: str) -> str:
@@ -281,8 +282,9 @@ def is_default_state_dir(path: str) -> bool:
         return False
 
 
-def _portable(flags: dict[str, Any]) -> dict[str, Any]:
+def portable(given: Mapping[str, Any]) -> dict[str, Any]:
     """Flags that mean the same from another directory, so that a resume can take them over. Raises UsageError."""
+    flags = dict(given)
     gateway = flags.get("llm.gateway", "")
     if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
         flags["llm.gateway"] = MOCK_PREFIX + anchored(gateway.removeprefix(MOCK_PREFIX))

@@ -223,9 +223,7 @@ class _Place:
         mark = f"{self._session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
-            return Refused(
-                name, f"there is no program {command} on PATH outside of the workspace; name it by its absolute path"
-            )
+            return Refused(name, f"the program {command} lies in the workspace: name it by its absolute path")
         argv = (program, *args)
         scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
         place = Stdio(argv, self._environment.workspace, environment, mark, scope)
@@ -233,11 +231,14 @@ class _Place:
         return self._config(entry, name, place, may_ask=same)
 
     def _program(self, command: str) -> str | None:
-        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace."""
+        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace; None
+        for one that lies in there. A name that PATH does not have stays as it is, and does not start."""
         if os.path.isabs(command):
             return command
         path = os.environ.get("PATH", os.defpath)
-        return None if os.path.dirname(command) else find_program(command, path, self._outside)
+        found = None if os.path.dirname(command) else find_program(command, path, self._outside)
+        is_inside = bool(os.path.dirname(command)) or find_program(command, path, ()) is not None
+        return found or (None if is_inside else command)
 
     @property
     def _outside(self) -> tuple[str, ...]:

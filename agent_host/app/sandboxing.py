@@ -65,6 +65,12 @@ def level_of(settings: Settings, state_dir: str, temporary: str | None = None, *
     return Level(works, wanted, why, unheld, is_untried)
 
 
+def level_to_try(settings: Settings, state_dir: str, named: str | None) -> Level:
+    """The level for which a dry run answers: as a run has it, unless the user has `named` one, which is taken whether
+    it works here or not."""
+    return Level(named, named) if named in LEVELS else level_of(settings, state_dir)
+
+
 def _found(state_dir: str, temporary: str | None) -> Levels:
     known = SandboxLevels(state_dir, __version__).known()
     return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir, temporary)

@@ -123,12 +123,14 @@ def bundle_to_try(
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
-def bundle_in_file(raw: bytes, environment: Environment, *, state_dir: str, now: datetime) -> PolicyBundle:
-    """The bundle of a file's content, before any settings. Raises BundleProblems."""
+def bundle_in_file(
+    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
+) -> PolicyBundle:
+    """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
     from agent_host.session import outside_bundles
 
     file = outside_bundles.FileSource("", raw, models=(), steering=own_files())
-    return file.read(_places(environment, state_dir, ANY_SESSION), now)
+    return file.read(_places(environment, state_dir, ANY_SESSION), now, held=held)
 
 
 SESSION_TO_TRY = "SESSION"

@@ -504,3 +504,57 @@ def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: 
     said = json.dumps(served.bodies[-1]["messages"][2:])
     assert ["wrote" in said, "refused" in said, "hidden" in said, "PRIVATE" in said] == [True, True, True, False], said
     assert not (host.home / "outside").exists()
+
+
+def test_answers_without_a_run_are_for_the_level_that_a_run_has(host: Host) -> None:
+    host.configure(sandbox="auto")
+    line = json.dumps({"command": "unheard-of"})
+    checked = ("policy", "check", "--policy", "ci", "RunCommand", line)
+    told = host.run(*checked, *JSON).result
+    assert (told["decision"], told["sandboxLevel"]) == ("ALLOWED", WORKING[0])
+    assert f"at the sandbox level {WORKING[0]}\n" in host.run(*checked).text
+    with gateway(use(shell("unheard-of")), say("Done.")) as served:
+        assert host.task(served.url, policy="ci").result["sandbox"]["level"] == told["sandboxLevel"]
+    for named, decision in (("none", "DENIED"), ("landlock", "ALLOWED"), ("namespace", "ALLOWED")):
+        told = host.run(*checked, "--sandbox", named, *JSON).result
+        assert (told["decision"], told["sandboxLevel"]) == (decision, named)
+    rows = json.loads(host.run("policy", "tools", "--policy", "ci", *JSON).stdout)
+    assert {row["sandboxLevel"] for row in rows} == {WORKING[0]}
+    (host.root / "own.json").write_text(json.dumps({"extends": "ci"}))
+    found = json.loads(host.run("policy", "validate", host.root / "own.json", *JSON).stdout)
+    assert (found["valid"], found["sandboxLevel"]) == (True, WORKING[0])
+    assert f"commands are held at the level {WORKING[0]}" in host.run("doctor").text
+
+
+def test_each_case_of_a_batch_has_the_level_that_it_is_for(host: Host) -> None:
+    host.configure(sandbox="auto")
+    case = {"toolName": "RunCommand", "arguments": {"command": "unheard-of"}}
+    other = "posix" if os.name == "nt" else "windows"
+    cases = [
+        case,
+        case | {"sandbox": "none"},
+        case | {"sandbox": "auto"},
+        case | {"os": other, "cwd": "C:\\p"},
+        case | {"os": other, "cwd": "C:\\p", "sandbox": "landlock"},
+        case | {"facts": {}, "cwd": "/srv/p"},
+        case | {"arguments": {"command": "ls", "bogus": 1}},
+        case | {"toolName": "None"},
+        case | {"sandbox": "x"},
+    ]
+    stdin = "".join(json.dumps(one) + "\n" for one in cases).encode()
+    done = host.run("policy", "check", "--policy", "ci", "--batch", "-", stdin=stdin)
+    levels = [json.loads(row)["sandboxLevel"] for row in done.stdout.splitlines()]
+    best = WORKING[0]
+    assert levels == [best, "none", best, "none", "landlock", best, best, best, best]
+    decisions = [json.loads(row)["decision"] for row in done.stdout.splitlines()]
+    assert decisions[:4] == ["ALLOWED", "DENIED", "ALLOWED", "DENIED"]
+
+
+def test_a_check_answers_as_a_run_whose_sandbox_could_not_be_tried(host: Host) -> None:
+    host.configure(sandbox="auto")
+    asked = ("policy", "check", "--policy", "full", "RunCommand", '{"command": "ls"}', *JSON)
+    done = host.start(*asked, program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": "seccomp:ENOMEM"}).finish()
+    assert (done.result["decision"], done.result["sandboxLevel"]) == ("DENIED", "none")
+    assert "--sandbox none" in done.result["reason"]
+    checked = host.start("doctor", program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": "seccomp:ENOMEM"}).finish()
+    assert "commands are refused" in checked.text

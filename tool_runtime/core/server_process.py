@@ -256,8 +256,9 @@ class ServerProcess:
 def _refuse_missing(params: ServerParams) -> None:
     """Raises ToolFault for a program that is not there: a sandbox starts itself, and would not say so."""
     program = params.argv[0]
-    if not (os.path.isfile(program) and os.access(program, os.X_OK)):
-        code = errno.EACCES if os.path.isfile(program) else errno.ENOENT
+    is_file = os.path.isabs(program) and os.path.isfile(program)  # a relative one would be the workspace's
+    if not (is_file and os.access(program, os.X_OK)):
+        code = errno.EACCES if is_file else errno.ENOENT
         raise fault_of(OSError(code, os.strerror(code)), program)
 
 
