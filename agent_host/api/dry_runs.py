@@ -29,7 +29,7 @@ from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge
 from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, guarded_files, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
@@ -247,7 +247,7 @@ def policy_to_try(
             settings.names("policy.blocked_domains"),
             state_dir,
             temporary,
-            own_files(),
+            (*own_files(), *guarded_files(settings, here.workspace)),
         ),
         level or level_to_try(settings, state_dir, flags.get(LEVEL)),
     )

@@ -61,6 +61,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
     settings = settings_from(flags, workspace=None)
     return (
         _python(),
+        *_program(),
         _gateway(settings, state_dir),
         *_services(),
         *_mcp_servers(flags, settings, state_dir),
@@ -82,6 +83,18 @@ def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable
 
 def _python() -> Check:
     return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
+
+
+def _program() -> list[Check]:
+    """What this program runs from in the working directory, where a model would change it."""
+    inside = own_packages.places_in(os.path.realpath(os.getcwd()))
+    if not inside:
+        return []
+    named = ", ".join(map(one_line, inside))
+    found = (
+        f"warning: agent-host runs from this workspace, and no tool or command may change {named}; install it elsewhere"
+    )
+    return [Check("program", None, found)]
 
 
 def _gateway(settings: Settings, state_dir: str) -> Check:

@@ -181,7 +181,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in (*settings.ignored, *_unusable_tools(root)):
+        for line in (*settings.ignored, *_unusable_tools(root), *_changed_bundle(settings, self.state_dir)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -243,6 +243,19 @@ def _unusable_tools(workspace: str) -> list[str]:
     from agent_host.app.workspace_tools import unusable_manifests  # with it comes what reads them
 
     return unusable_manifests(workspace)
+
+
+def _changed_bundle(settings: Settings, state_dir: str) -> list[str]:
+    """Report that a session has changed the bundle file that is about to be used."""
+    name = settings.text("host.policy")
+    if not names_file(name):
+        return []
+    from agent_host.session.bundle_changes import last_change  # most sessions are under a built-in
+
+    changed_by = last_change(state_dir, name)
+    if changed_by is None:
+        return []
+    return [f"policy {name}: session {changed_by} of this state directory has changed this file: look at it"]
 
 
 def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:

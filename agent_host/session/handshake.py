@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
+from agent_host.own_packages import places_in
 from agent_host.routing.environment import on_this_disk
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -168,6 +169,14 @@ def own_files() -> tuple[str, ...]:
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
 
+def guarded_files(settings: Settings, workspace: str) -> tuple[str, ...]:
+    """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
+    named and where it leads, and what this program runs from in the workspace (design, invariant 12)."""
+    name = settings.text("host.policy")
+    bundle = () if not names_file(name) else (os.path.abspath(name), os.path.realpath(name))
+    return tuple(dict.fromkeys((*bundle, *places_in(workspace))))
+
+
 def _models(settings: Settings) -> tuple[str, ...]:
     return (settings.text("llm.model"),) if settings.text("llm.model") else ()
 
@@ -240,6 +249,7 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
+        unchanged_paths=guarded_files(settings, workspace),
         blocked_commands=settings.names("policy.blocked_commands"),
         blocked_domains=settings.names("policy.blocked_domains"),
         command_policies=_command_policies(settings),

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host import SessionOptions
 from config.policies import BUILT_IN
-from tests.support.process import call, gateway, say, shell, use
+from tests.support.process import bundle, call, gateway, say, shell, use
+from tool_runtime.core import sandbox
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.process import Host, Outcome
 
+ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "http://127.0.0.1:9"
 OPEN = {"extends": "full"}
 
@@ -205,3 +208,114 @@ def test_a_server_of_the_user_is_no_file_of_the_workspace_unless_it_is_named_who
 
 def run(host: Host, url: str, *options: str, env: dict[str, str]) -> Outcome:
     return host.run("run", "x", "--gateway", url, "--policy", "full", "--output", "json", *options, env=env)
+
+
+# Bundle files in the workspace
+
+
+WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+TRIES = [
+    call("WriteFile", path="policies/own.json", content="{}"),
+    call("EditFile", path="policies/own.json", old_string="full", new_string="ci"),
+    call("DeleteFile", path="policies/own.json"),
+    shell("echo '{}' > policies/own.json"),
+    shell("sed -i s/full/ci/ policies/own.json"),
+    shell("rm -f policies/own.json"),
+    shell('python3 -c \'open("policies/own.json", "w")\''),
+]
+
+
+def bare(workspace: Path) -> dict[str, Any]:
+    """A bundle that lets the workspace be written, and blocks nothing."""
+    shape = bundle(workspace)
+    for entry in shape["capabilities"]:
+        entry.pop("blockedPaths", None)
+    return shape
+
+
+@pytest.mark.parametrize("level", ["none", *WORKING])
+@pytest.mark.parametrize("named", ["policies/own.json", "./link"])
+def test_a_bundle_file_in_the_workspace_is_changed_by_nobody(host: Host, level: str, named: str) -> None:
+    own = host.workspace / "policies" / "own.json"
+    own.parent.mkdir()
+    text = json.dumps(bare(host.workspace))
+    own.write_text(text)
+    (host.workspace / "link").symlink_to(own)
+    tries = TRIES if level != "none" else TRIES[:-1]  # lists read lines, and hold no program
+    more = [shell("rm -f link"), shell("ln -sfn /etc/hosts link")] if named == "./link" else []
+    with gateway(*(use(one) for one in [*tries, *more]), use(call("ReadFile", path=named)), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", level, policy=named)
+        read = served.results()[-1].text
+    assert own.read_text() == text
+    assert os.readlink(host.workspace / "link") == str(own)
+    assert "capabilities" in read
+    assert level == "landlock" or done.result["filesChanged"] == []  # which puts back what it cannot refuse
+
+
+@pytest.mark.parametrize("how", ["tool", "command", "background", "killed"])
+def test_a_change_to_the_bundle_by_an_earlier_session_is_reported(host: Host, how: str) -> None:
+    own = host.workspace / "own.json"
+    text = json.dumps({"extends": "full"})
+    write = {
+        "tool": call("WriteFile", path="own.json", content=text),
+        "command": shell(f"echo '{text}' > own.json"),
+        "background": shell(f"echo '{text}' > own.json", background=True),
+        "killed": call("WriteFile", path="own.json", content=text),
+    }[how]
+    wait = shell(f"until grep -q full own.json; do :; done{'; sleep 30' if how == 'killed' else ''}")
+    with gateway(use(write), use(wait), say("Done.")) as served:
+        running = host.start_task(served.url, policy="full")
+        if how == "killed":
+            running.said("sleep 30")
+            running.kill()
+        else:
+            assert running.finish().code == 0
+    (session,) = os.listdir(host.state / "sessions")
+    with gateway(say("Done.")) as served:
+        done = host.task(served.url, policy="own.json")
+    assert f"session {session} of this state directory has changed this file" in done.names_once("policy ", "own.json")
+    assert own.read_text().strip() == text
+
+
+def test_a_bundle_that_no_session_has_changed_is_used_in_silence(host: Host) -> None:
+    (host.workspace / "own.json").write_text(json.dumps({"extends": "full"}))
+    tries = (call("ReadFile", path="own.json"), call("WriteFile", path="own.json", content="x"), shell("cat own.json"))
+    with gateway(use(*tries), say("Done.")) as served:
+        host.task(served.url, policy="own.json")
+    with gateway(say("Done.")) as served:
+        assert "has changed" not in host.task(served.url, policy="own.json").stderr
+
+
+# The program itself
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["none", *WORKING[:1]])
+def test_a_program_in_the_workspace_is_guarded_and_named(host: Host, level: str) -> None:
+    """An environment in the workspace, whose interpreter runs the host."""
+    env = host.workspace / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
+    (site,) = (env / "lib").glob("python*/site-packages")
+    (site / "theirs.pth").write_text("".join(f"{one}\n" for one in sys.path if one.endswith("site-packages")))
+    program = [str(env / "bin" / "python"), "-P", "-m", "agent_host"]
+    variables = host.environment({"PYTHONPATH": str(ROOT)})
+
+    def started(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*program, *words], env=variables, cwd=host.workspace, capture_output=True, text=True, timeout=120
+        )
+
+    assert f"runs from this workspace, and no tool or command may change {env}" in started("doctor").stdout
+    tries = (
+        call("WriteFile", path="env/pyvenv.cfg", content="x"),
+        shell("echo x > env/pyvenv.cfg"),
+        shell("rm -rf env/lib"),
+        shell("echo x > beside"),
+    )
+    before = (env / "pyvenv.cfg").read_text()
+    with gateway(*map(use, tries), say("Done.")) as served:
+        done = started("run", "x", "--gateway", served.url, "--policy", "full", "--sandbox", level)
+    assert done.returncode == 0, done.stderr
+    assert (env / "pyvenv.cfg").read_text() == before
+    assert site.is_dir()
+    assert (host.workspace / "beside").exists()
