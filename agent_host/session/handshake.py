@@ -79,9 +79,10 @@ def policy_name(settings: Settings) -> str:
     """Return `host.policy`: a built-in's name or a bundle file. Raises UsageError for a name that is neither."""
     name = settings.text("host.policy")
     if name not in BUILT_IN and not names_file(name):
+        near, file = hint_at(name, BUILT_IN), os.path.join(os.curdir, name)
         raise UsageError(
-            f"policy {name!r} is no built-in, and a bundle file has a slash in its name or ends in .json, as "
-            f"{os.path.join(os.curdir, name)!r}{hint_at(name, BUILT_IN)}"
+            f"policy {name!r} is no built-in: give a bundle file or one of {', '.join(BUILT_IN)}; a file's name has "
+            f"a slash in it or ends in .json, as {file!r}{near if 'did you mean' in near else ''}"
         )
     return name
 

@@ -63,10 +63,13 @@ def test_a_built_ins_name_is_the_built_in(host: Host, kind: str) -> None:
     assert SessionOptions(policy="ci").flags["host.policy"] == "ci"
 
 
-@pytest.mark.parametrize(("name", "hint"), [("cii", "did you mean ci?"), ("mine", "known are read-only, workspace")])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("cii", "did you mean ci?"), ("mine", "a file's name has a slash in it or ends in .json, as './mine'")],
+)
 def test_any_other_name_without_a_slash_is_refused(host: Host, name: str, hint: str) -> None:
     (host.workspace / name).write_text(json.dumps(OPEN))
-    said = f"policy '{name}' is no built-in, and a bundle file has a slash in its name or ends in .json, as './{name}'"
+    said = f"policy '{name}' is no built-in: give a bundle file or one of read-only, workspace, ci, full"
     commands: list[tuple[str | Path, ...]] = [
         ("run", "x", "--gateway", NOWHERE, "--policy", name),
         ("policy", "check", "--policy", name, "ReadFile", '{"path": "a"}'),
