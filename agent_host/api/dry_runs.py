@@ -16,7 +16,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.api.dry_scopes import Held, without_grant
-from agent_host.api.options import existing_directory, portable, settings_from
+from agent_host.api.options import changed_bundle, existing_directory, portable, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
@@ -70,7 +70,7 @@ class Tried(NamedTuple):
     configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
     `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
     listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides. `level` is
-    the one for which this answers unless it is asked for another."""
+    the one for which this answers unless it is asked for another, and `notices` are for whoever reads the answers."""
 
     bundle: PolicyBundle
     here: Environment
@@ -84,6 +84,7 @@ class Tried(NamedTuple):
     held: PolicyBundle | None = None
     hosts: Held = Held()
     level: Level = Level("none", "none")
+    notices: tuple[str, ...] = ()
 
     @property
     def session_tools(self) -> Registry:
@@ -250,6 +251,7 @@ def policy_to_try(
             (*own_files(), *guarded_files(settings, here.workspace)),
         ),
         level or level_to_try(settings, state_dir, flags.get(LEVEL)),
+        tuple(changed_bundle(settings, state_dir)),
     )
 
 

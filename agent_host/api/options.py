@@ -30,6 +30,7 @@ __all__ = [
     "ResolvedOptions",
     "SessionOptions",
     "anchored",
+    "changed_bundle",
     "existing_directory",
     "existing_workspace",
     "is_default_state_dir",
@@ -181,7 +182,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in (*settings.ignored, *_unusable_tools(root), *_changed_bundle(settings, self.state_dir)):
+        for line in (*settings.ignored, *_unusable_tools(root), *changed_bundle(settings, self.state_dir)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -245,7 +246,7 @@ def _unusable_tools(workspace: str) -> list[str]:
     return unusable_manifests(workspace)
 
 
-def _changed_bundle(settings: Settings, state_dir: str) -> list[str]:
+def changed_bundle(settings: Settings, state_dir: str) -> list[str]:
     """Report that a session has changed the bundle file that is about to be used."""
     name = settings.text("host.policy")
     if not names_file(name):

@@ -111,7 +111,10 @@ def _tool_line(row: dict[str, Any]) -> str:
 
 def tried(namespace: argparse.Namespace) -> Tried:
     """The policy of the command line, for its workspace. Raises UsageError, PolicyBundleInvalid."""
-    return policy_to_try(policy_only(namespace), workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    policy = policy_to_try(policy_only(namespace), workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    for line in policy.notices:
+        notice(line)
+    return policy
 
 
 def _workspace(namespace: argparse.Namespace) -> str:

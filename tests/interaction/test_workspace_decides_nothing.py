@@ -278,6 +278,8 @@ def test_a_change_to_the_bundle_by_an_earlier_session_is_reported(host: Host, ho
         done = host.task(served.url, policy="own.json")
     assert f"session {session} of this state directory has changed this file" in done.names_once("policy ", "own.json")
     assert own.read_text().strip() == text
+    checked = host.run("policy", "check", "--policy", "own.json", "ReadFile", '{"path": "a"}')
+    assert f"session {session} of this state directory has changed this file" in checked.stderr
 
 
 def test_a_bundle_that_no_session_has_changed_is_used_in_silence(host: Host) -> None:
