@@ -13,6 +13,7 @@ import pytest
 
 from agent_host import SessionOptions
 from config.policies import BUILT_IN
+from state.temporary import session_directory
 from tests.support.process import bundle, call, gateway, say, shell, use
 from tool_runtime.core import sandbox
 
@@ -61,6 +62,8 @@ def test_a_built_ins_name_is_the_built_in(host: Host, kind: str) -> None:
         done = host.task(served.url, policy="ci")
     assert [one["status"] for one in done.result["toolCalls"]] == ["denied"]
     assert SessionOptions(policy="ci").flags["host.policy"] == "ci"
+    assert SessionOptions(policy=Path("ci")).flags["host.policy"] == "ci"
+    assert SessionOptions(policy=Path("mine")).flags["host.policy"] == os.path.abspath("mine")
 
 
 @pytest.mark.parametrize(
@@ -144,18 +147,19 @@ PROGRAMS = ("bash", "sh", "zsh", "env", "setsid", "rg", "git", "node", "python3"
 
 @pytest.mark.parametrize("entry", ["workspace", "link", "relative", "empty", "temporary"])
 def test_no_program_of_the_workspace_is_started_by_the_host(host: Host, entry: str) -> None:
-    planted = plant(host.workspace if entry == "empty" else host.workspace / "bin", *PROGRAMS)
-    before = {"workspace": str(planted), "relative": "bin", "empty": "", "link": str(host.root / "link")}
+    own = Path(session_directory(str(host.state), "one", {"TMPDIR": str(host.temporary)}))
+    own.mkdir(mode=0o700)
+    folder = {"empty": host.workspace, "temporary": own / "bin"}.get(entry, host.workspace / "bin")
+    planted = plant(folder, *PROGRAMS)
     (host.root / "link").symlink_to(planted)
-    if entry == "temporary":
-        planted = plant(host.workspace, *PROGRAMS)
-    env = {"PATH": f"{before.get(entry, '.')}{os.pathsep}{os.environ['PATH']}", "SHELL": str(planted / "zsh")}
+    first = {"relative": "bin", "empty": "", "link": str(host.root / "link")}.get(entry, str(planted))
+    env = {"PATH": f"{first}{os.pathsep}{os.environ['PATH']}", "SHELL": str(planted / "zsh")}
     for number in range(200):
         (host.workspace / f"{number}.txt").write_text("needle\n")
-    done = host.run("doctor", env=env)
-    assert "what a command started ends with the host" in done.text
+    if entry != "temporary":  # which is no session's here
+        assert "what a command started ends with the host" in host.run("doctor", env=env).text
     with gateway(use(shell("echo from the shell"), call("SearchFiles", pattern="needle")), say("Done.")) as served:
-        outcome = run(host, served.url, env=env)
+        outcome = run(host, served.url, "--session-id", "one", env=env)
         text = served.results()[0].text
     assert outcome.code == 0
     assert "from the shell" in text
