@@ -404,8 +404,15 @@ class _Disk:
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
         name = os.path.basename(program)
-        found = shutil.which(name, path=(environment.environment or os.environ).get("PATH", "")) if name else None
-        return name if found is not None and os.path.realpath(found) == os.path.realpath(program) else None
+        path = (environment.environment or os.environ).get("PATH", "") if name else ""
+        # What a command finds first, and what the host does, which starts an interpreter from outside the workspace.
+        inside = environment.workspace.rstrip(os.sep) + os.sep
+        entries = path.split(os.pathsep)
+        outside = os.pathsep.join(
+            one for one in entries if not os.path.join(os.path.realpath(one), "").startswith(inside)
+        )
+        found = filter(None, (shutil.which(name, path=one) for one in (path, outside) if one))
+        return name if os.path.realpath(program) in map(os.path.realpath, found) else None
 
     def addresses(self) -> tuple[str, ...]:
         return ()

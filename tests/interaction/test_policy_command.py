@@ -58,6 +58,7 @@ def test_a_built_in_judges_by_the_disk(host: Host) -> None:
         "reason": "granted",
         "capability": "File.Write",
         "rule": f"capabilities[File.Write].allowedPaths: {host.workspace}",
+        "sandboxLevel": "none",
     }
     assert judge(host, "ReadFile", {"path": str(host.workspace / "out")})["decision"] == "DENIED"
     assert judge(host, "WriteFile", {"path": str(host.workspace / "a"), **write})["reason"].endswith("is a directory")
@@ -218,7 +219,7 @@ def test_what_the_lists_of_a_good_bundle_admit(host: Host) -> None:
     ]
     assert told.text.splitlines()[1:] == admits
     found = json.loads(host.run("policy", "validate", path, "--output", "json").stdout)
-    assert found == {"valid": True, "problems": [], "admits": admits}
+    assert found == {"valid": True, "problems": [], "admits": admits, "sandboxLevel": "none"}
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
-from tool_runtime.core.sandbox import find
+from tool_runtime.core.sandbox import directory_of, find
 from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
@@ -149,7 +149,7 @@ class Sandbox:
     work."""
 
     def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
-        self.found = find(settings)
+        self.found = find(settings, directory_of(runtime))
         self._settings = settings
         self._runtime = runtime
         self._pool = pool

@@ -21,6 +21,7 @@ from tool_runtime.families.skills.specs import RUN_SCRIPT
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
+from tool_runtime.platform.programs import trusted_path
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped
 
@@ -67,7 +68,9 @@ class ScriptTools:
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:
         wanted = (*_VARIABLES, *_ON_WINDOWS) if WINDOWS else _VARIABLES
-        return {name: value for name, value in environment_under(self._settings).items() if name.upper() in wanted}
+        shown = {name: value for name, value in environment_under(self._settings).items() if name.upper() in wanted}
+        # An interpreter may be a script of `env` itself, as pyenv's are.
+        return shown | {"PATH": trusted_path(shown.get("PATH", os.defpath), self._settings.writable_places)}
 
     async def _run(self, call: CallContext) -> ToolOutput:
         if self._scripts is None:
