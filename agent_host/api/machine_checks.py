@@ -29,9 +29,9 @@ from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, count
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.backend.answers import tools_of
-from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import current
+from tool_runtime.platform.directories import BY_DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -79,7 +79,7 @@ _BITS: Final[Mapping[str, tuple[int, int]]] = {
     "sendmsg": (2, _FAST_OPEN),
     "sendmmsg": (3, _FAST_OPEN),
 }
-# Where the flags are, and the mode of the file that they may make. The kernel passes over the mode of one that is there.
+# Where the flags are, and the mode of a file that they may make; the kernel passes over the mode of one that is there.
 _OPENS: Final[Mapping[str, tuple[int, int]]] = {"open": (1, 2), "openat": (2, 3)}
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
+import subprocess
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
-from tests.support.held import make_repository
+from tests.support.held import NOBODY, make_repository
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime.core import sandbox
 from tool_runtime.core.guarded import Entry, Guarded
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterator
 
     Run = Callable[..., Awaitable[ToolResult]]
 
@@ -95,6 +100,139 @@ async def test_landlock_puts_back_what_nobody_else_wrote(run: Run, repository: P
     assert bool(saved) == ("removed" not in name and name not in ("all hooks", "hooks of another name"))
 
 
+TRICKS = {
+    "links beside all names": "for n in .git/hooks/post-commit .git/config; do for e in .agent-host .new .tmp .bak; do "
+    "ln -s ../../outside/victim $n$e; ln -s ../outside/victim $n$e; done; echo evil >> $n; done; true",
+    "hard links beside all names": "ln ours .git/hooks/post-commit.agent-host; echo evil >> .git/hooks/post-commit",
+    "a link to an outside file": "ln -sf ../../../outside/victim .git/hooks/post-commit",
+    "a hard link in its place": "ln -f ours .git/hooks/post-commit",
+    "a named pipe in its place": "rm .git/hooks/post-commit; mkfifo .git/hooks/post-commit",
+    "a named pipe for the repository's configuration": "rm .git/config; mkfifo .git/config",
+    "a named pipe that is new": "mkfifo .git/hooks/pre-commit",
+    "a folder in its place": "cd .git/hooks; rm post-commit; mkdir -p post-commit/a/b; echo x > post-commit/a/b/c",
+    "a file in the place of a folder": "rm -r .agent; echo x > .agent",
+    "a link in the place of a folder": "rm -r .agent; ln -s ../outside .agent",
+    "a link in the place of a folder with files": "rm -r .git/hooks; ln -s ../../outside .git/hooks",
+    "a large file": "truncate -s 3T .git/hooks/post-commit",
+    "a file that nobody may read": "echo evil >> .git/hooks/post-commit; chmod 0 .git/hooks/post-commit",
+    "a folder that nobody may read": "echo evil >> .git/hooks/post-commit; chmod 0 .git/hooks",
+    "a new folder that nobody may read": "mkdir -p .claude/a/b; cd .claude; echo x > a/b/c; chmod 0 a/b a .",
+    "more than one look sees": "mkdir .agent/m; for n in {1..2500}; do : > .agent/m/$n; done; echo x >> .git/config",
+    "a name that is no text": "echo x > \".agent/$(printf 'a\\377\\nb')\"",
+    "a hook that a link of another folder leads to": "ln -s .git/hooks h; echo evil >> h/post-commit; rm h",
+    "modes": "chmod 777 .git/hooks .git/config .agent; chmod +t .agent; echo x > .agent/f; chmod 500 .agent",
+}
+
+
+@pytest.mark.parametrize("name", TRICKS)
+async def test_what_a_command_arranges_for_the_host_leads_nowhere(
+    run: Run, repository: Path, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("victim")
+    (repository / "ours").write_text("ours")
+    before = state(repository)
+    result = await run("landlock", TRICKS[name])
+    assert state(repository) == before
+    assert "it was put back" in text_of(result)
+    assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
+    assert (repository / "ours").read_text() == "ours"
+    saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_symlink()]
+    assert not saved
+    assert sum(path.stat().st_size for path in (tmp_path / "session").rglob("*")) < 16 * 1024 * 1024
+
+
+@pytest.fixture
+def plain_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of a user without root's rights, who this is meanwhile."""
+    place = Path(tempfile.mkdtemp(prefix="guarded-", dir="/tmp")).resolve()  # the tests' own is for their user alone
+    monkeypatch.setenv("HOME", str(place))
+    if os.geteuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+    yield place
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    shutil.rmtree(place)
+
+
+def by_this_user(line: str, place: Path) -> None:
+    """Run a line with none but the effective user's rights, which a shell would give up."""
+    user, group = os.geteuid(), os.getegid()
+    subprocess.run(["/bin/bash", "-c", line], cwd=place, check=False, user=user, group=group)
+
+
+@pytest.mark.parametrize("name", TRICKS)
+def test_nor_does_it_where_the_host_has_no_rights_of_root(plain_place: Path, name: str) -> None:
+    repository, outside = plain_place / "ws", plain_place / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("victim")
+    make_repository(str(repository))
+    (repository / ".git/hooks/post-commit").write_text("#!/bin/sh\n")
+    (repository / ".agent").mkdir()
+    (repository / "ours").write_text("ours")
+    places = [str(repository / one) for one in (".git/hooks", ".git/config", ".agent", ".claude")]
+    guarded = Guarded(str(plain_place / "session"))
+    was = state(repository)
+    before = guarded.begin("m", places)
+    by_this_user(TRICKS[name], repository)
+    told = guarded.end("m", places, before, alone=True)
+    assert state(repository) == was, told
+    assert told
+    assert all(one.done.startswith("it was put back") for one in told), told
+    assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o555, 0o000])
+def test_a_folder_that_was_closed_already_is_closed_again(plain_place: Path, mode: int) -> None:
+    place = plain_place / "hooks"
+    place.mkdir()
+    (place / "hook").write_text("mine")
+    place.chmod(mode | 0o500)
+    guarded = Guarded(str(plain_place / "session"))
+    before = guarded.begin("m", [str(place)])
+    by_this_user(f"chmod 700 . && echo evil > hook && echo x > new && chmod {mode:o} .", place)
+    told = guarded.end("m", [str(place)], before, alone=True)
+    assert place.stat().st_mode & 0o777 == mode | 0o500
+    assert (place / "hook").read_text() == "mine"
+    assert os.listdir(place) == ["hook"], told
+
+
+def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+    """Between any two steps of the host. What is put back may then stay as it was left, and nothing outside changes."""
+    place, outside = tmp_path / "ws" / "d", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "hook").write_text("victim")
+    place.mkdir(parents=True)
+    (place / "hook").write_text("mine")
+    going = threading.Event()
+
+    def exchange() -> None:
+        other = place.with_name("e")
+        while not going.is_set():
+            with suppress(OSError):
+                place.rename(other)
+                place.symlink_to(outside)
+                place.unlink()
+                other.rename(place)
+
+    guarded = Guarded(str(tmp_path / "session"))
+    thread = threading.Thread(target=exchange)
+    before = guarded.begin("m", [str(place / "hook")])
+    thread.start()
+    try:
+        for _ in range(300):
+            with suppress(OSError):
+                (tmp_path / "ws" / "e" / "hook").write_text("evil")
+            guarded.end("m", [str(place / "hook")], before, alone=True)
+    finally:
+        going.set()
+        thread.join()
+    assert [(one.name, one.read_text()) for one in outside.iterdir()] == [("hook", "victim")]
+
+
 @pytest.mark.parametrize("name", CHANGES)
 async def test_namespaces_refuse_it(run: Run, repository: Path, name: str) -> None:
     before = state(repository)
@@ -154,7 +292,7 @@ def test_what_somebody_writes_after_the_command_stays(tmp_path: Path) -> None:
     place.write_text("mine")
 
     class Late(Guarded):
-        def _save(self, path: str, entry: Entry | None) -> str | None:
+        def _save(self, path: str, entry: Entry) -> str | None:
             kept = super()._save(path, entry)
             place.write_text("somebody's own")
             return kept
