@@ -52,10 +52,15 @@ class Entry(NamedTuple):
         """Whether both are the same thing with the same content, whenever it was written."""
         if self.content is None or other.content is None:
             return self[:5] == other[:5]
+        if self.content == _FOLDER:
+            return other.mode in (0, stat.S_IFDIR)
         # The host gives nothing a set-user-id bit, so that it cannot put one back.
         return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
 
 
+_NOTHING: Final = Entry(0, -1, 0, 0, 0, None)
+_FOLDER: Final = "/"
+"""The content of a folder that is no guarded place itself."""
 Look = dict[str, Entry]
 """All entries of the guarded places by their paths; what is not there has none."""
 
@@ -72,17 +77,26 @@ class Guarded:
         self._room = 0
         self._saw_all = True
 
-    def look(self, places: Iterable[str]) -> Look:
-        """What the places hold now. A file that has not changed since the last look is not read again."""
+    def look(self, places: Iterable[str], folders: Iterable[str] = ()) -> Look:
+        """What the places hold now. A file that has not changed since the last look is not read again. Where something
+        else is in the place of one of the `folders`, it is found, and not what it may lead to."""
         found: Look = {}
+        for folder in folders:
+            with suppress(OSError):
+                status = os.lstat(folder)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                as_folder = Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER)
+                found[folder] = as_folder if is_folder else self._entry(folder, status)
+        closed = tuple(f"{path}{os.sep}" for path, entry in found.items() if entry.content != _FOLDER)
         self._room = MAX_LOOK_BYTES
-        whole = [_walk(place, found, self._entry) for place in places]
+        whole = [not place.startswith(closed) and _walk(place, found, self._entry) for place in places]
         self._saw_all = all(whole)
         return found
 
-    def begin(self, mark: str, places: Iterable[str]) -> Look:
-        """A look before a command, on record under its `mark` until `end`, with the contents. Raises OSError."""
-        found = self.look(places)
+    def begin(self, mark: str, places: Iterable[str], folders: Iterable[str] = ()) -> Look:
+        """A look before a command, on record under its `mark` until `end`, with the contents. `folders` are those that
+        places lie in and that the command may exchange. Raises OSError."""
+        found = self.look(places, [folder for folder in folders if not os.path.islink(folder)])
         if self._folder is not None:
             self._keep(self._folder, found)
             record = {"places": list(places), "look": {path: list(entry) for path, entry in found.items()}}
@@ -94,11 +108,12 @@ class Guarded:
         """What the command with this mark changed. `alone`: no other command ran meanwhile, so that it is put back;
         which may show more, such as what lies in a folder that nobody could look into."""
         told: dict[str, Denial] = {}
+        folders = [path for path, entry in before.items() if entry.content == _FOLDER]
         seen: dict[str, Entry | None] = {}
         last: Look | None = None
         changed: list[str] = []
         for _ in range(_MAX_LOOKS):
-            after = self.look(places)
+            after = self.look(places, folders)
             changed = changes(before, after)
             if after == last:
                 break
@@ -176,7 +191,10 @@ class Guarded:
                 if (None if found is None else self._entry(path, found)) != after:
                     return False
                 if after is not None and (before is None or stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode)):
+                    moved = os.path.realpath(path)
                     _remove(directory, name, after)
+                    if before is not None and before.content == _FOLDER:
+                        _take_back(moved, before, directory, name)
                 return before is None or self._restore(directory, name, before)
         except PermissionError:  # the folder is closed to its owner as well; the next look sees into it
             with suppress(OSError), open_parent(os.path.dirname(path)) as (above, folder):
@@ -190,7 +208,8 @@ class Guarded:
         if stat.S_ISDIR(entry.mode):
             if directory.status(name) is None:
                 directory.make_directory(name)
-            directory.set_permissions(name, entry.mode)
+            if entry.content != _FOLDER:
+                directory.set_permissions(name, entry.mode)
         elif stat.S_ISLNK(entry.mode):
             directory.put_link(name, entry.content or "")
         elif stat.S_ISREG(entry.mode) and entry.content in self._kept:
@@ -251,6 +270,14 @@ def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
         raise
 
 
+def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) -> None:
+    """Give a folder its name again, where the link in its place led to it."""
+    with suppress(OSError), open_parent(moved) as (source, other):
+        there = source.status(other)
+        if there is not None and stat.S_ISDIR(there.st_mode) and there.st_ino == entry.inode:
+            source.move(other, directory, name)
+
+
 def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Entry]) -> bool:
     """The entries of one place, a folder's before what is in it; whether all of it could be looked at."""
     if len(found) >= MAX_ENTRIES:
@@ -268,7 +295,8 @@ def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Ent
 
 
 def changes(before: Look, after: Look) -> list[str]:
-    """The paths that are not as they were: what is new first, and the inmost first, so that each can be undone."""
+    """The paths that are not as they were: what is new first, and the inmost first, so that each can be undone. A
+    folder that is gone is no change but for the places in it."""
     new = sorted(after.keys() - before.keys(), reverse=True)
-    old = [path for path, entry in before.items() if path not in after or not entry.same_as(after[path])]
+    old = [path for path, entry in before.items() if not entry.same_as(after.get(path, _NOTHING))]
     return [*new, *sorted(old, reverse=True)]

@@ -57,7 +57,7 @@ def make(view: View, known: linux_calls.Numbers) -> None:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
     # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
-    for place, tree in _kept(sorted(_folders_between(view), key=len)):
+    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=len)):
         _move(tree, place)
     guarded = _kept(sorted(view.guarded, key=len))
     for place, tree in guarded:
@@ -70,11 +70,11 @@ def _is_below(place: str, root: str) -> bool:
     return place.startswith(root.rstrip("/") + "/")
 
 
-def _folders_between(view: View) -> set[str]:
+def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
     """The folders below a writable place that a guarded place lies in."""
     found: set[str] = set()
-    for place in view.guarded:
-        roots = [root for root in view.writes if _is_below(place, root)]
+    for place in guarded:
+        roots = [root for root in writes if _is_below(place, root)]
         if roots:
             folder = os.path.dirname(place)
             while len(folder) > len(max(roots, key=len)):

@@ -120,6 +120,9 @@ TRICKS = {
     "more than one look sees": "mkdir .agent/m; for n in {1..2500}; do : > .agent/m/$n; done; echo x >> .git/config",
     "a name that is no text": "echo x > \".agent/$(printf 'a\\377\\nb')\"",
     "a hook that a link of another folder leads to": "ln -s .git/hooks h; echo evil >> h/post-commit; rm h",
+    "a link to the folder that the place lies in": "mv .git e; ln -s e .git; echo evil >> .git/hooks/post-commit",
+    "a link in the place of a folder around it": "mv .git e; ln -s ../outside .git",
+    "a file in the place of a folder around it": "mv .git e; echo x > .git",
     "modes": "chmod 777 .git/hooks .git/config .agent; chmod +t .agent; echo x > .agent/f; chmod 500 .agent",
 }
 
@@ -136,6 +139,8 @@ async def test_what_a_command_arranges_for_the_host_leads_nowhere(
     result = await run("landlock", TRICKS[name])
     assert state(repository) == before
     assert "it was put back" in text_of(result)
+    assert not (repository / ".git").is_symlink()
+    assert (repository / ".git/HEAD").exists() or "around it" in name
     assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
     assert (repository / "ours").read_text() == "ours"
     saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_symlink()]
@@ -176,7 +181,7 @@ def test_nor_does_it_where_the_host_has_no_rights_of_root(plain_place: Path, nam
     places = [str(repository / one) for one in (".git/hooks", ".git/config", ".agent", ".claude")]
     guarded = Guarded(str(plain_place / "session"))
     was = state(repository)
-    before = guarded.begin("m", places)
+    before = guarded.begin("m", places, [str(repository / ".git")])
     by_this_user(TRICKS[name], repository)
     told = guarded.end("m", places, before, alone=True)
     assert state(repository) == was, told
