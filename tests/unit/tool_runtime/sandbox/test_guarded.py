@@ -128,17 +128,18 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("name", TRICKS)
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
 async def test_what_a_command_arranges_for_the_host_leads_nowhere(
-    run: Run, repository: Path, tmp_path: Path, name: str
+    run: Run, repository: Path, tmp_path: Path, level: str, name: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "victim").write_text("victim")
     (repository / "ours").write_text("ours")
     before = state(repository)
-    result = await run("landlock", TRICKS[name])
+    result = await run(level, TRICKS[name])
     assert state(repository) == before
-    assert "it was put back" in text_of(result)
+    assert level == "namespace" or "it was put back" in text_of(result)
     assert not (repository / ".git").is_symlink()
     assert (repository / ".git/HEAD").exists() or "around it" in name
     assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
