@@ -18,7 +18,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
-from tests.support.held import NOBODY, make_repository
+from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime.core import sandbox
 from tool_runtime.core.guarded import Entry, Guarded
@@ -100,31 +100,7 @@ async def test_landlock_puts_back_what_nobody_else_wrote(run: Run, repository: P
     assert bool(saved) == ("removed" not in name and name not in ("all hooks", "hooks of another name"))
 
 
-TRICKS = {
-    "links beside all names": "for n in .git/hooks/post-commit .git/config; do for e in .agent-host .new .tmp .bak; do "
-    "ln -s ../../outside/victim $n$e; ln -s ../outside/victim $n$e; done; echo evil >> $n; done; true",
-    "hard links beside all names": "ln ours .git/hooks/post-commit.agent-host; echo evil >> .git/hooks/post-commit",
-    "a link to an outside file": "ln -sf ../../../outside/victim .git/hooks/post-commit",
-    "a hard link in its place": "ln -f ours .git/hooks/post-commit",
-    "a named pipe in its place": "rm .git/hooks/post-commit; mkfifo .git/hooks/post-commit",
-    "a named pipe for the repository's configuration": "rm .git/config; mkfifo .git/config",
-    "a named pipe that is new": "mkfifo .git/hooks/pre-commit",
-    "a folder in its place": "cd .git/hooks; rm post-commit; mkdir -p post-commit/a/b; echo x > post-commit/a/b/c",
-    "a file in the place of a folder": "rm -r .agent; echo x > .agent",
-    "a link in the place of a folder": "rm -r .agent; ln -s ../outside .agent",
-    "a link in the place of a folder with files": "rm -r .git/hooks; ln -s ../../outside .git/hooks",
-    "a large file": "truncate -s 3T .git/hooks/post-commit",
-    "a file that nobody may read": "echo evil >> .git/hooks/post-commit; chmod 0 .git/hooks/post-commit",
-    "a folder that nobody may read": "echo evil >> .git/hooks/post-commit; chmod 0 .git/hooks",
-    "a new folder that nobody may read": "mkdir -p .claude/a/b; cd .claude; echo x > a/b/c; chmod 0 a/b a .",
-    "more than one look sees": "mkdir .agent/m; for n in {1..2500}; do : > .agent/m/$n; done; echo x >> .git/config",
-    "a name that is no text": "echo x > \".agent/$(printf 'a\\377\\nb')\"",
-    "a hook that a link of another folder leads to": "ln -s .git/hooks h; echo evil >> h/post-commit; rm h",
-    "a link to the folder that the place lies in": "mv .git e; ln -s e .git; echo evil >> .git/hooks/post-commit",
-    "a link in the place of a folder around it": "mv .git e; ln -s ../outside .git",
-    "a file in the place of a folder around it": "mv .git e; echo x > .git",
-    "modes": "chmod 777 .git/hooks .git/config .agent; chmod +t .agent; echo x > .agent/f; chmod 500 .agent",
-}
+TRICKS = dict(rows_of(Path(__file__).with_name("arranged.txt").read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("name", TRICKS)
@@ -132,7 +108,7 @@ TRICKS = {
 async def test_what_a_command_arranges_for_the_host_leads_nowhere(
     run: Run, repository: Path, tmp_path: Path, level: str, name: str
 ) -> None:
-    outside = tmp_path / "outside"
+    outside = tmp_path / "out"
     outside.mkdir()
     (outside / "victim").write_text("victim")
     (repository / "ours").write_text("ours")
@@ -168,27 +144,6 @@ def by_this_user(line: str, place: Path) -> None:
     """Run a line with none but the effective user's rights, which a shell would give up."""
     user, group = os.geteuid(), os.getegid()
     subprocess.run(["/bin/bash", "-c", line], cwd=place, check=False, user=user, group=group)
-
-
-@pytest.mark.parametrize("name", TRICKS)
-def test_nor_does_it_where_the_host_has_no_rights_of_root(plain_place: Path, name: str) -> None:
-    repository, outside = plain_place / "ws", plain_place / "outside"
-    outside.mkdir()
-    (outside / "victim").write_text("victim")
-    make_repository(str(repository))
-    (repository / ".git/hooks/post-commit").write_text("#!/bin/sh\n")
-    (repository / ".agent").mkdir()
-    (repository / "ours").write_text("ours")
-    places = [str(repository / one) for one in (".git/hooks", ".git/config", ".agent", ".claude")]
-    guarded = Guarded(str(plain_place / "session"))
-    was = state(repository)
-    before = guarded.begin("m", places, [str(repository / ".git")])
-    by_this_user(TRICKS[name], repository)
-    told = guarded.end("m", places, before, alone=True)
-    assert state(repository) == was, told
-    assert told
-    assert all(one.done.startswith("it was put back") for one in told), told
-    assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
 
 
 @pytest.mark.parametrize("mode", [0o500, 0o555, 0o000])
