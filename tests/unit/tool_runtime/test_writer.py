@@ -251,13 +251,14 @@ async def test_a_directory_that_is_exchanged_for_a_link_leads_nowhere(
     place, scope = workspace / "d", ToolConstraints(allowed_paths=(str(workspace),))
     place.mkdir()
     was = content_of(outside)
-    arguments: dict[str, Any] = {
+    every: dict[str, dict[str, Any]] = {
         "WriteFile": {"path": str(place / "victim"), "content": "evil"},
         "EditFile": {"path": str(place / "victim"), "edits": [{"oldText": "victim", "newText": "evil"}]},
         "MoveFile": {"path": str(place / "victim"), "newPath": str(place / "new" / "er")},
         "DeleteFile": {"path": str(place / "victim")},
         "cp__delete_file": {"path": str(place / "d"), "recursive": True},
-    }[tool]
+    }
+    arguments = every[tool]
     with exchanging(place, outside):
         for _ in range(150):
             result: ToolResult = await router.execute(request(tool, scope, **arguments))

@@ -290,7 +290,8 @@ def test_what_a_command_puts_in_the_place_of_a_file_leads_nowhere(project: Path,
         elif kind == "folder":
             path.mkdir()
         else:
-            path.symlink_to({"link": outside, "device": "/dev/zero"}.get(kind, path if "itself" in kind else "none"))
+            targets = {"link": str(outside), "device": "/dev/zero", "link to itself": str(path)}
+            path.symlink_to(targets.get(kind, "none"))
 
     for _ in range(2):  # both as what a command finds and as what it leaves
         changes = seen(project, work)
