@@ -28,9 +28,11 @@ MAX_ENTRIES: Final = 2000
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_LOOK_BYTES: Final = 128 * 1024 * 1024
 """The contents that one look reads; a file behind that counts as one that is too large."""
-MAX_SAVED: Final = 200
-"""Copies that are kept of what commands of a session left; also the changes of one command that are told."""
-_MAX_LOOKS: Final = 1000
+MAX_TOLD: Final = 200
+"""The changes of one command that are told, and of which copies are kept."""
+MAX_SAVED_BYTES: Final = 256 * 1024 * 1024
+"""Copies that are kept of what the commands of a session left."""
+_MAX_LOOKS: Final = 200
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _CONTENTS: Final = "contents"
 _AS_LEFT: Final = "it is as the command left it"
@@ -73,7 +75,7 @@ class Guarded:
         self._folder = None if directory is None else os.path.realpath(directory)
         self._known: dict[str, Entry] = {}
         self._kept: set[str] = set()
-        self._saved = 0
+        self._saved = self._saved_bytes = 0
         self._room = 0
         self._saw_all = True
 
@@ -117,6 +119,9 @@ class Guarded:
             changed = changes(before, after)
             if after == last:
                 break
+            last = after
+            if alone and len(after) >= MAX_ENTRIES > len(before) and self._set_aside(places, before, after, told):
+                continue
             for path in changed:
                 now = after.get(path)
                 if now is not None or self._saw_all:
@@ -127,7 +132,8 @@ class Guarded:
                 self._changed(path, before.get(path), now, told, can_undo=can_undo and is_the_commands)
             if not changed or not alone:
                 break
-            last = after
+        if len(self._known) > 4 * MAX_ENTRIES:
+            self._known.clear()
         if self._folder is not None:
             with suppress(OSError), open_directory(self._folder) as folder:
                 folder.remove(f"{mark}.json")
@@ -153,9 +159,11 @@ class Guarded:
     ) -> None:
         """Tell one change, and put it back where that may be."""
         known = told.get(path)
-        said = self._saved_aside(path, after) if known is None else known.done.removeprefix(_AS_LEFT)
+        said = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
+        is_told = known is not None or len(told) < MAX_TOLD
+        said = said or (self._saved_aside(path, after) if is_told else "")
         was_put_back = can_undo and self._put_back(path, before, after)
-        if known is not None or len(told) < MAX_SAVED:
+        if is_told:
             done = _PUT_BACK if was_put_back else _AS_LEFT
             told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
 
@@ -171,9 +179,10 @@ class Guarded:
 
     def _save(self, path: str, entry: Entry) -> str | None:
         """The path of a copy of a file, or of a file that holds the target of a link; None where there is none."""
-        if self._folder is None or self._saved >= MAX_SAVED:
+        size = min(entry.size, MAX_FILE_BYTES)
+        if self._folder is None or self._saved_bytes + size > MAX_SAVED_BYTES:
             return None
-        self._saved += 1
+        self._saved, self._saved_bytes = self._saved + 1, self._saved_bytes + size
         target = os.path.join(self._folder, "changed", f"{os.getpid()}-{self._saved}", os.path.basename(path))
         try:
             data = os.fsencode(entry.content or "") if stat.S_ISLNK(entry.mode) else _content(path)
@@ -182,6 +191,24 @@ class Guarded:
         except OSError:
             return None
         return target
+
+    def _set_aside(self, places: Iterable[str], before: Look, after: Look, told: dict[str, Denial]) -> bool:
+        """Give the place that holds the most another name, where more lies than one look takes: whether it has one.
+        What was in it is put back as what is gone."""
+        if self._folder is None:
+            return False
+        place = max(places, key=lambda one: sum(path.startswith(f"{one}{os.sep}") for path in after))
+        left = f".agent-host-left-{os.urandom(8).hex()}"
+        try:
+            with open_parent(place) as (directory, name):
+                directory.move(name, directory, left)
+        except OSError:
+            return False
+        where = os.path.join(os.path.dirname(place), left)
+        told[place] = Denial("path", place, "guarded", "change", f"{_PUT_BACK}; what the command left is in {where}")
+        if place in before:
+            self._put_back(place, before[place], None)
+        return True
 
     def _put_back(self, path: str, before: Entry | None, after: Entry | None) -> bool:
         """Whether it is again as it was before."""
