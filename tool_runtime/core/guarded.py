@@ -17,7 +17,7 @@ import orjson
 
 from agent_host.contracts import Denial
 from agent_host.regular_files import open_regular
-from tool_runtime.files.writer import open_directory, open_parent
+from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -102,7 +102,7 @@ class Guarded:
         if self._folder is not None:
             self._keep(self._folder, found)
             record = {"places": list(places), "look": {path: list(entry) for path, entry in found.items()}}
-            with open_directory(self._folder, create=True) as folder:
+            with open_directory(self._folder, create=PRIVATE_DIRECTORY) as folder:
                 folder.put(f"{mark}.json", orjson.dumps(record), 0o600, durable=False)
         return found
 
@@ -186,7 +186,7 @@ class Guarded:
         target = os.path.join(self._folder, "changed", f"{os.getpid()}-{self._saved}", os.path.basename(path))
         try:
             data = os.fsencode(entry.content or "") if stat.S_ISLNK(entry.mode) else _content(path)
-            with open_parent(target, create=True) as (directory, name):
+            with open_parent(target, create=PRIVATE_DIRECTORY) as (directory, name):
                 directory.put(name, data[:MAX_FILE_BYTES], 0o600, durable=False)
         except OSError:
             return None
@@ -213,7 +213,7 @@ class Guarded:
     def _put_back(self, path: str, before: Entry | None, after: Entry | None) -> bool:
         """Whether it is again as it was before."""
         try:
-            with open_parent(path, create=before is not None) as (directory, name):
+            with open_parent(path, create=None if before is None else NEW_DIRECTORY) as (directory, name):
                 found = directory.status(name)
                 if (None if found is None else self._entry(path, found)) != after:
                     return False
@@ -251,7 +251,7 @@ class Guarded:
         new = [path for path, one in found.items() if stat.S_ISREG(one.mode) and one.content not in self._kept]
         if not new:
             return
-        with open_directory(os.path.join(folder, _CONTENTS), create=True) as contents:
+        with open_directory(os.path.join(folder, _CONTENTS), create=PRIVATE_DIRECTORY) as contents:
             for path in new:
                 with suppress(FileNotFoundError, PermissionError):
                     data = _content(path)

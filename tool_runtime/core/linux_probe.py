@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
 from tool_runtime.core.sandbox import Found, Namespaces
-from tool_runtime.files.writer import open_directory
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
@@ -50,7 +50,7 @@ def _scratch() -> Iterator[tuple[str, str]]:
     with ExitStack() as stack:
         try:
             directory = stack.enter_context(open_directory(above))
-            directory.make_directory(name, 0o700)
+            directory.make_directory(name, PRIVATE_DIRECTORY)
             stack.callback(_remove, directory, name)
             with directory.below(name) as scratch:
                 for one in _FILES:

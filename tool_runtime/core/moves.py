@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tool_runtime.core.files import refuse_abandoned
 from tool_runtime.core.paths import Scope, check_scope, refuse_irregular, resolve, root_of
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.files.writer import open_parent
+from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 
 if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
@@ -42,7 +42,7 @@ def move_file(params: MoveParams, abandoned: Abandoned) -> None:
     new_root = root_of(new_real, params.new_scope)
     with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
         refuse_irregular(source.status(name), params.path)
-        with os_faults(params.new_path), open_parent(new_real, new_root, create=True) as (target, new_name):
+        with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
             refuse_abandoned(abandoned)
             try:
                 source.move(name, target, new_name)

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.files.writer import open_directory
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
 
 def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
     """Make the directory `place` with these files and links, as far as they are not there."""
-    with open_directory(place, create=True) as directory:
+    with open_directory(place, create=PRIVATE_DIRECTORY) as directory:
         for name, data in files.items():
             if directory.status(name) is None:
                 directory.put(name, data, 0o600, durable=False)

@@ -17,7 +17,7 @@ from tool_runtime.core.nearest import nearest_lines, places
 from tool_runtime.core.paths import Scope, check_scope, open_regular, resolve, root_of
 from tool_runtime.core.seen import Seen
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.files.writer import open_parent
+from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     refuse_size(len(params.data), params.max_file_size_bytes, params.path)
     real = resolve(params.path, params.scope, to_change=True, through_links=params.through_links)
     kept_bytes = EDIT_MAX_BYTES if params.append else BEFORE_MAX_BYTES
-    root, create = root_of(real, params.scope), params.create_directories
+    root, create = root_of(real, params.scope), NEW_DIRECTORY if params.create_directories else None
     with os_faults(params.path), open_parent(real, root, create=create) as (directory, name):
         found = _found(directory, name, kept_bytes, params.expected, params.path)
         data = params.data

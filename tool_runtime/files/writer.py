@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 PERMISSIONS: Final = 0o777
 """The bits of a mode that a file gets from the host."""
+NEW_DIRECTORY: Final = 0o777
+"""The mode of a directory that is made for somebody, before their umask."""
+PRIVATE_DIRECTORY: Final = 0o700
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _NEW_FILE: Final = (
     os.O_WRONLY
@@ -143,7 +146,7 @@ class OpenDirectory:
                 self.remove(name)
             raise
 
-    def make_directory(self, name: str, mode: int = 0o777) -> None:
+    def make_directory(self, name: str, mode: int = NEW_DIRECTORY) -> None:
         """Make the directory `name`. Raises FileExistsError for anything of that name."""
         os.mkdir(self.at(name), mode, dir_fd=self.fd)
 
@@ -194,9 +197,9 @@ class OpenDirectory:
         directories.sync(self.fd)
 
 
-def open_directory(real: str, root: str = "/", *, create: bool = False) -> OpenDirectory:
-    """The directory at the real path `real`, which lies in `root` or is it, to be closed by the caller. With `create`
-    missing ones are made. Raises OSError, ELOOP where a link is on the way by now."""
+def open_directory(real: str, root: str = "/", *, create: int | None = None) -> OpenDirectory:
+    """The directory at the real path `real`, which lies in `root` or is it, to be closed by the caller. Missing
+    ones are made with the mode `create`, if that is given. Raises OSError, ELOOP where a link is on the way by now."""
     if not BY_DESCRIPTOR:
         directories.refuse_links_on(real, create=create)
         return OpenDirectory(real, None)
@@ -215,7 +218,7 @@ def open_directory(real: str, root: str = "/", *, create: bool = False) -> OpenD
 
 
 @contextmanager
-def open_parent(real: str, root: str = "/", *, create: bool = False) -> Iterator[tuple[OpenDirectory, str]]:
+def open_parent(real: str, root: str = "/", *, create: int | None = None) -> Iterator[tuple[OpenDirectory, str]]:
     """The directory of the real path `real`, as `open_directory` opens it, and the last name. Raises IsADirectoryError
     for the root of the file system, and OSError."""
     parent, name = os.path.split(real)

@@ -47,22 +47,22 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
         return None
 
 
-def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: bool = False) -> int:
-    """Descriptor of the directory `name` in another; with `create` it is made where nothing is. Raises OSError, ELOOP
-    for a link."""
+def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | None = None) -> int:
+    """Descriptor of the directory `name` in another; where nothing is, it is made with the mode `create`, if that is
+    given. Raises OSError, ELOOP for a link."""
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
         if error.errno in MAY_BE_LINK and is_link(directory, name):
             raise OSError(errno.ELOOP, LINK_IN_THE_WAY, name) from error
-        if error.errno != errno.ENOENT or not create:
+        if error.errno != errno.ENOENT or create is None:
             raise
     with suppress(FileExistsError):  # somebody else may be faster
-        os.mkdir(name, dir_fd=directory)
+        os.mkdir(name, create, dir_fd=directory)
     return os.open(name, flags, dir_fd=directory)
 
 
-def walk(names: Sequence[str], start: int, *, create: bool = False, last_flags: int = PASS_FLAGS) -> int:
+def walk(names: Sequence[str], start: int, *, create: int | None = None, last_flags: int = PASS_FLAGS) -> int:
     """Descriptor of the directory that `names` lead to from the descriptor `start` on, which is closed. Raises OSError
     as `step` does."""
     fd = start
@@ -77,16 +77,16 @@ def walk(names: Sequence[str], start: int, *, create: bool = False, last_flags: 
     return fd
 
 
-def refuse_links_on(path: str, *, create: bool = False) -> None:
+def refuse_links_on(path: str, *, create: int | None = None) -> None:
     """Where there are no descriptors: look at each component of an absolute path, and make what is missing with
-    `create`. Raises OSError, ELOOP for a link or a junction."""
+    the mode `create`, if that is given. Raises OSError, ELOOP for a link or a junction."""
     above, name = os.path.split(path)
     if not name:
         return
     refuse_links_on(above, create=create)
-    if create and not os.path.lexists(path):
+    if create is not None and not os.path.lexists(path):
         with suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, create)
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == _IO_REPARSE_TAG_MOUNT_POINT:
         raise OSError(errno.ELOOP, LINK_IN_THE_WAY, path)

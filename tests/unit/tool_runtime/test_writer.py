@@ -15,7 +15,7 @@ from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request
 from tool_runtime.core.paths import Scope
 from tool_runtime.core.writes import WriteParams, write_file
 from tool_runtime.files import writer
-from tool_runtime.files.writer import open_directory, open_parent
+from tool_runtime.files.writer import NEW_DIRECTORY, open_directory, open_parent
 from tool_runtime.platform import directories
 from tool_runtime.tool import Abandoned
 
@@ -57,7 +57,7 @@ def test_a_directory_is_opened_where_no_link_leads_there(workspace: Path, outsid
     (root / "a" / "up").symlink_to("..")
     (root / "file").write_text("x")
     for path, allowed in ((root, root), (root / "a" / "b", root), (root / "a", "/"), (root / "new" / "er", root)):
-        with open_directory(str(path), str(allowed), create=True) as found:
+        with open_directory(str(path), str(allowed), create=NEW_DIRECTORY) as found:
             assert found.fd is not None
             assert os.path.samestat(os.fstat(found.fd), os.stat(path))
     for path, allowed in (
@@ -66,7 +66,7 @@ def test_a_directory_is_opened_where_no_link_leads_there(workspace: Path, outsid
         (root / "file" / "x", root),
     ):  # fmt: skip
         with pytest.raises(OSError, match=r"link|Not a directory"):
-            open_directory(str(path), str(allowed), create=True)
+            open_directory(str(path), str(allowed), create=NEW_DIRECTORY)
     assert content_of(outside) == {"d": None, "victim": "victim"}
 
 
@@ -79,7 +79,10 @@ def test_no_descriptor_is_left(workspace: Path, outside: Path) -> None:
     for path in ("a", "none", "link", "link/d", "a/../a"):
         with suppress(OSError), open_directory(f"{root}/{path}", str(root)) as found, found.below("b"):
             pass
-        with suppress(OSError), open_parent(f"{root}/{path}/f", str(root), create=path == "a") as (_, name):
+        with (
+            suppress(OSError),
+            open_parent(f"{root}/{path}/f", str(root), create=NEW_DIRECTORY if path == "a" else None) as (_, name),
+        ):
             assert name == "f"
     assert len(os.listdir("/dev/fd")) == before
 
@@ -99,7 +102,7 @@ def test_without_descriptors_each_component_is_looked_at(
     monkeypatch.setattr(writer, "BY_DESCRIPTOR", False)
     root = workspace.resolve()
     (root / "link").symlink_to(outside)
-    with open_parent(str(root / "a" / "b" / "f"), str(root), create=True) as (directory, name):
+    with open_parent(str(root / "a" / "b" / "f"), str(root), create=NEW_DIRECTORY) as (directory, name):
         assert directory.fd is None
         directory.put(name, b"x", 0o600)
         directory.make_directory("c")

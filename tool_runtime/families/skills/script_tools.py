@@ -18,7 +18,7 @@ from tool_runtime.families.programs import command_params, kept, printed, refusa
 from tool_runtime.families.skills import limits
 from tool_runtime.families.skills.specs import RUN_SCRIPT
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.files.writer import open_directory, open_parent
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
 from tool_runtime.tool import CallContext, Tool
@@ -124,8 +124,8 @@ def _prepared(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, st
     if arguments.get("cwd") == "skill":
         return script, script.folder
     name = f"run-{os.urandom(8).hex()}"
-    with os_faults(scripts.sandbox), open_directory(scripts.sandbox, create=True) as directory:
-        directory.make_directory(name, 0o700)
+    with os_faults(scripts.sandbox), open_directory(scripts.sandbox, create=PRIVATE_DIRECTORY) as directory:
+        directory.make_directory(name, PRIVATE_DIRECTORY)
     return script, os.path.join(scripts.sandbox, name)
 
 
