@@ -248,17 +248,20 @@ class Guarded:
 
     def _keep(self, folder: str, found: Look) -> None:
         """Have the contents of the files on disk, by their hashes. Raises OSError where they cannot be written."""
-        new = [path for path, one in found.items() if stat.S_ISREG(one.mode) and one.content not in self._kept]
+        has_content = (path for path, one in found.items() if stat.S_ISREG(one.mode) and one.content is not None)
+        new = [path for path in has_content if found[path].content not in self._kept]
         if not new:
             return
         with open_directory(os.path.join(folder, _CONTENTS), create=PRIVATE_DIRECTORY) as contents:
             for path in new:
-                with suppress(FileNotFoundError, PermissionError):
+                try:
                     data = _content(path)
-                    digest = hashlib.sha256(data).hexdigest()
-                    if digest == found[path].content:  # else it has changed meanwhile, or is too large
-                        contents.put(digest, data, 0o600, durable=False)
-                        self._kept.add(digest)
+                except OSError:  # it has changed meanwhile
+                    continue
+                digest = hashlib.sha256(data).hexdigest()
+                if digest == found[path].content:
+                    contents.put(digest, data, 0o600, durable=False)
+                    self._kept.add(digest)
 
     def _entry(self, path: str, found: os.stat_result) -> Entry:
         known = self._known.get(path)
