@@ -30,9 +30,9 @@ from config.settings import MOCK_PREFIX
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.backend.answers import tools_of
-from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import current
+from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.platform.programs import trusted_path
 
 if TYPE_CHECKING:

@@ -125,6 +125,57 @@ def test_commits_work_and_hooks_stay(host: Host) -> None:
     assert not hook.exists()
 
 
+@pytest.mark.slow
+@LEVELS
+def test_putting_a_file_back_follows_no_link_that_the_command_left(host: Host, level: str) -> None:
+    own, guarded = host.home / ".bashrc", host.workspace / ".envrc"
+    own.write_text("mine")
+    guarded.write_text("echo of the repository")
+    (host.workspace / "build.py").write_text(
+        "import os\n"
+        "for end in ('.agent-host', '.new', '.tmp', '~', '.bak'):\n"
+        f"    os.symlink({str(own)!r}, '.envrc' + end)\n"
+        "open('.envrc', 'a').write('x')\n"
+    )
+    with gateway(use(shell("python3 build.py")), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    assert own.read_text() == "mine"
+    assert guarded.read_text() == "echo of the repository"
+    assert level == "namespace" or "it was put back" in answer(served)
+
+
+@pytest.mark.slow
+@LEVELS
+def test_a_folder_that_is_exchanged_for_a_link_opens_no_hook(host: Host, level: str) -> None:
+    repository(host.workspace)
+    (host.workspace / "a.py").write_text("import os\nos.rename('.git', 'e')\nos.symlink('e', '.git')\n")
+    (host.workspace / "b.py").write_text("open('.git/hooks/pre-commit', 'w').write('#!/bin/sh')\n")
+    lines = use(shell("python3 a.py")), use(shell("python3 b.py"))
+    with gateway(*lines, say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    assert not (host.workspace / ".git").is_symlink()
+    assert not (host.workspace / ".git/hooks/pre-commit").exists()
+    assert (host.workspace / ".git/HEAD").exists()
+
+
+@pytest.mark.slow
+@LEVELS
+def test_no_file_gets_its_owners_rights(host: Host, level: str) -> None:
+    line = (
+        "python3 -c 'import os; os.close(os.open(\"tool\", os.O_CREAT | os.O_WRONLY, 0o4755))' || "
+        "python3 -c 'import os; os.mknod(\"tool\", 0o104755)' || echo refused"
+    )
+    path = host.workspace / "theirs"
+    path.write_text("x")
+    path.chmod(0o4755)
+    write = call("WriteFile", path="theirs", content="any program")
+    with gateway(use(shell(line)), use(write), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level, "--approve-all")
+    assert "refused" in answer(served, 1)
+    assert not (host.workspace / "tool").exists()
+    assert (path.read_text(), path.stat().st_mode & 0o7777) == ("any program", 0o755)
+
+
 @LEVELS
 def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path, level: str) -> None:
     main = repository(tmp_path / "main")

@@ -21,6 +21,7 @@ from tool_runtime.core.sandbox import directory_of, find
 from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
+from tool_runtime.platform.mounts import folders_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +75,8 @@ class HeldCommand:
         restriction = self._sandbox.restriction(self.scope)
         try:
             if self.scope.guarded:
-                self._before = self._sandbox.guarded.begin(self._mark, self.scope.guarded)
+                folders = sorted(folders_between(self.scope.writes, self.scope.guarded))
+                self._before = self._sandbox.guarded.begin(self._mark, self.scope.guarded, folders)
             self._sandbox.began(self)
             process, listener = self._sandbox.started(self.scope, restriction, launch)
         except OSError:

@@ -6,23 +6,26 @@ import errno
 import os
 import subprocess
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
 from tool_runtime.core.sandbox import Found, Namespaces
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tool_runtime.files.writer import OpenDirectory
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
 
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
+_FILES: Final = ("kept", "hidden")
 _PATIENCE_S: Final = 10.0
 
 
@@ -51,29 +54,25 @@ class _NoScratch(OSError):
 def _scratch(directory: str) -> Iterator[tuple[str, str]]:
     """The paths of two files below `directory`, which go at the end; `tempfile` takes longer to import than all of
     this. Raises _NoScratch."""
-    path = os.path.join(directory, f"agent-host-probe-{os.urandom(8).hex()}")
-    files = os.path.join(path, "kept"), os.path.join(path, "hidden")
-    try:
-        os.mkdir(path, 0o700)
+    above, name = os.path.realpath(directory), f"agent-host-probe-{os.urandom(8).hex()}"
+    with ExitStack() as stack:
         try:
-            for one in files:
-                with open(one, "w", encoding="utf-8") as file:
-                    file.write("x")
-        except OSError:
-            _remove(path)
-            raise
-    except OSError as error:
-        raise _NoScratch(error.errno, error.strerror, error.filename or path) from error
-    try:
-        yield files
-    finally:
-        _remove(path)
+            held = stack.enter_context(open_directory(above))
+            held.make_directory(name, PRIVATE_DIRECTORY)
+            stack.callback(_remove, held, name)
+            with held.below(name) as scratch:
+                for one in _FILES:
+                    scratch.write_new(one, b"x", mode=0o600, durable=False)
+        except OSError as error:
+            raise _NoScratch(error.errno, error.strerror, above) from error
+        yield os.path.join(above, name, _FILES[0]), os.path.join(above, name, _FILES[1])
 
 
-def _remove(directory: str) -> None:
-    for name in os.listdir(directory):
-        os.unlink(os.path.join(directory, name))
-    os.rmdir(directory)
+def _remove(directory: OpenDirectory, name: str) -> None:
+    with directory.below(name) as scratch:
+        for one in scratch.names():
+            scratch.remove(one)
+    directory.remove_directory(name)
 
 
 def landlock_level(directory: str) -> Found:

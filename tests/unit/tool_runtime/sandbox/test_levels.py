@@ -20,6 +20,7 @@ from tool_runtime.platform import landlock
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
 ORDINARY = rows_of((HERE / "ordinary.txt").read_text(encoding="utf-8"))
+ARRANGED = rows_of((HERE / "arranged.txt").read_text(encoding="utf-8"))
 ROOT = Path(__file__).resolve().parents[4]
 
 pytestmark = [
@@ -58,6 +59,19 @@ def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
     assert len(came) == len(HOSTILE) > 220
     through = {name: row["printed"] for name, row in came.items() if row["through"]}
     assert through.keys() <= not_held(level), through
+
+
+@pytest.mark.parametrize("user", ["root", "plain"])
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+def test_what_is_arranged_for_the_host_leads_nowhere(level: sandbox.Level, user: str) -> None:
+    came = run(level, user, "arranged", ARRANGED)
+    assert came.keys() == {name for name, _ in ARRANGED}
+    assert {name: row["printed"] for name, row in came.items() if row["through"]} == {}
+
+
+def test_what_is_arranged_is_found_where_nothing_holds_it() -> None:
+    came = run("none", "plain", "arranged", ARRANGED)
+    assert sum(row["through"] for row in came.values()) > len(ARRANGED) - 3
 
 
 def test_most_of_them_get_through_where_nothing_holds_them() -> None:
