@@ -1,7 +1,7 @@
 """What policy allows is really run, in a jail of stub programs: nothing unlisted starts, nothing else changes.
 
 `AGENT_HOST_JAIL_LINES=200000 AGENT_HOST_JAIL_SEED=7` makes it a long hunt. `python -m tests.support.shell_hunt` does
-the same without pytest, and goes on after what it finds; `--kinds` in a workspace with held files and links.
+the same without pytest, and goes on after what it finds; `--kinds` in a workspace with protected files and links.
 """
 
 from __future__ import annotations

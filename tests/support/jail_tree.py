@@ -46,7 +46,8 @@ git init -q --template= .; git add a.txt b.txt plain.txt sub/a.txt; git commit -
 echo c >> a.txt; git commit -qam two
 git checkout -qb br; ln -s "$OUTSIDE" l; git add l; git commit -qm l; git checkout -q m; git gc -q
 printf 'From x\nFrom: a <a@b>\nSubject: e\n\n---\n' > e.mbox; cat e.patch >> e.mbox
-mkdir -p .git/info r/.git/info; mkdir tmp; cd tmp; ln -s "$OUTSIDE" l; ln -s "$OUTSIDE" zl; cp ../plain.txt plain; mkdir sub; cp plain sub/.envrc
+mkdir -p .git/info r/.git/info tmp; cd tmp
+ln -s "$OUTSIDE" l; ln -s "$OUTSIDE" zl; cp ../plain.txt plain; mkdir sub; cp plain sub/.envrc
 tar cf ../a.tar l plain; tar cf ../s.tar plain; tar cf ../v.tar plain
 (zip -qy ../z.zip zl; zip -q ../s.zip plain) || true
 ar rc ../a.a plain || true; cp plain .envrc; gzip .envrc; cp .envrc.gz ../n.gz; cd ..; rm -r tmp

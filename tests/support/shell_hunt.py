@@ -125,9 +125,10 @@ def hunt(
     run: int | None = None,
 ) -> Iterator[Found]:
     """Judge `lines` lines, run what is allowed, and yield what escaped. `counts` gets judged, allowed, skipped, opaque,
-    run, started. `only` one shell, else all that the machine has; at most `run` lines are run."""
+    run, started. `only` one shell, else all that the machine has; at most `run` lines are run, and none twice."""
     shells = jail.shells
     names = [only] if only else [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
+    ran: dict[str, set[str]] = {name: set() for name in names}
     sources: dict[str, Lines | Kinds]
     if isinstance(jail, TreeJail):
         shares = BLOCKS if jail.by_blocks else FILES
@@ -140,13 +141,14 @@ def hunt(
         shell = names[number % len(names)]
         line = sources[shell].line()
         counts["judged"] += 1
-        if "\0" in line or not line.strip() or not judge(line, shells[shell]):
+        if line in ran[shell] or "\0" in line or not line.strip() or not judge(line, shells[shell]):
             continue
         counts["allowed"] += 1
         skip = not_run(line, jail, shells[shell])
         if skip is not None:
             counts[skip] += 1
             continue
+        ran[shell].add(line)
         outcome = jail.run(line, shell)
         counts["started"] += outcome.started
         counts["run"] += 1

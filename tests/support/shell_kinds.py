@@ -1,5 +1,5 @@
 """Lines of the kinds by which hunts found ways past policy: constructs that assign to steering variables, files written
-by programs under held names in every spelling, and text that evaluation shows.
+by programs under protected names in every spelling, and text that evaluation shows.
 
 Their parts are in shell_kinds.txt. The same seed gives the same lines; most are short, so an escape explains itself.
 """
@@ -53,7 +53,7 @@ class Kinds:
             "C": lambda: self._written_by_name().replace("{T}", self._one("$n", '"$n"')),
             "D": lambda: self._new,
             "E": lambda: outside,
-            "H": lambda: self._pick("held"),
+            "H": lambda: self._pick("protected"),
             "I": lambda: self._pick("interpreters"),
             "K": lambda: self._pick("hidden"),
             "N": lambda: self._name,
@@ -61,8 +61,8 @@ class Kinds:
             "Q": lambda: self._pick("steered"),
             "R": lambda: self._pick("patterns"),
             "S": lambda: self._one("a.txt", "names", "rc", "names2", "num"),
-            "T": lambda: self._spelled(self._pick("held")),
-            "U": lambda: self._pick("held"),
+            "T": lambda: self._spelled(self._pick("protected")),
+            "U": lambda: self._pick("protected"),
             "V": lambda: self._pick("values"),
             "W": lambda: workspace,
             "X": lambda: self._pick("texts"),
@@ -99,7 +99,7 @@ class Kinds:
     def _writing(self) -> str:
         chance = self._random.random()
         if chance < 0.2:
-            name = self._pick("held")
+            name = self._pick("protected")
             return self._pick("spelled_variable").replace("{H}", name).replace("{t}", name[:-1])
         first = self._pick("writing")
         return f"{first}; {self._pick('writing')}" if chance < 0.4 else first

@@ -167,7 +167,7 @@ class Lines:
         if kind < 0.7:
             return "<" + self._pick(("", " ")) + self._pick(_SOURCES)
         if kind < 0.8:
-            return self._pick(("2>&1", ">&2", "<&-", "3>&1", "2>&-", ">&$x", ">&a", ">&1-", "2>&1-"))
+            return self._pick(("2>&1", ">&2", "<&-", "3>&1", "2>&-", ">&$x", ">&a"))
         if kind < 0.86 and self._strange(4):
             return "<<< " + self._word(1)
         return self._heredoc()

@@ -1,7 +1,7 @@
-"""A jail whose workspace is a repository with held files, trees that lead outside, archives, patches and hostile text.
+"""A jail whose workspace is a repository with protected files, links that lead outside, archives and hostile text.
 
 The file programs are the machine's own. All of the workspace may be written, but for what steers other programs
-(`is_held`); what a line has changed is undone file by file, so that the next one finds the same.
+(`is_protected`); what a line has changed is undone file by file, so that the next one finds the same.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _GIT_STARTS = re.compile(
 )
 
 
-def is_held(path: str) -> bool:
+def is_protected(path: str) -> bool:
     """True if a path in the workspace starts or steers a program when somebody opens or enters the project."""
     parts = path.split("/")
     if any(part in _NAMES or part.endswith(".code-workspace") for part in parts):
@@ -159,7 +159,7 @@ class TreeJail(Jail):
 
     def _is_bad(self, path: str) -> bool:
         inner = os.path.relpath(path, self.work)
-        if inner.startswith("..") or inner == "." or is_held(inner):
+        if inner.startswith("..") or inner == "." or is_protected(inner):
             return inner != ".git" or not os.path.isdir(path)
         if os.path.basename(inner) == "config":  # a repository may be a bare one, by any name
             if not os.path.isfile(path):
