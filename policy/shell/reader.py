@@ -30,6 +30,8 @@ _MAX_DIRECTORIES = 8
 _MAX_PATH = 4_096
 _MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
 _SPELLED_LEAST = 128
+_DESCRIPTOR, _DESCRIPTOR_OR_MOVED = re.compile(r"[0-9]+|-"), re.compile(r"[0-9]+-?|-")
+"""Targets of `>&` and `<&` that are no files; to zsh `1-` is one."""
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
@@ -115,7 +117,7 @@ class Reader:
             if not isinstance(event, Command):
                 if grammar == "zsh" and event.alone:
                     found.undecidable("a redirection without a command, for which zsh starts one")
-                self._redirect(event.operator, event.target)
+                self._redirect(event.operator, event.target, grammar)
                 continue
             if event.is_own:
                 continue
@@ -171,9 +173,10 @@ class Reader:
             self.found.give_up("the line opens more files than are followed")
         return self.spelled <= _MAX_SPELLED
 
-    def _redirect(self, operator: str, target: Word) -> None:
+    def _redirect(self, operator: str, target: Word, grammar: Grammar) -> None:
         text = target.text
-        if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
+        descriptor = _DESCRIPTOR if grammar == "zsh" else _DESCRIPTOR_OR_MOVED
+        if operator in {">&", "<&"} and text is not None and descriptor.fullmatch(text):
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
             self.found.undecidable(f"a redirection that is not followed: {operator}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import tree_sitter_bash
@@ -33,7 +34,7 @@ from policy.shell.variables import Here, Variables, assigned_in_numbers
 from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tree_sitter import Node
 
@@ -86,6 +87,9 @@ _HOLD_TESTS = words(
     "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
 )
 """Where these stand. Anywhere else the grammar takes words of a command for a test."""
+_CLOSES = frozenset({">&-", "<&-"})
+"""Redirections that take no target."""
+_CASE_ENDS = frozenset({";;", ";&", ";;&"})
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
@@ -169,6 +173,8 @@ class _Walk:
             if not node.is_named:  # a token
                 if is_swollen(self.source, node):
                     self.found.undecidable(f"{kind} with something in front of it")
+                if kind in _CASE_ENDS and around != "case_item":
+                    self.found.undecidable(f"{kind} that ends no pattern of a case")
                 stack.extend([(child, repeats, around) for child in reversed(node.children)])
                 continue
             self._judge_node(node, kind)
@@ -262,7 +268,11 @@ class _Walk:
         """Where a word begins: to the grammar the `$` of an argument `$"a"` is another one."""
         return node.start_byte - (self.source[node.start_byte - 1 : node.start_byte + 1] == b'$"')
 
-    def _command(self, node: Node, repeats: bool, extra: list[Node] | None = None) -> list[Node]:
+    def _command(
+        self, node: Node, repeats: bool, extra: list[Node] | None = None, dashes: Sequence[int] = ()
+    ) -> list[Node]:
+        """Emits a simple command. `extra` are words of it that the grammar puts elsewhere, `dashes` the places of words
+        `-` that it drops."""
         nodes: list[Node] = []
         children = node.children
         for child in children:
@@ -276,6 +286,8 @@ class _Walk:
             nodes.sort(key=lambda one: one.start_byte)
         if nodes:
             words = self._words(nodes)
+            for dash in reversed(dashes):
+                words.insert(sum(one.start_byte < dash for one in nodes), plain("-"))
             name = words[0].text
             is_own = name is not None and self._is_function(name, nodes[0])
             if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
@@ -316,6 +328,12 @@ class _Walk:
     def _redirected(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")
         extra: list[Node] = []
+        dashes: list[int] = []
+        for left, right in pairwise(node.children):
+            # The grammar drops a word `-` in front of a redirection.
+            gap = self.source[left.end_byte : right.start_byte]
+            if gap.strip() == b"-":
+                dashes.append(left.end_byte + gap.index(b"-"))
         for child in node.children:
             if child.type == "file_redirect":
                 extra.extend(_behind_target(child))
@@ -324,8 +342,8 @@ class _Walk:
                 extra.extend(w for one in child.children if one.type == "file_redirect" for w in _behind_target(one))
         if body is not None and body.type == "command":
             rest = [child for child in node.children if child != body]
-            return [*self._command(body, repeats, extra), *rest]
-        if extra:
+            return [*self._command(body, repeats, extra, dashes), *rest]
+        if extra or dashes:
             self.found.undecidable("words behind a redirection")
         return node.children
 
@@ -336,9 +354,10 @@ class _Walk:
                 targets.append(child)
             elif child.type != "file_descriptor":
                 operator += child.type
+        if operator in _CLOSES:
+            return node.children
         if not targets:
-            if operator not in {">&-", "<&-"}:
-                self.found.undecidable("a redirection without a target")
+            self.found.undecidable("a redirection without a target")
             return node.children
         self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent)))
         return node.children
@@ -466,4 +485,5 @@ def _is_alone(statement: Node | None) -> bool:
 
 def _behind_target(redirect: Node) -> list[Node]:
     """The grammar takes words behind a redirection's target for more targets; to bash they belong to the command."""
-    return [child for child in redirect.children if child.type in _WORDS][1:]
+    targets = [child for child in redirect.children if child.type in _WORDS]
+    return targets if any(child.type in _CLOSES for child in redirect.children) else targets[1:]

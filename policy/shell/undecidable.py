@@ -32,7 +32,7 @@ _PLAIN_EXPANSION = re.compile(
 )
 """An expansion, up to where its operand begins if it has one."""
 # bash ends an expansion at the first brace that closes, whatever opened before it, and the grammar may end it later.
-_PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
+_PLAIN_OPERAND = re.compile(r"(?:[^{}\\'\"`$;&|<>()\n]|\\[\w/.:,*?#%+=~!^@\[\] -])*+\}", re.ASCII)
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)

@@ -67,6 +67,10 @@ _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTES = re.compile(r"[\\'\"$`]")
 _EXPANDING = re.compile(r"[$`*?\[{]")
+_ANSI_C = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
+            "\\": "\\", "'": "'", '"': '"', "?": "?"}  # fmt: skip
 _NUMBERS = frozenset({"$!", "$?", "$#", "$$"})
 _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
@@ -114,6 +118,12 @@ def read_word(source: str, values: Values | None = None) -> Word:
                 kept.append(known[0])
                 place = known[1]
                 continue
+            escaped = _ANSI_C.match(source, place) if source.startswith("$'", place) else None
+            text = decoded(escaped[1]) if escaped is not None else None
+            if escaped is not None and text is not None:
+                kept.append(text)
+                place = escaped.end()
+                continue
             if _is_expansion(source, place):
                 splits = character not in "*?[" or any(mark in source for mark in "$`{")
                 return Word(
@@ -124,6 +134,24 @@ def read_word(source: str, values: Values | None = None) -> Word:
             place += 1
     text = "".join(kept)
     return Word(text, text, tilde=tilde, quoted=text != source)
+
+
+def decoded(text: str) -> str | None:
+    """Return what a text with the escapes of `$'…'` stands for; None if it is not certain, or beyond ASCII."""
+    kept: list[str] = []
+    place = 0
+    for escape in _ESCAPE.finditer(text):
+        digits = escape[1] or escape[3] or escape[4]
+        if escape[5] is not None:
+            character = _ESCAPED.get(escape[5])
+        else:
+            number = int(digits, 16) if digits else int(escape[2], 8)
+            character = chr(number) if 0 < number < 128 else None  # noqa: PLR2004  ASCII
+        if character is None:
+            return None
+        kept += (text[place : escape.start()], character)
+        place = escape.end()
+    return "".join(kept) + text[place:]
 
 
 def _special(source: str) -> Word | None:

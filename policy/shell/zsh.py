@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
 """What is kept, or a single-quoted text. Behind double quotes with a substitution in them everything is kept."""
+_EXPANDS_IN_STRING = re.compile(r"\\.|\$\w*[^\w\s]?", re.DOTALL)
+"""What of a double-quoted text without substitutions expands, with the character that decides how."""
 _SAME = re.compile(
     r"\$[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_\[:])"  # a variable, without subscript or modifier
     r"|\$[?](?![\[:])"
@@ -41,11 +43,18 @@ _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 def note_zsh_differences(text: str, found: Findings) -> None:
     """Notes what zsh may read in another way than bash does."""
     # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
-    bare = _SINGLE.sub(lambda match: match[1] or ".", text)
+    bare = _SINGLE.sub(lambda match: _in_sight(match[1] or ""), text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare:
         found.undecidable("a character that zsh reads differently")
     if _NUMBERS.search(text):
         found.undecidable("a number that zsh evaluates")
+
+
+def _in_sight(text: str) -> str:
+    """What of a quoted or escaped text zsh reads: nothing of single quotes, and of double quotes what expands."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:  # noqa: PLR2004  two quotes
+        return text or "."
+    return f'"{"".join(one for one in _EXPANDS_IN_STRING.findall(text[1:-1]) if one[0] == "$")}"'
 
 
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
