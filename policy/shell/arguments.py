@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from policy.names import without_g
 from policy.shell import tables as tables
+from policy.shell.assigned import assigned_by_builtin, note_assigned
 from policy.shell.code import judge_interpreter, started_module
 from policy.shell.findings import Findings, check_assignment, note_declared
 from policy.shell.long_options import may_mean
@@ -172,9 +173,10 @@ def _test(base: str, args: list[Word], found: Findings) -> None:
         found.undecidable(f"{base} is given an expansion as operator")
 
 
-def _printf(_base: str, args: list[Word], found: Findings) -> None:
+def _printf(base: str, args: list[Word], found: Findings) -> None:
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
         found.undecidable("printf -v sets a variable")
+    note_assigned(assigned_by_builtin(base, args), b"", found)
 
 
 _Judge = Callable[[str, list[Word], Findings], None]

@@ -55,10 +55,17 @@ class Findings:
         self.elsewhere = False
         self.effort = Effort()
         self.unread = self.unparsed = False
+        self.evaluates: dict[str, None] = {}
 
     def undecidable(self, reason: str) -> None:
         """Notes why the line can't be decided."""
         self.dynamic[reason] = None
+
+    def needs_interpreter(self, name: str) -> None:
+        """Notes that the text of a variable (`*` for what has no name) is evaluated that may be no number: whoever
+        lists an interpreter has consented to whatever it is."""
+        what = "a substitution or a parameter" if name == "*" else name
+        self.evaluates[f"{what} is evaluated as a number, and nothing in the line makes it one"] = None
 
     def misread(self, reason: str) -> None:
         """Notes that the text is not what the grammar knows, so that anything may stand in it."""

@@ -73,8 +73,9 @@ class Reader:
             self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
-        )
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), tuple(found.evaluates),
+            found.unparsed, found.unread,
+        )  # fmt: skip
 
     def read_windows(self, text: str, shell: ShellName) -> None:
         """Reads a line of cmd.exe or PowerShell."""

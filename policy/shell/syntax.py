@@ -16,11 +16,12 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
+from policy.shell.assigned import CONSTRUCTS, assigned, note_assigned
 from policy.shell.evaluated import EVERYWHERE
-from policy.shell.findings import Findings, check_assignment, note_declared
+from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.nodes import text_of
-from policy.shell.numbers import compares_numbers, names_evaluated
+from policy.shell.numbers import compares_numbers, evaluated_text, names_evaluated
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
     DELIMITER,
@@ -30,7 +31,7 @@ from policy.shell.undecidable import (
     not_posix,
     spaces,
 )
-from policy.shell.variables import Here, Variables, assigned_in_numbers
+from policy.shell.variables import Here, Variables
 from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ _CONTAINERS = words(
     "case_item negated_command command_name command_substitution process_substitution string translated_string "
     "concatenation expansion simple_expansion variable_assignments array heredoc_body herestring_redirect "
     "unary_expression binary_expression parenthesized_expression function_definition postfix_expression "
-    "subscript c_style_for_statement ternary_expression"
+    "subscript c_style_for_statement ternary_expression for_statement"
 )
 _LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
@@ -141,7 +142,6 @@ class _Walk:
         self.posix = posix
         self.variables = variables
         self.functions = functions
-        self.evaluated: dict[str, int] = {}
         found.evaluated.note_source(source)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
@@ -157,7 +157,6 @@ class _Walk:
             "variable_assignment": self._assignment,
             "test_command": self._test,
             "heredoc_redirect": self._heredoc,
-            "for_statement": self._for,
             "arithmetic_expansion": self._arithmetic,
             "compound_statement": self._compound,
             "c_style_for_statement": self._counting_loop,
@@ -189,13 +188,12 @@ class _Walk:
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.undecidable(reason)
-        for name, until in self.evaluated.items():
-            if not self.variables.is_number(name):
-                self.found.evaluated.note_text(until)
         self.found.functions |= self.variables.functions
         return self.events
 
     def _judge_node(self, node: Node, kind: str) -> None:
+        if kind in CONSTRUCTS:
+            note_assigned(assigned(self.source, node), self.source, self.found)
         judge = DOUBTS.get(kind)
         reason = judge(self.source, node) if judge else None
         if reason is not None:
@@ -385,14 +383,12 @@ class _Walk:
         if target.type == "subscript" and _ELEMENT.fullmatch(text):
             self._evaluate(target.children[2], repeats)
             self.found.evaluated.has_arrays = True
-            text = text.partition("[")[0]
         elif not _NAME.fullmatch(text):
             self.found.undecidable("an assignment to something else than a plain name")
         is_array = value is not None and value.type == "array"
         self.found.evaluated.has_arrays = self.found.evaluated.has_arrays or is_array
         if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.undecidable("an array whose subscripts are written out")
-        check_assignment(text, self.found, None if value is None else self._text(value))
         return node.children
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
@@ -424,17 +420,14 @@ class _Walk:
         self.quoted.append((body.start_byte, body.end_byte))
         return [child for child in node.children if child != body]
 
-    def _for(self, node: Node, _repeats: bool) -> list[Node]:
-        for child in node.children:
-            if child.type == "variable_name":
-                check_assignment(self._text(child), self.found)
-        return node.children
-
     def _evaluate(self, node: Node, repeats: bool) -> None:
-        """Notes the names whose text is evaluated, and up to where the line can have made it."""
+        """Notes that text is evaluated which may be no number, and up to where the line can have made it."""
         until = EVERYWHERE if repeats or _is_in_pipeline(node) else node.end_byte
-        for name in names_evaluated(self.source, node):
-            self.evaluated[name] = max(self.evaluated.get(name, 0), until)
+        text = evaluated_text(self.source, node, self.variables.gives_numbers)
+        for name in names_evaluated(text):
+            if not self.variables.is_number(name, node.start_byte):
+                self.found.evaluated.note_text(until)
+                self.found.needs_interpreter(name)
 
     def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
         self._evaluate(node, repeats)
@@ -443,21 +436,17 @@ class _Walk:
     def _compound(self, node: Node, repeats: bool) -> list[Node]:
         return self._arithmetic(node, repeats) if node.children and node.children[0].type == "((" else node.children
 
-    def _counting_loop(self, node: Node, repeats: bool) -> list[Node]:
+    def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
         for child in node.children:
             if child.type not in {"do_group", "compound_statement"}:
-                self._evaluate(child, repeats)
-                for name in assigned_in_numbers(self._text(child)):
-                    check_assignment(name, self.found)
+                self._evaluate(child, repeats=True)
         return node.named_children
 
     def _expansion(self, node: Node, repeats: bool) -> list[Node]:
-        """Subscripts and offsets are arithmetic; `${name:=word}` assigns."""
+        """Subscripts and offsets are arithmetic."""
         text = self._text(node)
         if "[" in text or ":" in text:
             self._evaluate(node, repeats)
-        if "=" in text:
-            check_assignment(text[2:].partition("=")[0].rstrip(":"), self.found)
         return node.children
 
     def _comparison(self, node: Node, repeats: bool) -> list[Node]:

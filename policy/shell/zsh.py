@@ -37,6 +37,8 @@ _NUMBERS = re.compile(
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
 _NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
+_EVALUATES_MORE = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
+"""In an argument that is evaluated: a subscript, an assignment, or a variable, whose text is evaluated in turn."""
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 
@@ -50,9 +52,23 @@ def note_zsh_differences(text: str, found: Findings) -> None:
         found.undecidable("a number that zsh evaluates")
 
 
+def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
+    """The arguments that a builtin takes for numbers."""
+    if name in {"test", "["}:
+        beside = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
+        return [
+            one
+            for place in beside
+            for one in (*arguments[max(place - 1, 0) : place], *arguments[place + 1 : place + 2])
+        ]
+    if name == "print" and not any(one is not None and re.match(r"-\w*[uCf]", one) for one in arguments):
+        return [one for one in arguments if one is None or "[" in one]
+    return list(arguments[1:] if name == "printf" else arguments)
+
+
 def _in_sight(text: str) -> str:
     """What of a quoted or escaped text zsh reads: nothing of single quotes, and of double quotes what expands."""
-    if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:  # noqa: PLR2004  two quotes
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:
         return text or "."
     return f'"{"".join(one for one in _EXPANDS_IN_STRING.findall(text[1:-1]) if one[0] == "$")}"'
 
@@ -71,5 +87,5 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
         evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _EVALUATES
-    if evaluates and any(one is None or "[" in one for one in arguments):
+    if evaluates and any(one is None or _EVALUATES_MORE.search(one) for one in _evaluated_in(name, arguments)):
         found.undecidable(f"{name} evaluates numbers in zsh")
