@@ -49,6 +49,9 @@ _LONG = words("extcmd exec open-files-in-pager upload-pack receive-pack output c
 _LONG_OF: dict[str, frozenset[str]] = {
     **dict.fromkeys(("archive", "submodule"), words("remote")),
     **dict.fromkeys(("am", "apply"), words("build-fake-ancestor")),
+    "filter-branch": words(
+        "setup env-filter tree-filter index-filter parent-filter msg-filter commit-filter tag-name-filter"
+    ),
 }
 """Long options, without dashes, that run a program which they name, or write a file: of every subcommand, and of
 single ones."""

@@ -11,13 +11,16 @@ from policy.shell.code import started_module
 from policy.shell.find import found_below
 from policy.shell.findings import Script, check_assignment
 from policy.shell.operands import note_operands
+from policy.shell.shown import INPUT_FILES
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
     from policy.shell.findings import Findings
+    from policy.shell.shown import Shown
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16
+_TAKES_INPUT = re.compile(r"-[euxfln]*s[euxfln]*")
 _OF_A_SHELL = frozenset({"-s", "--login", "--norc", "--noprofile", "--version", "--help"})
 """Options of a shell that leave the meaning of a line as it is."""
 
@@ -94,7 +97,9 @@ def _is_seen_through(program: str, base: str, family: str, args: list[Word], fou
     elif base in tables.RUNS_TEXT:
         _own_text(base, args, found)
     elif base in tables.READS_FILES:
-        found.mark_opaque(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
+        what = f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file"
+        if not found.run_shown(_shown_file(args[0], found) if args else None, found.grammar, is_own=True):
+            found.mark_opaque(program, what)
     elif base in tables.OPAQUE_STARTERS or family in tables.OPAQUE_STARTERS or base.startswith("ld-"):
         found.undecidable(f"{base} runs other programs")
     elif base in tables.OWN_LANGUAGES or family in tables.OWN_LANGUAGES:
@@ -125,7 +130,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         # What is run at each command may come before the line's functions are there.
         knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
-    texts = [word.text for word in args]
+    texts = [word.shown.text if word.shown is not None and word.shown.is_whole else word.text for word in args]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.undecidable(f"{base} runs text that only the run knows")
     else:
@@ -135,15 +140,26 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
 
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
-    read = _what_shell_runs(base, args)
+    read, grammar = _what_shell_runs(base, args), tables.GRAMMAR_OF.get(base, "posix")
     if read is None:
         found.undecidable(f"{base} {args[0].text} runs other commands")
     elif read.is_code and read.word is not None and read.word.text is not None:
-        found.scripts.append(Script(tables.GRAMMAR_OF.get(base, "posix"), read.word.text))
+        found.scripts.append(Script(grammar, read.word.text))
     elif read.is_code:
-        found.mark_opaque(program, "-c …", in_line=True)
+        if not found.run_shown(read.word.shown if read.word is not None else None, grammar):
+            found.mark_opaque(program, "-c …", in_line=True)
     else:
-        found.mark_opaque(program, f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads")
+        shown = found.input if read.word is None else _shown_file(read.word, found)
+        if shown is not None and base in tables.UNREAD_SHELLS:
+            found.undecidable(f"{base} runs text that is not read")
+        elif not found.run_shown(shown, grammar):
+            what = f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads"
+            found.mark_opaque(program, what)
+
+
+def _shown_file(word: Word, found: Findings) -> Shown | None:
+    """What the line shows of the file that a shell reads: its own input, or `<(…)`."""
+    return found.input if word.shown is None and word.text in INPUT_FILES else word.shown
 
 
 class _Runs(NamedTuple):
@@ -161,7 +177,7 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
         text = texts[place]
         if text is None or (asked and base not in tables.OPTIONS_FOLLOW):
             break
-        if text == "--":
+        if text == "--" or (text == "-" and not asked):
             place += 1
             break
         if re.fullmatch(r"[-+][euxf]*o", text) and place + 1 < len(args):
@@ -172,13 +188,20 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
             asked = True
         elif text[:1] not in {"-", "+"} or text == "-":
             break
-        elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxfln]+", text):
+        elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxflns]+", text):
             return None
         place += 1
-    word = args[place] if place < len(args) else None
+    return _behind_options(args, place, asked=asked)
+
+
+def _behind_options(args: list[Word], place: int, *, asked: bool) -> _Runs | None:
+    """What a shell runs whose options end at `place`; `asked` for `-c`."""
+    word, texts = args[place] if place < len(args) else None, [word.text for word in args]
     if word is not None and (word is UNKNOWN or (word.is_several and place + 1 < len(args))):
         return None  # it may be no word at all, and the next one is the text; or it is input that xargs makes words of
     if not asked:
+        if any(text is not None and _TAKES_INPUT.fullmatch(text) for text in texts[:place]):
+            return _Runs(None)
         return None if word is not None and word.tilde and word.text is None else _Runs(word)
     if word is None or ((word.text or "")[:1] in {"-", "+"} and texts[place - 1] != "--"):
         return None

@@ -13,6 +13,7 @@ from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.operands import split_pattern
 from policy.shell.programs import expand_wrappers
+from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import Command, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import ShellName
+    from policy.shell.findings import Script
     from policy.shell.tables import Grammar
     from policy.shell.words import Word
 
@@ -123,6 +125,7 @@ class Reader:
             if event.is_own:
                 continue
             first = len(found.commands)
+            found.input = event.input
             expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False
@@ -135,14 +138,44 @@ class Reader:
                     note_zsh_arguments(name, arguments, found)
             scripts, found.scripts = found.scripts, []
             for script in scripts:
-                if depth >= _MAX_INNER_SHELLS:
-                    found.give_up("shells inside shells")
-                else:
-                    own = event.functions if script.knows_functions else frozenset()
-                    self.postponed = self.postponed or script.is_postponed
-                    in_loop = repeats or event.repeats
-                    self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=in_loop)
-                    found.grammar = grammar
+                self._script(script, event, depth, repeats=repeats or event.repeats)
+                found.grammar = grammar
+
+    def _script(self, script: Script, event: Command, depth: int, *, repeats: bool) -> None:
+        """Reads a text that a command of the line hands to a shell."""
+        if depth >= _MAX_INNER_SHELLS:
+            self.found.give_up("shells inside shells")
+        elif script.is_partial:
+            self._read_partly(script, depth + 1)
+        else:
+            own = event.functions if script.knows_functions else frozenset()
+            self.postponed = self.postponed or script.is_postponed
+            self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
+
+    def _read_partly(self, script: Script, depth: int) -> None:
+        """Takes the programs and files that a text names, of which a part is known only when it runs; whoever lists the
+        shell consents to that part."""
+        inner = Reader({})
+        inner.found.effort = self.found.effort
+        inner.read(script.text, script.grammar, depth)
+        parsed = inner.result()
+        if parsed.unread:
+            self.found.give_up(parsed.dynamic[-1])
+        for one in parsed.commands:
+            if one.program is not None and UNKNOWN not in one.program:
+                self.found.commands.append((one.program, one.arguments))
+                self.commands.append(SimpleCommand(one.program, one.arguments, self._seen_from(one.program)))
+        here = self.directories if self.lost_from is None else ()
+        self.redirections += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.redirections
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
+        self.operands += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.operands
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
 
     def _lose(self, here: tuple[int, int]) -> None:
         """From these redirections and operands on nobody knows the directory."""
@@ -224,6 +257,11 @@ class Reader:
             return
         self.directories = found
         chains[chain] = _Chain(moved, self.moves)
+
+
+def _below(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+    """The directories of an inner line, seen from those of the line around it."""
+    return tuple(dict.fromkeys(join(one, two) if two else one for one in outer or ("",) for two in inner))
 
 
 class _Chain(NamedTuple):

@@ -22,6 +22,7 @@ from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.nodes import text_of
 from policy.shell.numbers import compares_numbers, evaluated_text, names_evaluated
+from policy.shell.shown import Shown, Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
     DELIMITER,
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
     is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
-    same for commands of which each runs only if all in front of it succeeded (`a && b && c`)."""
+    same for commands of which each runs only if all in front of it succeeded (`a && b && c`). `input` is what the line
+    shows of its input, if a shell may read it."""
 
     words: list[Word]
     repeats: bool
     is_own: bool = False
     functions: frozenset[str] = frozenset()
     chain: int = -1
+    input: Shown | None = None
 
 
 class Redirect(NamedTuple):
@@ -143,6 +146,7 @@ class _Walk:
         self.variables = variables
         self.functions = functions
         found.evaluated.note_source(source)
+        self.texts = Texts(source, self._read, echo_decodes=posix or found.grammar == "zsh")
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.chains: dict[int, int] = {}
@@ -275,6 +279,8 @@ class _Walk:
         children = node.children
         for child in children:
             kind = child.type
+            if kind == "number" and self.source[child.end_byte : child.end_byte + 1] in (b"<", b">"):
+                continue  # the descriptor of a redirection
             if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or self._is_mark(child):
                 nodes.append(child)
             elif kind == "file_redirect":
@@ -292,7 +298,12 @@ class _Walk:
                 self.found.undecidable("a builtin whose name is an expansion")
             is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
             functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
-            self.events.append(Command(words, repeats, is_own, functions, self._chain(node)))
+            shown = None
+            if takes_text(words):
+                shown = self.texts.input_of(node)
+                for place, one in enumerate(nodes[: len(words)]):
+                    words[place] = words[place]._replace(shown=self.texts.of_word(one, node))
+            self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown))
         return children
 
     def _chain(self, node: Node) -> int:

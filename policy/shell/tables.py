@@ -216,6 +216,14 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "rustdoc": re.compile(r"--te.*|--runtool.*|(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
     **dict.fromkeys(words("ld ar nm objdump ranlib strip size"), re.compile(r"--?plugin.*|@.*")),
     **dict.fromkeys(words("clang-tidy clang-query"), re.compile(r"--?load.*")),
+    **dict.fromkeys(
+        words("ssh scp sftp"),
+        re.compile(
+            r"(?:-[A-Za-z0-9]*o)?\s*(?:proxy|local|knownhosts)command[\s=].*"
+            r"|(?:-[A-Za-z0-9]*o)?\s*(?:pkcs11|securitykey)provider[\s=].*",
+            re.IGNORECASE,
+        ),
+    ),
     "ssh-keygen": re.compile(r"-[A-Za-z0-9]*[Dw].*"),
     "ssh-add": re.compile(r"-[A-Za-z0-9]*[sS].*"),
     "openssl": re.compile(r"--?(?:engine|provider|config).*"),

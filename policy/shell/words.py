@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from policy.shell.shown import Shown
+
     class Values(Protocol):
         """What is known of the variables at one place of a line."""
 
@@ -26,7 +28,8 @@ class Word(NamedTuple):
     expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
     False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `pattern`
     is how it is spelled if nothing else in it is quoted or expands; `quoted` that a quote or a backslash was taken out
-    of it; `outside` that nothing of the line decides what it becomes."""
+    of it; `outside` that nothing of the line decides what it becomes; `shown` the text in it, or in the file that it
+    names, if a shell may run that."""
 
     text: str | None
     prefix: str = ""
@@ -37,6 +40,7 @@ class Word(NamedTuple):
     quoted: bool = False
     pattern: str | None = None
     outside: bool = False
+    shown: Shown | None = None
 
     @property
     def is_several(self) -> bool:

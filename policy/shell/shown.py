@@ -1,0 +1,270 @@
+"""Text that a line plainly shows to a shell: its input, what a substitution gives, the file that `<(…)` is.
+
+One reader for here-documents and here-strings, and for the output of `echo`, `printf` and `cat` in front of a pipe or
+in a substitution. What only the run knows is `UNKNOWN` in the text, and the text then not whole: a shell's name in a
+list consents to what is not shown, and what is shown is judged.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from policy.names import words
+from policy.shell.nodes import text_of
+from policy.shell.tables import READS_FILES, SHELLS
+from policy.shell.words import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tree_sitter import Node
+
+    from policy.shell.words import Word
+
+UNKNOWN = "$_"
+_MAX_TEXT = 64 * 1024
+_MAX_DEPTH = 24
+_ESCAPED_IN_STRING = re.compile(r"\\([$`\"\\\n])")
+_ESCAPED_IN_DOCUMENT = re.compile(r"\\([$`\\\n])")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbdi]))")
+_DESCRIPTOR = re.compile(r"(?:/dev|/proc/self)/fd/([1-9][0-9]*)")
+_SPELLED = words("word raw_string number")
+"""Words without anything that expands, but for patterns."""
+_EXPANSIONS = words("expansion simple_expansion command_substitution arithmetic_expansion process_substitution")
+_GROUPS = words("list compound_statement subshell negated_command command_substitution process_substitution do_group")
+_STATEMENTS = _GROUPS | words("command redirected_statement pipeline for_statement if_statement while_statement")
+_PASSES_ON = words("time command builtin exec env nohup sudo")
+_ENDS_INPUT = words("command_substitution process_substitution program")
+_TAKES_TEXT = SHELLS | READS_FILES | {"eval"}
+INPUT_FILES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+"""Names by which a shell reads its input as a file."""
+
+
+class Shown(NamedTuple):
+    """Text that the line shows; `is_whole` if nothing in it is unknown."""
+
+    text: str
+    is_whole: bool = True
+
+
+def takes_text(words: Iterable[Word]) -> bool:
+    """True if one of a command's words names a program that runs text as shell commands."""
+    return any(word.text is not None and word.text.rpartition("/")[2] in _TAKES_TEXT for word in words)
+
+
+class Texts:
+    """The texts of one line, found from the nodes of its tree."""
+
+    def __init__(self, source: bytes, read: Callable[[str, Node], Word], *, echo_decodes: bool) -> None:
+        """`read` reads a word with what is known of variables; `echo_decodes` for shells whose echo takes escapes."""
+        self._source = source
+        self._read = read
+        self._echo_decodes = echo_decodes
+        self._depth = 0
+
+    def of_word(self, node: Node, command: Node) -> Shown | None:
+        """Return the text of a word, or the content of the file that `<(…)` or `/dev/fd/3` is; None if nothing of it is
+        shown. `command` is the one around it."""
+        text = text_of(self._source, node)
+        if node.type == "process_substitution":
+            return self._output(node) if text.startswith("<") else None
+        descriptor = _DESCRIPTOR.fullmatch(text)
+        if descriptor is not None:
+            return self.input_of(command, descriptor[1])
+        if node.type in _SPELLED:
+            return None
+        shown = self._spelled(node)
+        return shown if shown.text.replace(UNKNOWN, "").strip() else None
+
+    def input_of(self, command: Node, descriptor: str = "0") -> Shown | None:
+        """Return what a command reads as its input; None if the line does not show it."""
+        node: Node | None = command
+        while node is not None:
+            found = self._given(node.children, descriptor)
+            parent = node.parent
+            if found is not None or parent is None or node.type in _ENDS_INPUT:
+                return found
+            if parent.type == "redirected_statement" and parent.child_by_field_name("body") == node:
+                found = self._given(parent.children, descriptor)
+                behind = [
+                    one for child in parent.children if child.type == "heredoc_redirect" for one in child.children
+                ]
+                files = [one for one in (*parent.children, *behind) if one.type == "file_redirect"]
+                if any(self._is_input(one, descriptor) for one in files):
+                    return None if found is None else found._replace(is_whole=False)
+            elif parent.type == "pipeline" and descriptor == "0" and (before := node.prev_named_sibling) is not None:
+                return self._output(before)
+            elif parent.type == "heredoc_redirect":
+                # To the grammar what follows a here-document's delimiter in its line is a part of it.
+                parent = parent.parent
+                if node.type == "pipeline" or self._source[: node.start_byte].rstrip().endswith(b"|"):
+                    body = parent.child_by_field_name("body") if parent is not None else None
+                    return None if body is None else self._output(body)
+            if found is not None:
+                return found
+            node = parent
+        return None
+
+    # What a statement prints
+
+    def _output(self, node: Node) -> Shown | None:
+        self._depth += 1
+        try:
+            return None if self._depth > _MAX_DEPTH else self._printed(node)
+        finally:
+            self._depth -= 1
+
+    def _printed(self, node: Node) -> Shown | None:
+        if node.type == "pipeline":
+            return self._output(node.named_children[-1])
+        if node.type == "redirected_statement":
+            body = node.child_by_field_name("body")
+            behind = [
+                one for child in node.children if child.type == "heredoc_redirect" for one in child.named_children
+            ]
+            piped = next((one for one in behind if one.type == "pipeline"), body)
+            return None if piped is None else self._output(piped)
+        if node.type == "command":
+            return self._of_command(node)
+        parts = [one for child in node.named_children if child.type in _STATEMENTS and (one := self._output(child))]
+        if not parts:
+            return None
+        is_whole = (
+            node.type in _GROUPS and len(parts) == len(node.named_children) and all(one.is_whole for one in parts)
+        )
+        return _bounded("".join(one.text for one in parts), is_whole)
+
+    def _of_command(self, command: Node) -> Shown | None:
+        nodes = [one for one in command.named_children if "redirect" not in one.type]
+        while len(nodes) > 1 and text_of(self._source, nodes[0]) in _PASSES_ON:
+            nodes = nodes[1:]
+        name = text_of(self._source, nodes[0]) if nodes else ""
+        args = nodes[1:]
+        if name == "cat" and not [one for one in args if text_of(self._source, one) not in INPUT_FILES]:
+            return self.input_of(command)
+        if name == "tee":
+            return self.input_of(command)
+        if name == "echo":
+            return self._echo(args)
+        return self._printf(args) if name == "printf" else None
+
+    def _echo(self, args: list[Node]) -> Shown:
+        decodes, end = self._echo_decodes, "\n"
+        while args and re.fullmatch(r"-[neE]+", option := text_of(self._source, args[0])):
+            decodes = decodes or "e" in option
+            end = "" if "n" in option else end
+            args = args[1:]
+        parts = [self._spelled(one) for one in args]
+        text = " ".join(one.text for one in parts) + end
+        plain = decoded(text) if decodes and "\\" in text else text
+        return _bounded(text if plain is None else plain, all(one.is_whole for one in parts) and plain is not None)
+
+    def _printf(self, args: list[Node]) -> Shown | None:
+        if args and text_of(self._source, args[0]) == "--":
+            args = args[1:]
+        if not args or text_of(self._source, args[0]).startswith("-"):
+            return None
+        template, *parts = (self._spelled(one) for one in args)
+        plain = decoded(template.text)
+        is_whole = plain is not None and template.is_whole and all(one.is_whole for one in parts)
+        plain = template.text if plain is None else plain
+        is_whole = is_whole and "%" not in _DIRECTIVE.sub("", plain)
+        count = sum(bool(one) for one in _DIRECTIVE.findall(plain))
+        pending = [one.text for one in parts]
+        made: list[str] = []
+
+        def filled(directive: re.Match[str]) -> str:
+            if directive[1] is None:
+                return "%"
+            text = pending.pop(0) if pending else ""
+            return (decoded(text) or text) if directive[1] == "b" else text
+
+        while not made or (pending and count and sum(map(len, made)) < _MAX_TEXT):
+            made.append(_DIRECTIVE.sub(filled, plain))
+        return _bounded("".join(made), is_whole)
+
+    # What a word or a here-document spells
+
+    def _given(self, nodes: list[Node], descriptor: str) -> Shown | None:
+        """The last here-document or here-string among these."""
+        for node in reversed(nodes):
+            if node.type == "herestring_redirect" and node.named_children and descriptor == "0":
+                shown = self._spelled(node.named_children[-1])
+                return shown._replace(text=shown.text + "\n")
+            if node.type == "heredoc_redirect" and self._is_input(node, descriptor):
+                return self._heredoc(node)
+        return None
+
+    def _is_input(self, redirect: Node, descriptor: str) -> bool:
+        """True if a redirection is one of this descriptor, for reading."""
+        own = next((one for one in redirect.children if one.type == "file_descriptor"), None)
+        reads = any(one.type.startswith("<") for one in redirect.children)
+        return reads and descriptor == ("0" if own is None else text_of(self._source, own))
+
+    def _heredoc(self, node: Node) -> Shown | None:
+        parts = {child.type: child for child in node.children}
+        start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
+        if start is None or body is None:
+            return None
+        is_literal = text_of(self._source, start)[:1] in {"'", '"', "\\"}
+        if is_literal:
+            shown = Shown(text_of(self._source, body))
+        else:
+            shown = self._between(body, body.start_byte, body.end_byte)
+        if "<<-" in parts:
+            shown = shown._replace(text=re.sub(r"(?m)^\t+", "", shown.text))
+        return shown
+
+    def _spelled(self, node: Node) -> Shown:
+        word = self._read(text_of(self._source, node), node)
+        if word.text is not None and word.valid:
+            return Shown(word.text)
+        kind, text = node.type, text_of(self._source, node)
+        if kind == "command_name":
+            return self._spelled(node.children[0])
+        if kind == "concatenation":
+            parts = [self._spelled(child) for child in node.children]
+            return Shown("".join(one.text for one in parts), all(one.is_whole for one in parts))
+        if kind == "string":
+            quote = self._source.index(b'"', node.start_byte)
+            return self._between(node, quote + 1, node.end_byte - 1)
+        if kind == "command_substitution":
+            return self._substituted(node)
+        if kind == "word":
+            return Shown(_ESCAPED.sub(r"\1", text), is_whole=False)
+        return Shown(UNKNOWN, is_whole=False)
+
+    def _substituted(self, node: Node) -> Shown:
+        shown = self._output(node)
+        return Shown(UNKNOWN, is_whole=False) if shown is None else shown._replace(text=shown.text.rstrip("\n"))
+
+    def _between(self, node: Node, begin: int, end: int) -> Shown:
+        """The text of a string or a here-document, with what its expansions give."""
+        kept: list[str] = []
+        is_whole, place = True, begin
+        escaped = _ESCAPED_IN_STRING if node.type == "string" else _ESCAPED_IN_DOCUMENT
+        for child in node.named_children:
+            if child.type not in _EXPANSIONS or child.end_byte > end:
+                continue
+            kept.append(escaped.sub(_unescaped, self._source[place : child.start_byte].decode()))
+            word = self._read(f'"{text_of(self._source, child)}"', child)
+            if word.text is not None and word.valid:
+                kept.append(word.text)
+            else:
+                is_substitution = child.type == "command_substitution"
+                shown = self._substituted(child) if is_substitution else Shown(UNKNOWN, is_whole=False)
+                kept.append(shown.text)
+                is_whole = is_whole and shown.is_whole
+            place = child.end_byte
+        kept.append(escaped.sub(_unescaped, self._source[place:end].decode()))
+        return _bounded("".join(kept), is_whole)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "" if escape[1] == "\n" else escape[1]
+
+
+def _bounded(text: str, is_whole: bool) -> Shown:
+    return Shown(text[:_MAX_TEXT], is_whole and len(text) <= _MAX_TEXT)
