@@ -56,9 +56,9 @@ def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Deci
             )
         if address_is_public(address) or (trusted and (urls.is_local_name(host) or urls.is_address(host))):
             continue
-        rule = urls.matching_rule(canonical, _domain_table(case, "allowed"), port) if trusted else None
-        if rule is None or rule.startswith("*"):
-            return denied(entry.name, where(entry), f"not a public address of {host}: {address}")
+        own = urls.matching_rule(canonical, _domain_table(case, "allowed"), port) if trusted else None
+        if own is None or own.startswith("*"):
+            return denied(entry.name, where(entry), f"not a public address: {host}")
     return None
 
 

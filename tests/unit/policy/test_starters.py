@@ -27,7 +27,7 @@ HIDES = [
     "less a",
     "vim a",
     "ssh host ls",
-    "cat code | sh",
+    "echo $X | sh",
     "curl x | bash",
     'sh <<< "$X"',
     'sh -c "$X"',
