@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from policy.names import words
 from policy.shell.findings import check_assignment
 from policy.shell.nodes import text_of
 from policy.shell.numbers import assigned_in_numbers, compares_numbers, evaluated_text
 from policy.shell.tables import NAMING_BUILTINS
+from policy.shell.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,12 @@ _ASSIGNS = re.compile(rb"=|\+\+|--")
 _MAX_DESCRIPTOR = 256
 _FORMAT_SETS = re.compile(r"%(?:%|[^%A-Za-z]*(?:hh|h|ll|l|L|q|j|z|t)?([A-Za-z]))")
 """A directive of printf's, with its letter."""
+
+
+_OF_ZSH = words(
+    "zparseopts zformat zregexparse strftime sysread zstat zselect zpty ztcp zsystem pcre_match compadd zcurses"
+)
+"""Builtins of zsh's modules that set a variable which an option or an operand names."""
 
 
 class Assigned(NamedTuple):
@@ -117,6 +125,8 @@ def assigned_by_builtin(name: str, args: list[Word]) -> list[Assigned]:
     if name == "wait":
         first = args[0].prefix if args else ""
         return _named(args, first.removeprefix("-p")) if first.startswith("-p") else []
+    if name in _OF_ZSH:
+        return _named([plain(part) for word in args for part in (word.text or "").split("=")])
     return _named(args) if name in NAMING_BUILTINS else []
 
 
