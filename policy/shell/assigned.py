@@ -33,7 +33,7 @@ _FORMAT_SETS = re.compile(r"%(?:%|[^%A-Za-z]*(?:hh|h|ll|l|L|q|j|z|t)?([A-Za-z]))
 """A directive of printf's, with its letter."""
 
 
-_OF_ZSH = words(
+OF_ZSH = words(
     "zparseopts zformat zregexparse strftime sysread zstat zselect zpty ztcp zsystem pcre_match compadd zcurses"
 )
 """Builtins of zsh's modules that set a variable which an option or an operand names."""
@@ -125,9 +125,15 @@ def assigned_by_builtin(name: str, args: list[Word]) -> list[Assigned]:
     if name == "wait":
         first = args[0].prefix if args else ""
         return _named(args, first.removeprefix("-p")) if first.startswith("-p") else []
-    if name in _OF_ZSH:
-        return _named([plain(part) for word in args for part in (word.text or "").split("=")])
+    if name in OF_ZSH:
+        return _named(
+            [one for word in args for one in ([word] if word.text is None else map(plain, word.text.split("=")))]
+        )
     return _named(args) if name in NAMING_BUILTINS else []
+
+
+def _both_sides(word: Word) -> list[Word]:
+    return [word] if word.text is None else [plain(part) for part in word.text.split("=")]
 
 
 def _named(args: list[Word], joined: str = "") -> list[Assigned]:

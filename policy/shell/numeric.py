@@ -48,6 +48,7 @@ nothing that expands."""
 _MAX_BYTES, _MAX_NESTED = 400, 16
 """Of a substitution that is looked into."""
 _OPERATORS = words("+ - * / %")
+_MARKS = frozenset('"()')
 _SILENT = words("cd true false :")
 
 
@@ -66,8 +67,8 @@ def is_number_word(source: bytes, node: Node, is_number: IsNumber, functions: fr
         return _DIGITS_LEFT.fullmatch(text) is not None or (shortened is not None and is_number(shortened[1]))
     if kind == "command_substitution":
         return gives_numbers(source, node, is_number, functions)
-    if kind in {"string", "concatenation"}:
-        parts = [one for one in node.children if one.type != '"']
+    if kind in {"string", "concatenation", "array"}:
+        parts = [one for one in node.children if one.type not in _MARKS]
         return all(is_number_word(source, one, is_number, functions) for one in parts)
     return False
 

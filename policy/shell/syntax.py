@@ -100,6 +100,8 @@ _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
 _MAX_IN_FRONT = 4  # `command -p -- trap`
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r'"?\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?"?')
+_ARRAY = re.compile(r'\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}|"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}"')
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
 
 
@@ -292,19 +294,54 @@ class _Walk:
             words = self._words(nodes)
             for dash in reversed(dashes):
                 words.insert(sum(one.start_byte < dash for one in nodes), plain("-"))
-            name = words[0].text
-            is_own = name is not None and self._is_function(name, nodes[0])
-            if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
-                self.found.undecidable("a builtin whose name is an expansion")
-            is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
-            functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
             shown = None
             if takes_text(words):
                 shown = self.texts.input_of(node)
                 for place, one in enumerate(nodes[: len(words)]):
                     words[place] = words[place]._replace(shown=self.texts.of_word(one, node))
-            self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown))
+            if b"$" in self.source[node.start_byte : node.end_byte]:
+                self._emit_expanded(node, nodes, words, repeats, shown)
+            else:
+                self._emit(node, nodes[0], words, repeats, shown)
         return children
+
+    def _emit_expanded(
+        self, node: Node, nodes: list[Node], words: list[Word], repeats: bool, shown: Shown | None
+    ) -> None:
+        """Emits a command with the words that its variables become; one for each program that it may be."""
+        for place in reversed(range(min(len(nodes), len(words)))):
+            parts = self._parts(nodes[place]) if words[place].text is None else None
+            if parts is not None:
+                words[place : place + 1] = map(plain, parts)
+        if not words:
+            return
+        text = self._text(nodes[0])
+        found = _VARIABLE.fullmatch(text) if words[0].text is None else None
+        programs: list[list[str]] = []
+        if found is not None:
+            programs = self.variables.alternatives(found[1], nodes[0].start_byte, quoted=text.startswith('"'))
+        if not programs:
+            self._emit(node, nodes[0], words, repeats, shown)
+        for program in programs:
+            self._emit(node, nodes[0], [*map(plain, program), *words[1:]], repeats, shown)
+
+    def _parts(self, node: Node) -> list[str] | None:
+        """The words that a variable or an array becomes, where each is known."""
+        text, place = self._text(node), node.start_byte
+        array = _ARRAY.fullmatch(text)
+        if array is not None:
+            return self.variables.elements(array[1] or array[2], place, quoted=array[1] is None)
+        bare = _VARIABLE.fullmatch(text) if text.startswith("$") else None
+        return self.variables.parts(bare[1], place) if bare is not None else None
+
+    def _emit(self, node: Node, first: Node, words: list[Word], repeats: bool, shown: Shown | None) -> None:
+        name = words[0].text
+        is_own = name is not None and self._is_function(name, first)
+        if name in BUILTINS_THAT_MATTER and b"$" in self.source[first.start_byte : first.end_byte]:
+            self.found.undecidable("a builtin whose name is an expansion")
+        is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
+        functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
+        self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown))
 
     def _chain(self, node: Node) -> int:
         """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ = re.compile(r"\$\{?#?([A-Za-z_][A-Za-z0-9_]*)")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./,:=+@%^-]+")
+_SEVERAL_WORDS = re.compile(r"[A-Za-z0-9_./,:=+@%^-]+(?: +[A-Za-z0-9_./,:=+@%^-]+)+")
+_GLOBS = re.compile(r"[*?\[{}]|\.\.")
+_MAX_ALTERNATIVES = 4
 _MAX_CHAIN, _MAX_STEPS, _MAX_GIVEN = 16, 2_000, 32
 """How far it is followed what makes a variable a number: from one to the next, in all, and in places that set one."""
 _ASKS = re.compile(rb"[$(\[]|function")
@@ -112,6 +116,8 @@ class Variables:
         self._steps = 0
         self._known: dict[str, _Known] = {}
         self._functions: dict[str, list[_Known]] = {}
+        self._lists: dict[str, tuple[list[str], int, int]] = {}
+        self._candidates: list[tuple[Node, str, Node | None]] = []
         self._found: dict[str, _Known] = {}
         self._from_disk: set[str] = set()
         self._unset: set[str] = set()
@@ -203,10 +209,45 @@ class Variables:
         """Whether a function from around the text may be one no more."""
         return self._clears or name in self._unset
 
+    def parts(self, name: str, place: int) -> list[str] | None:
+        """The words that a variable becomes outside of quotes; None where that is not certain."""
+        value = self.value(name, place)
+        return value.split() if value is not None and _SEVERAL_WORDS.fullmatch(value) else None
+
+    def elements(self, name: str, place: int, *, quoted: bool) -> list[str] | None:
+        """The words that the elements of an array become which is set once; None where that is not certain."""
+        known = None if self._anything or self._sites.get(name) != 1 else self._lists.get(name)
+        if known is None or _OWN_OF_SHELLS.fullmatch(name) or not known[1] <= place < known[2]:
+            return None
+        return known[0] if quoted or all(map(_PLAIN_WORD.fullmatch, known[0])) else None
+
+    def alternatives(self, name: str, place: int, *, quoted: bool) -> list[list[str]]:
+        """All words that a variable may become which the line sets in several places, one of them certain; none where
+        they are not known."""
+        values = self._values(name, place)
+        if quoted:
+            return [[one] for one in values]
+        is_plain = all(_PLAIN_WORD.fullmatch(one) or _SEVERAL_WORDS.fullmatch(one) for one in values)
+        return [one.split() for one in values] if is_plain else []
+
+    def _values(self, name: str, place: int) -> list[str]:
+        if self._anything or not self._learns or _OWN_OF_SHELLS.fullmatch(name):
+            return []
+        found = self._found.get(name)
+        if found is not None and found.begin <= place < found.end:
+            texts = found.value.strip("{}").split(",")
+            return texts if not any(map(_GLOBS.search, texts)) else []
+        ones = [one for one in self._candidates if one[1] == name]
+        is_certain = any(node.end_byte <= place < _holds_until(node) for node, _, _ in ones)
+        if not is_certain or self._sites.get(name) != len(ones) or len(ones) > _MAX_ALTERNATIVES:
+            return []
+        texts_of = [self._known_text(node, value) for node, _, value in ones]
+        return [text for text in texts_of if text] if all(texts_of) else []
+
     # What sets them
 
     def _gather(self, root: Node) -> None:
-        candidates: list[tuple[Node, str, Node | None]] = []
+        candidates = self._candidates
         function = (-1, -1)
         for node in _all(root):
             kind = node.type
@@ -289,15 +330,25 @@ class Variables:
         return is_plain and node.children[1].type == "=" and (is_statement or exported)
 
     def _learn(self, node: Node, name: str, value: Node | None) -> None:
-        if value is None:
-            text: str | None = ""
-        else:
-            word = read_word(self._text(value), Here(self, node.start_byte))
-            text = None if word.tilde or not word.valid else word.text
-            if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
-                text = None
+        text = self._known_text(node, value)
         if text is not None:
             self._known[name] = _Known(text, node.end_byte, _holds_until(node))
+        elif value is not None and value.type == "array":
+            ones = [read_word(self._text(one), Here(self, node.start_byte)) for one in value.named_children]
+            texts = [
+                one.text for one in ones if one.text is not None and not one.tilde and not one.text.startswith("[")
+            ]
+            if len(texts) == len(ones):
+                self._lists[name] = (texts, node.end_byte, _holds_until(node))
+
+    def _known_text(self, node: Node, value: Node | None) -> str | None:
+        """What a plain assignment gives a variable, where that is certain."""
+        if value is None:
+            return ""
+        if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
+            return None
+        word = read_word(self._text(value), Here(self, node.start_byte))
+        return None if word.tilde or not word.valid else word.text
 
     def _command(self, node: Node, function: int) -> None:
         name_node = node.child_by_field_name("name")

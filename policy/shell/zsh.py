@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.assigned import assigned_by_builtin, note_assigned
+from policy.shell.assigned import OF_ZSH, assigned_by_builtin, note_assigned
 from policy.shell.words import UNKNOWN, plain
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def _in_sight(text: str) -> str:
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
     """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
-    note_assigned(
-        assigned_by_builtin(name or "", [UNKNOWN if one is None else plain(one) for one in arguments]), b"", found
-    )
+    if name in OF_ZSH:
+        read = [UNKNOWN if one is None else plain(one) for one in arguments]
+        note_assigned(assigned_by_builtin(name, read), b"", found)
     first = arguments[0] if arguments else ""
     if name == "time" and (not first or first.startswith("-")):
         found.undecidable("time without a plain command behind it")
