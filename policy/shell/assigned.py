@@ -118,6 +118,9 @@ CONSTRUCTS: dict[str, Callable[[bytes, Node], list[Assigned]]] = {
 reserved word that is not read."""
 
 
+ASSIGNING_BUILTINS = NAMING_BUILTINS | OF_ZSH | {"printf", "wait"}
+
+
 def assigned_by_builtin(name: str, args: list[Word]) -> list[Assigned]:
     """Return what a builtin sets by its arguments."""
     if name == "printf":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+    from policy.shell.tables import Grammar
     from policy.shell.words import Word
 
 UNKNOWN = "$_"
@@ -57,11 +58,11 @@ def takes_text(words: Iterable[Word]) -> bool:
 class Texts:
     """The texts of one line, found from the nodes of its tree."""
 
-    def __init__(self, source: bytes, read: Callable[[str, Node], Word], *, echo_decodes: bool) -> None:
-        """`read` reads a word with what is known of variables; `echo_decodes` for shells whose echo takes escapes."""
+    def __init__(self, source: bytes, read: Callable[[str, Node], Word], grammar: Grammar) -> None:
+        """`read` reads a word with what is known of variables."""
         self._source = source
         self._read = read
-        self._echo_decodes = echo_decodes
+        self._grammar = grammar
         self._depth = 0
 
     def of_word(self, node: Node, command: Node) -> Shown | None:
@@ -151,15 +152,21 @@ class Texts:
         return self._printf(args) if name == "printf" else None
 
     def _echo(self, args: list[Node]) -> Shown:
-        decodes, end = self._echo_decodes, "\n"
+        """POSIX leaves it to a shell whether echo takes `-e`, and escapes without it."""
+        decodes, end, is_certain = self._grammar == "zsh", "\n", True
         while args and re.fullmatch(r"-[neE]+", option := text_of(self._source, args[0])):
             decodes = decodes or "e" in option
+            is_certain = is_certain and (self._grammar == "bash" or option == "-n")
             end = "" if "n" in option else end
             args = args[1:]
         parts = [self._spelled(one) for one in args]
         text = " ".join(one.text for one in parts) + end
-        plain = decoded(text) if decodes and "\\" in text else text
-        return _bounded(text if plain is None else plain, all(one.is_whole for one in parts) and plain is not None)
+        if "\\" in text and (decodes or self._grammar == "posix"):
+            plain = decoded(text)
+            is_certain = is_certain and plain is not None and self._grammar != "posix"
+            text = text if plain is None else plain
+        is_certain = is_certain and (self._grammar != "zsh" or not text.startswith("-"))
+        return _bounded(text, is_certain and all(one.is_whole for one in parts))
 
     def _printf(self, args: list[Node]) -> Shown | None:
         if args and text_of(self._source, args[0]) == "--":

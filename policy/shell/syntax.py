@@ -98,6 +98,7 @@ _REPEATED = words("while_statement for_statement c_style_for_statement function_
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
 _MAX_IN_FRONT = 4  # `command -p -- trap`
+_LONE_DASH = re.compile(rb"(?<![^\s;&|(){}`])-(?![^\s;&|(){}`<>])")
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r'"?\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?"?')
@@ -148,10 +149,11 @@ class _Walk:
         self.variables = variables
         self.functions = functions
         found.evaluated.note_source(source)
-        self.texts = Texts(source, self._read, echo_decodes=posix or found.grammar == "zsh")
+        self.texts = Texts(source, self._read, found.grammar)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.chains: dict[int, int] = {}
+        self.dashes: set[int] = set()
         self.quoted: list[tuple[int, int]] = []
         self.literal: list[tuple[int, int]] = []
         self.handlers = {
@@ -192,6 +194,10 @@ class _Walk:
                 if kind == "compound_statement" and children[0].type != "{":
                     kind = "arithmetic_expansion"
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
+        for place in (found.start() for found in _LONE_DASH.finditer(self.source)):
+            covering = root.descendant_for_byte_range(place, place + 1)
+            if place not in self.dashes and (covering is None or covering.children):
+                self.found.undecidable("a word - that the grammar drops")
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.undecidable(reason)
         self.found.functions |= self.variables.functions
@@ -380,6 +386,7 @@ class _Walk:
             gap = self.source[left.end_byte : right.start_byte]
             if gap.strip() == b"-":
                 dashes.append(left.end_byte + gap.index(b"-"))
+        self.dashes.update(dashes)
         for child in node.children:
             if child.type == "file_redirect":
                 extra.extend(_behind_target(child))

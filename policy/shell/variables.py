@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.assigned import CONSTRUCTS, Assigned, assigned, assigned_by_builtin
+from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assigned, assigned_by_builtin
 from policy.shell.numeric import gives_numbers, is_number_word
 from policy.shell.words import read_word
 
@@ -368,7 +368,7 @@ class Variables:
             self._anything = True
             # The text may unset a function in any spelling; at the shell's end that matters no more.
             self._clears = self._clears or name == "eval" or (name == "trap" and not self._is_at_end(rest))
-        else:
+        elif name in ASSIGNING_BUILTINS:
             self._named(assigned_by_builtin(name, self._words(rest)), node, function)
 
     def _is_at_end(self, nodes: list[Node]) -> bool:

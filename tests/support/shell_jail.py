@@ -87,6 +87,10 @@ class Jail:
                 self._stub(os.path.join(self.bin, name))
         for name in ("evil", "ls", "good", "a"):  # what `./name` and an empty part of PATH would find
             self._stub(os.path.join(self.work, name))
+        for place in ("1", "3"):  # what arithmetic would make of PATH
+            os.mkdir(os.path.join(self.work, place))
+            for name in ("evil", "ls", "good"):
+                self._stub(os.path.join(self.work, place, name))
         self._files()
         self._log = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._before = self._snapshot()
