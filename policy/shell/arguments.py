@@ -177,6 +177,9 @@ def _printf(base: str, args: list[Word], found: Findings) -> None:
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
         found.undecidable("printf -v sets a variable")
     note_assigned(assigned_by_builtin(base, args), b"", found)
+    is_unknown = bool(args) and args[0].text is None and not args[0].outside
+    if is_unknown and any(word.text is None for word in args[1:]):
+        found.needs_interpreter("printf may be given %n, and the name of any variable")
 
 
 _Judge = Callable[[str, list[Word], Findings], None]

@@ -66,11 +66,9 @@ class Findings:
         """Notes why the line can't be decided."""
         self.dynamic[reason] = None
 
-    def needs_interpreter(self, name: str) -> None:
-        """Notes that the text of a variable (`*` for what has no name) is evaluated that may be no number: whoever
-        lists an interpreter has consented to whatever it is."""
-        what = "a substitution or a parameter" if name == "*" else name
-        self.evaluates[f"{what} is evaluated as a number, and nothing in the line makes it one"] = None
+    def needs_interpreter(self, reason: str) -> None:
+        """Notes that a shell evaluates text that may be code: whoever lists an interpreter consents to any code."""
+        self.evaluates[reason] = None
 
     def misread(self, reason: str) -> None:
         """Notes that the text is not what the grammar knows, so that anything may stand in it."""

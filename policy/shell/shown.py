@@ -37,6 +37,8 @@ _EXPANSIONS = words("expansion simple_expansion command_substitution arithmetic_
 _GROUPS = words("list compound_statement subshell negated_command command_substitution process_substitution do_group")
 _STATEMENTS = _GROUPS | words("command redirected_statement pipeline for_statement if_statement while_statement")
 _PASSES_ON = words("time command builtin exec env nohup sudo")
+_FILTERS = words("tee head tail sort uniq tac grep pv")
+"""Programs whose output is lines of their input."""
 _ENDS_INPUT = words("command_substitution process_substitution program")
 _TAKES_TEXT = SHELLS | READS_FILES | {"eval"}
 INPUT_FILES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
@@ -85,8 +87,11 @@ class Texts:
         while node is not None:
             found = self._given(node.children, descriptor)
             parent = node.parent
-            if found is not None or parent is None or node.type in _ENDS_INPUT:
+            if found is not None or parent is None:
                 return found
+            if node.type in _ENDS_INPUT:
+                around = parent if text_of(self._source, node).startswith(">(") and parent.type == "command" else None
+                return None if around is None else self.input_of(around)
             if parent.type == "redirected_statement" and parent.child_by_field_name("body") == node:
                 found = self._given(parent.children, descriptor)
                 behind = [
@@ -143,13 +148,27 @@ class Texts:
             nodes = nodes[1:]
         name = text_of(self._source, nodes[0]) if nodes else ""
         args = nodes[1:]
-        if name == "cat" and not [one for one in args if text_of(self._source, one) not in INPUT_FILES]:
-            return self.input_of(command)
-        if name == "tee":
-            return self.input_of(command)
-        if name == "echo":
+        if name == "cat":
+            return self._cat(args, command)
+        if name in _FILTERS:
+            shown = self.input_of(command)
+            return shown if shown is None or name == "tee" else shown._replace(is_whole=False)
+        if name in {"echo", "yes"}:
             return self._echo(args)
         return self._printf(args) if name == "printf" else None
+
+    def _cat(self, args: list[Node], command: Node) -> Shown | None:
+        if not args:
+            return self.input_of(command)
+        parts: list[Shown] = []
+        for one in args:
+            is_input = text_of(self._source, one) in INPUT_FILES
+            shown = self.input_of(command) if is_input else self._output(one) if "process" in one.type else None
+            parts.append(shown or Shown("", is_whole=False))
+        if not any(one.text for one in parts):  # the grammar drops a `-` in front of a redirection
+            parts += [shown] if (shown := self.input_of(command)) else []
+        text = "".join(one.text for one in parts)
+        return _bounded(text, all(one.is_whole for one in parts)) if text else None
 
     def _echo(self, args: list[Node]) -> Shown:
         """POSIX leaves it to a shell whether echo takes `-e`, and escapes without it."""

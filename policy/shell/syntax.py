@@ -16,12 +16,12 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
-from policy.shell.assigned import CONSTRUCTS, assigned, note_assigned
+from policy.shell.assigned import CONSTRUCTS, Assigned, assigned, note_assigned
 from policy.shell.evaluated import EVERYWHERE
 from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.nodes import text_of
-from policy.shell.numbers import compares_numbers, evaluated_text, names_evaluated
+from policy.shell.numbers import assigned_in_numbers, compares_numbers, evaluated_text, names_evaluated
 from policy.shell.shown import Shown, Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
@@ -101,6 +101,7 @@ _MAX_IN_FRONT = 4  # `command -p -- trap`
 _LONE_DASH = re.compile(rb"(?<![^\s;&|(){}`])-(?![^\s;&|(){}`<>])")
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?")
 _VARIABLE = re.compile(r'"?\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?"?')
 _ARRAY = re.compile(r'\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}|"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}"')
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
@@ -482,7 +483,16 @@ class _Walk:
         for name in names_evaluated(text):
             if not self.variables.is_number(name, node.start_byte):
                 self.found.evaluated.note_text(until)
-                self.found.needs_interpreter(name)
+                what = "a substitution or a parameter" if name == "*" else name
+                self.found.needs_interpreter(f"{what} is evaluated as a number, and nothing in the line makes it one")
+                self._evaluate_known(text, node.start_byte)
+
+    def _evaluate_known(self, text: str, place: int) -> None:
+        """Notes what arithmetic assigns that what variables are known to hold is put together to."""
+        known = _REFERENCE.sub(lambda one: self.variables.value(one[1], place) or one[0], text)
+        if known != text:
+            ones = [Assigned(name, is_number=True) for name in assigned_in_numbers(known)]
+            note_assigned(ones, self.source, self.found)
 
     def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
         self._evaluate(node, repeats)

@@ -60,6 +60,7 @@ OF_BASH = [
     "{{ ls; }} {{{n}}}>f", "ls $[{n}=3]", "cat <<< $(({n}=3)); ls", "declare -n x={n}; x=3; ls",
     "declare -i x={n}=3; ls", "x={n}; echo ${{!x:=3}}; ls", "x={n}; (( $x = 3 )); ls", "x={n}; read $x; ls",
     "x='{n}=3'; (( x )); ls", "x='{n}=3'; [[ x -eq 3 ]]; ls", "x='{n}=3'; echo ${{y:x}}; ls", "x='{n}=3'; a[x]=1; ls",
+    "x={n}; y='=3'; (( $x$y )); ls", "x=3; y={n}; z=$y=$x; (( z )); ls", "x={n}; echo $(( $x$((0))=3 )); ls",
     "read x <<< {n}=3; (( x )); ls", "mapfile -t x <<< {n}=3; (( x )); ls", "echo {{1..$(({n}=3))}}; ls",
 ]  # fmt: skip
 
