@@ -35,8 +35,8 @@ def url_rules(case: Case) -> Decision | str | None:
     named = admitted is not None and not admitted.startswith("*")
     if (urls.is_local_name(host) or (urls.is_address(host) and not address_is_public(host))) and not named:
         return denied(entry.name, where(entry), f"not a public address: {host}")
-    problem = _address_problem(case, host, port, trusted=named)
-    return problem or (None if admitted is None else where(entry, "allowedDomains", admitted))
+    refused = _address_problem(case, host, port, trusted=named)
+    return refused or (None if admitted is None else where(entry, "allowedDomains", admitted))
 
 
 def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Decision | None:

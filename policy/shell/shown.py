@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 UNKNOWN = "$_"
 _MAX_TEXT = 64 * 1024
 _MAX_DEPTH = 24
+_MAX_PARTS = 32
 _ESCAPED_IN_STRING = re.compile(r"\\([$`\"\\\n])")
 _ESCAPED_IN_DOCUMENT = re.compile(r"\\([$`\\\n])")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -66,6 +67,7 @@ class Texts:
         self._read = read
         self._grammar = grammar
         self._depth = 0
+        self._found: dict[tuple[int, int, str], Shown | None] = {}
 
     def of_word(self, node: Node, command: Node) -> Shown | None:
         """Return the text of a word, or the content of the file that `<(…)` or `/dev/fd/3` is; None if nothing of it is
@@ -116,11 +118,13 @@ class Texts:
     # What a statement prints
 
     def _output(self, node: Node) -> Shown | None:
-        self._depth += 1
-        try:
-            return None if self._depth > _MAX_DEPTH else self._printed(node)
-        finally:
+        key = (node.start_byte, node.end_byte, node.type)
+        if key not in self._found:
+            self._found[key] = None  # for one that asks for itself
+            self._depth += 1
+            self._found[key] = None if self._depth > _MAX_DEPTH else self._printed(node)
             self._depth -= 1
+        return self._found[key]
 
     def _printed(self, node: Node) -> Shown | None:
         if node.type == "pipeline":
@@ -160,15 +164,15 @@ class Texts:
     def _cat(self, args: list[Node], command: Node) -> Shown | None:
         if not args:
             return self.input_of(command)
-        parts: list[Shown] = []
+        shown = self.input_of(command)
+        parts: list[Shown | None] = []
         for one in args:
             is_input = text_of(self._source, one) in INPUT_FILES
-            shown = self.input_of(command) if is_input else self._output(one) if "process" in one.type else None
-            parts.append(shown or Shown("", is_whole=False))
-        if not any(one.text for one in parts):  # the grammar drops a `-` in front of a redirection
-            parts += [shown] if (shown := self.input_of(command)) else []
-        text = "".join(one.text for one in parts)
-        return _bounded(text, all(one.is_whole for one in parts)) if text else None
+            parts.append(shown if is_input else self._output(one) if "process" in one.type else None)
+        if not any(parts):  # the grammar drops a `-` in front of a redirection
+            return None if shown is None else shown._replace(is_whole=False)
+        text = "".join(one.text for one in parts[:_MAX_PARTS] if one is not None)
+        return _bounded(text, len(parts) <= _MAX_PARTS and all(one is not None and one.is_whole for one in parts))
 
     def _echo(self, args: list[Node]) -> Shown:
         """POSIX leaves it to a shell whether echo takes `-e`, and escapes without it."""
@@ -200,6 +204,7 @@ class Texts:
         count = sum(bool(one) for one in _DIRECTIVE.findall(plain))
         pending = [one.text for one in parts]
         made: list[str] = []
+        size = 0
 
         def filled(directive: re.Match[str]) -> str:
             if directive[1] is None:
@@ -207,8 +212,9 @@ class Texts:
             text = pending.pop(0) if pending else ""
             return (decoded(text) or text) if directive[1] == "b" else text
 
-        while not made or (pending and count and sum(map(len, made)) < _MAX_TEXT):
+        while not made or (pending and count and size < _MAX_TEXT):
             made.append(_DIRECTIVE.sub(filled, plain))
+            size += len(made[-1])
         return _bounded("".join(made), is_whole)
 
     # What a word or a here-document spells
@@ -220,7 +226,10 @@ class Texts:
                 shown = self._spelled(node.named_children[-1])
                 return shown._replace(text=shown.text + "\n")
             if node.type == "heredoc_redirect" and self._is_input(node, descriptor):
-                return self._heredoc(node)
+                key = (node.start_byte, node.end_byte, node.type)
+                if key not in self._found:
+                    self._found[key] = self._heredoc(node)
+                return self._found[key]
         return None
 
     def _is_input(self, redirect: Node, descriptor: str) -> bool:
