@@ -130,7 +130,8 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         # What is run at each command may come before the line's functions are there.
         knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
-    texts = [word.shown.text if word.shown is not None and word.shown.is_whole else word.text for word in args]
+    shown = map(_shown_text, args)
+    texts = [one.text if one is not None and one.is_whole else word.text for one, word in zip(shown, args, strict=True)]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.undecidable(f"{base} runs text that only the run knows")
     else:
@@ -146,7 +147,7 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     elif read.is_code and read.word is not None and read.word.text is not None:
         found.scripts.append(Script(grammar, read.word.text))
     elif read.is_code:
-        if not found.run_shown(read.word.shown if read.word is not None else None, grammar):
+        if not found.run_shown(_shown_text(read.word), grammar):
             found.mark_opaque(program, "-c …", in_line=True)
     else:
         shown = found.input if read.word is None else _shown_file(read.word, found)
@@ -157,9 +158,16 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
             found.mark_opaque(program, what)
 
 
+def _shown_text(word: Word | None) -> Shown | None:
+    """What the line shows of a word that a shell runs as text."""
+    return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
+
+
 def _shown_file(word: Word, found: Findings) -> Shown | None:
     """What the line shows of the file that a shell reads: its own input, or `<(…)`."""
-    return found.input if word.shown is None and word.text in INPUT_FILES else word.shown
+    if word.shown is not None and word.shown.is_file:
+        return word.shown
+    return found.input if word.text in INPUT_FILES else None
 
 
 class _Runs(NamedTuple):

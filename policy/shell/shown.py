@@ -47,10 +47,12 @@ INPUT_FILES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 
 
 class Shown(NamedTuple):
-    """Text that the line shows; `is_whole` if nothing in it is unknown."""
+    """Text that the line shows; `is_whole` if nothing in it is unknown. `is_file` for the content of a file that a word
+    names, in place of the text of the word."""
 
     text: str
     is_whole: bool = True
+    is_file: bool = False
 
 
 def takes_text(words: Iterable[Word]) -> bool:
@@ -74,10 +76,12 @@ class Texts:
         shown. `command` is the one around it."""
         text = text_of(self._source, node)
         if node.type == "process_substitution":
-            return self._output(node) if text.startswith("<") else None
+            shown = self._output(node) if text.startswith("<") else None
+            return None if shown is None else shown._replace(is_file=True)
         descriptor = _DESCRIPTOR.fullmatch(text)
         if descriptor is not None:
-            return self.input_of(command, descriptor[1])
+            shown = self.input_of(command, descriptor[1])
+            return None if shown is None else shown._replace(is_file=True)
         if node.type in _SPELLED:
             return None
         shown = self._spelled(node)

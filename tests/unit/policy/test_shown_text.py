@@ -173,6 +173,11 @@ def test_a_shell_whose_language_is_not_read_is_not_decided(line: str) -> None:
         "echo evil x | grep evil",
         "grep sh <<< 'evil x'",
         "echo evil | bash script.sh",
+        'bash "evil $x"',
+        'source "evil $x"',
+        'bash "evil x.sh" -c',
+        'bash "$x" <<E\nevil x\nE',
+        "sh -c '. ./env.sh' evil",
         "python3 - <<E\nevil()\nE",
     ],
 )
