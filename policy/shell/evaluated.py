@@ -30,7 +30,9 @@ _AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
 def _sets_steering() -> re.Pattern[bytes]:
     """A steering variable in front of what assigns, in whatever quotes: text that arithmetic may be given."""
     names = STEERING_VARIABLE.pattern
-    return re.compile(rf"(?<![A-Za-z0-9_])(?:{names})['\"\s]*(?:[-+*/%&|^<>]{{0,2}}=(?!=)|\+\+|--)".encode())
+    between = r"(?:['\"\s)]|\$\{?\w++\}?)*+"
+    assigns = r"(?:[-+*/%&|^<>]{0,2}=(?!=)|\+\+|--|\[)"
+    return re.compile(rf"(?<![A-Za-z0-9_])(?:{names}){between}{assigns}|(?:\+\+|--)(?:{names})\b".encode())
 
 
 class Evaluated:

@@ -30,7 +30,7 @@ _MAX_PARTS = 32
 _ESCAPED_IN_STRING = re.compile(r"\\([$`\"\\\n])")
 _ESCAPED_IN_DOCUMENT = re.compile(r"\\([$`\\\n])")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbdi]))")
+_DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbdic]))")
 _DESCRIPTOR = re.compile(r"(?:/dev|/proc/self)/fd/([1-9][0-9]*)")
 _SPELLED = words("word raw_string number")
 """Words without anything that expands, but for patterns."""
@@ -214,7 +214,9 @@ class Texts:
             if directive[1] is None:
                 return "%"
             text = pending.pop(0) if pending else ""
-            return (decoded(text) or text) if directive[1] == "b" else text
+            if directive[1] == "b":
+                return decoded(text) or text
+            return text[:1] if directive[1] == "c" else text
 
         while not made or (pending and count and size < _MAX_TEXT):
             made.append(_DIRECTIVE.sub(filled, plain))

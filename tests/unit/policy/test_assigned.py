@@ -61,6 +61,12 @@ OF_BASH = [
     "declare -i x={n}=3; ls", "x={n}; echo ${{!x:=3}}; ls", "x={n}; (( $x = 3 )); ls", "x={n}; read $x; ls",
     "x='{n}=3'; (( x )); ls", "x='{n}=3'; [[ x -eq 3 ]]; ls", "x='{n}=3'; echo ${{y:x}}; ls", "x='{n}=3'; a[x]=1; ls",
     "x={n}; y='=3'; (( $x$y )); ls", "x=3; y={n}; z=$y=$x; (( z )); ls", "x={n}; echo $(( $x$((0))=3 )); ls",
+    "[[ ! {n}=3 -eq 3 || a ]]; ls", "[[ x[{n}=3] -eq 1 ]]; ls", "(( x[y[{n}=3]] )); ls", "((x = y = {n} = 3)); ls",
+    "printf '%(%Y)T%n' 1 {n}; ls", "printf '%%%n' {n}; ls", "printf $'%\\x6e' {n}; ls", "f=n; printf %$f {n}; ls",
+    'printf %n "$(echo {n})"; ls', "x=' {n} = 3'; ((x)); ls", "x=--{n}; ((x)); ls", "x='({n})=3'; ((x)); ls",
+    "x={n}$y=3; ((x)); ls", "x='y'; y='{n}=3'; ((x)); ls", "declare -A x; x[a]={n}=3; ((x[a])); ls",
+    "read -a x <<< {n}=3; ((x)); ls", "bash <<< '(({n}=3)); ls'", "echo '{n}=3; ls' | sh", 'eval "$(echo {n}=3)"; ls',
+    "source /dev/stdin <<< {n}=3; ls", "while ls; do :; done {{{n}}}<f", "select {n}; do ls; done",
     "read x <<< {n}=3; (( x )); ls", "mapfile -t x <<< {n}=3; (( x )); ls", "echo {{1..$(({n}=3))}}; ls",
 ]  # fmt: skip
 
