@@ -26,7 +26,7 @@ _ASSIGNED = re.compile(
     rf"((?:\$\{{?[A-Za-z0-9_]++\}}?|[A-Za-z0-9_@])++)[\s)]*+(?:\[[^\]]*+\]\s*+)?(?:\+\+|--|{_OPERATION})"
     r"|(?:\+\+|--)[\s(]*+((?:\$\{?[A-Za-z0-9_]++\}?|[A-Za-z0-9_@])++)"
 )
-"""What an arithmetic expression sets: names, and expansions that become one (`@` stands for a substitution)."""
+"""Targets of assignments in arithmetic: names, and expansions that become one (`@` stands for a substitution)."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EVALUATED_BY_EXPANSION = re.compile(
     r"\$\{[#!]?[A-Za-z0-9_@*]+(?:\[(?:[@*]|(?P<index>[^\]]*))\])?(?::(?![-+=?])(?P<offset>[^}]*))?"

@@ -159,12 +159,12 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
 
 
 def _shown_text(word: Word | None) -> Shown | None:
-    """What the line shows of a word that a shell runs as text."""
+    """Return the part that the line shows of a word that a shell runs as text."""
     return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
 
 
 def _shown_file(word: Word, found: Findings) -> Shown | None:
-    """What the line shows of the file that a shell reads: its own input, or `<(…)`."""
+    """Return the part that the line shows of the file that a shell reads: its own input, or `<(…)`."""
     if word.shown is not None and word.shown.is_file:
         return word.shown
     return found.input if word.text in INPUT_FILES else None
@@ -203,7 +203,7 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
 
 
 def _behind_options(args: list[Word], place: int, *, asked: bool) -> _Runs | None:
-    """What a shell runs whose options end at `place`; `asked` for `-c`."""
+    """Return the text or file of a shell whose options end at `place`; `asked` for `-c`."""
     word, texts = args[place] if place < len(args) else None, [word.text for word in args]
     if word is not None and (word is UNKNOWN or (word.is_several and place + 1 < len(args))):
         return None  # it may be no word at all, and the next one is the text; or it is input that xargs makes words of

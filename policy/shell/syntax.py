@@ -303,9 +303,9 @@ class _Walk:
                 words.insert(sum(one.start_byte < dash for one in nodes), plain("-"))
             shown = None
             if takes_text(words):
-                shown = self.texts.input_of(node)
+                shown = self.texts.find_input(node)
                 for place, one in enumerate(nodes[: len(words)]):
-                    words[place] = words[place]._replace(shown=self.texts.of_word(one, node))
+                    words[place] = words[place]._replace(shown=self.texts.read_text(one, node))
             if b"$" in self.source[node.start_byte : node.end_byte]:
                 self._emit_expanded(node, nodes, words, repeats, shown)
             else:

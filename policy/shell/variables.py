@@ -29,9 +29,9 @@ _SEVERAL_WORDS = re.compile(r"[A-Za-z0-9_./,:=+@%^-]+(?: +[A-Za-z0-9_./,:=+@%^-]
 _GLOBS = re.compile(r"[*?\[{}]|\.\.")
 _MAX_ALTERNATIVES = 4
 _MAX_CHAIN, _MAX_STEPS, _MAX_GIVEN = 16, 2_000, 32
-"""How far it is followed what makes a variable a number: from one to the next, in all, and in places that set one."""
+"""Bounds of the search for numbers: variables in a row, variables in all, and places that set one."""
 _ASKS = re.compile(rb"[$(\[]|function")
-"""What only stands in lines that ask for a variable or a function."""
+"""Marks of lines that ask for a variable or a function."""
 _SETS_ANY = words("eval source . trap let")
 _PASSES_ON = words("command builtin time")
 _FOUND_OR_PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./*-]+|\{[0-9]+\.\.[0-9]+\}")
@@ -79,8 +79,8 @@ class _Known(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """Where a variable is given something (`begin`), and up to where that is certain to have been the last time but for
-    later places; what it is given, or that it is a number; and where the function around it begins."""
+    """One place that sets a variable: where it ends (`begin`), up to where it is certain to have run, the word that it
+    gives or that it gives a number, and the start of the function around it."""
 
     begin: int
     until: int
@@ -181,7 +181,7 @@ class Variables:
         return is_followed and all(one in numbers or _is_before(one, certain[-1]) for one in given)
 
     def _find_numbers(self, name: str) -> list[_Given]:
-        """What of all that a variable is given can only be a number."""
+        """Return the places that give a variable nothing but a number."""
         self._steps += 1
         if self._steps > _MAX_STEPS or len(self._asked) > _MAX_CHAIN:
             return []
@@ -342,7 +342,7 @@ class Variables:
                 self._lists[name] = (texts, node.end_byte, _holds_until(node))
 
     def _known_text(self, node: Node, value: Node | None) -> str | None:
-        """What a plain assignment gives a variable, where that is certain."""
+        """Return the value of a plain assignment; None if it is not certain."""
         if value is None:
             return ""
         if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
@@ -380,7 +380,7 @@ class Variables:
         return is_plain or all(text in _AT_END for text in texts[1:])
 
     def _named(self, ones: list[Assigned], node: Node, function: int) -> None:
-        """What a builtin gives a variable is not known."""
+        """Note variables that a builtin sets to something unknown."""
         for one in ones:
             if one.name is None:
                 self._anything = True

@@ -135,7 +135,7 @@ def read_word(source: str, values: Values | None = None) -> Word:
     return Word(text, text, tilde=tilde, quoted=text != source)
 
 
-def decoded(text: str) -> str | None:
+def decode_escapes(text: str) -> str | None:
     """Return what a text with the escapes of `$'…'` stands for; None if it is not certain, or beyond ASCII."""
     kept: list[str] = []
     place = 0
@@ -209,7 +209,7 @@ def _known_bare(source: str, place: int, values: Values | None) -> tuple[str, in
     """The same outside of quotes, where only a plain value stays one word; or the text of a `$'…'` there."""
     escaped = _ANSI_C.match(source, place)
     if escaped is not None:
-        text = decoded(escaped[1])
+        text = decode_escapes(escaped[1])
         return None if text is None else (text, escaped.end())
     known = _known(source, place, values)
     return known if known is not None and known[0] and _PLAIN.fullmatch(known[0]) else None

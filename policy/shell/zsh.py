@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
 """What is kept, or a single-quoted text. Behind double quotes with a substitution in them everything is kept."""
 _EXPANDS_IN_STRING = re.compile(r"\\.|\$\w*[^\w\s]?", re.DOTALL)
-"""What of a double-quoted text without substitutions expands, with the character that decides how."""
+"""Expansions in a double-quoted text without substitutions, each with the character that decides how."""
 _SAME = re.compile(
     r"\$[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_\[:])"  # a variable, without subscript or modifier
     r"|\$[?](?![\[:])"
@@ -69,7 +69,7 @@ def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[s
 
 
 def _in_sight(text: str) -> str:
-    """What of a quoted or escaped text zsh reads: nothing of single quotes, and of double quotes what expands."""
+    """Return the part of a quoted or escaped text that zsh reads: of double quotes the expansions, of single nothing."""
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:
         return text or "."
     return f'"{"".join(one for one in _EXPANDS_IN_STRING.findall(text[1:-1]) if one[0] == "$")}"'
