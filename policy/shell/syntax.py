@@ -99,6 +99,8 @@ _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
 _MAX_IN_FRONT = 4  # `command -p -- trap`
 _LONE_DASH = re.compile(rb"(?<![^\s;&|(){}`])-(?![^\s;&|(){}`<>])")
+_MOVES = re.compile(rb"cd|chdir|pushd|popd|\\|['\"]")
+"""Marks of lines that may change the directory: by a name as it is, or in quotes."""
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?")
@@ -153,6 +155,7 @@ class _Walk:
         self.texts = Texts(source, self._read, found.grammar)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
+        self.moves = _MOVES.search(source) is not None
         self.chains: dict[int, int] = {}
         self.dashes: set[int] = set()
         self.quoted: list[tuple[int, int]] = []
@@ -352,6 +355,8 @@ class _Walk:
 
     def _chain(self, node: Node) -> int:
         """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""
+        if not self.moves:
+            return node.start_byte  # what is around a node is dear to find
         around = node.parent
         if around is not None and around.type == "redirected_statement":
             around = around.parent

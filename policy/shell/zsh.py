@@ -69,7 +69,7 @@ def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[s
 
 
 def _in_sight(text: str) -> str:
-    """Return the part of a quoted or escaped text that zsh reads: of double quotes the expansions, of single nothing."""
+    """Return the part of a quoted or escaped text that zsh reads: the expansions of double quotes."""
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:
         return text or "."
     return f'"{"".join(one for one in _EXPANDS_IN_STRING.findall(text[1:-1]) if one[0] == "$")}"'
