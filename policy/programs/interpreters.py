@@ -72,7 +72,11 @@ ROWS = rows(
             stops=True,
         ),
         "ipython perl ruby node nodejs tsx ts-node php lua luajit rscript julia elixir groovy scala": Program("code"),
-        "ssh scp sftp": Program("language", network=True),
+        "ssh scp sftp": Program(
+            "language",
+            risky=r"(?i)(?:-[a-z0-9]*o)?\s*(?:(?:proxy|local|knownhosts)command|(?:pkcs11|securitykey)provider)[\s=].*",
+            network=True,
+        ),
         "vi vim nvim view ex ed emacs nano pico less more most irb wish tclsh osascript open xdg-open vim.tiny "
         "vim.basic vim.nox "
         "vim.gtk vim.athena vimdiff rvim rview gvim joe jed micro zless zmore bzless bzmore xzless xzmore lzless "

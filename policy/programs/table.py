@@ -54,6 +54,12 @@ def program_named(base: str) -> Program | None:
     return PROGRAMS.get(family_of(base))
 
 
+def is_known(program: str) -> bool:
+    """True for a program that has a row, and for a builtin."""
+    base = base_name(program)
+    return base in _BUILTINS or program_named(base) is not None
+
+
 def what_it_starts(program: str) -> str | None:
     """What naming a program in a list of commands consents to, in words: the code and the programs that it starts by
     itself. None for one that starts nothing of the kind, or whose line names what it starts (`env`, `xargs`)."""
@@ -62,7 +68,7 @@ def what_it_starts(program: str) -> str | None:
         return "any command line"
     row = program_named(base)
     if row is None:
-        return "it is not known here, and may start anything" if base not in _BUILTINS else None
+        return None if is_known(program) else "it is not known here, and may start anything"
     if base in {"npx", "uvx", "bunx"}:
         return "any program"
     return row.what or _STARTS.get(row.starts)
@@ -77,6 +83,9 @@ _STARTS = {
 _BUILTINS = frozenset(
     [
         "alias",
+        "eval",
+        "source",
+        ".",
         "bg",
         "bind",
         "break",

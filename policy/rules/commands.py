@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from policy import patterns
 from policy.facts import CommandFacts, OsFamily, ShellName
-from policy.names import without_g
+from policy.names import without_g, words
 from policy.paths import is_absolute, is_under, normalize
-from policy.programs.table import program_named, what_it_starts
+from policy.programs.table import is_known, program_named, what_it_starts
 from policy.rules.advice import permitted, undecidable
 from policy.rules.case import denied, where
 from policy.rules.line_files import behind_link, line_files, links_made
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from policy.rules.case import Case
 
 _MAX_JUDGED_ARGUMENT = 4_096
+_RUNS_TEXT = words("eval trap")
+"""Builtins that run what the line shows them, which is read."""
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 
@@ -36,7 +38,7 @@ def command_rules(case: Case) -> Decision | str | None:
     parsed = parsed_line(facts)
     if parsed.unread:
         return denied(entry.name, where(entry), undecidable(parsed.dynamic))
-    for rule in (_blocked, _undecided, _opted_out, _allowed, _variables, _argument_rules):
+    for rule in (_blocked, _undecided, _evaluating, _opted_out, _allowed, _variables, _argument_rules):
         verdict = rule(case, parsed, facts)
         if verdict is not None:
             return verdict
@@ -73,6 +75,25 @@ def _undecided(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decis
     else:
         return None
     return denied(entry.name, where(entry, rule), undecidable(parsed.dynamic))
+
+
+def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
+    """A value that may be code is evaluated: that is denied by a list that names no interpreter, since naming one
+    consents to any code."""
+    if not parsed.evaluates or case.entry.allowed_commands is None or _lists_interpreter(case):
+        return None
+    return denied(case.entry.name, where(case.entry, "allowedCommands"), undecidable(parsed.evaluates))
+
+
+def _lists_interpreter(case: Case) -> bool:
+    """True if one of the listed programs is known to run code that no line shows."""
+    memo_key = (case.entry.name, "interpreter")
+    found: bool | None = case.bundle.memo.get(memo_key)
+    if found is None:
+        names = [one for one in case.entry.allowed_commands or () if one not in _RUNS_TEXT]
+        found = any(one.endswith(("/*", "/**")) or (is_known(one) and what_it_starts(one)) for one in names)
+        case.bundle.memo[memo_key] = found
+    return found
 
 
 def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:

@@ -105,7 +105,8 @@ def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: st
 class ParsedCommand:
     """A whole line: the programs that it starts, the files that it opens (`redirections`), and those that it gives to
     programs which change files (`operands`). `dynamic` says why it can't be decided, `opaque` which programs start
-    what it does not show.
+    what it does not show. `evaluates` says what of it a shell evaluates that may be code: who lists an interpreter
+    consents to that.
     `unparsed`: it is not what the grammar knows, so it may open other files as well. `unread`: it was too much to be
     looked at to its end, so whatever the bundle says it is not run."""
 
@@ -114,6 +115,7 @@ class ParsedCommand:
     operands: tuple[Operand, ...]
     dynamic: tuple[str, ...]
     opaque: tuple[Opaque, ...]
+    evaluates: tuple[str, ...]
     unparsed: bool
     unread: bool
     variables: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from policy.names import words
 from policy.programs.row import Program, options_of
 from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
+from policy.shell.assigned import assigned_by_builtin, note_assigned
 from policy.shell.file_effects import STRICT, note_files
 from policy.shell.file_uses import FileCase
 from policy.shell.find import found_below
@@ -23,13 +24,17 @@ from policy.shell.findings import Findings, Script, check_assignment, note_decla
 from policy.shell.git import judge_git
 from policy.shell.options import Given, Used, read_options
 from policy.shell.sed import judge_sed
+from policy.shell.shown import INPUT_FILES
 from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from policy.shell.shown import Shown
+
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16
+_TAKES_INPUT = re.compile(r"-[euxfln]*s[euxfln]*")
 _OF_A_SHELL = frozenset({"-s", "--login", "--norc", "--noprofile", "--version", "--help"})
 """Options of a shell that leave the meaning of a line as it is."""
 _ASKS = words("--version --help -V -v -h version help")
@@ -133,7 +138,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
         found.mark_opaque(program, read.own.what)
     elif read.own.starts == "code" and not asks:
         _note_code(program, read.given, args, found)
-    if read.row.starts in {"", "files", "code"}:
+    if read.row.starts in {"", "files", "code", "language"}:
         _judge_options(base, read, found)
         case = FileCase(program, base, read.row, read.given, read.lead, args, on_windows)
         judge = _JUDGES.get(row.operands)
@@ -274,9 +279,13 @@ def _judge_test(case: FileCase, found: Findings) -> None:
 
 
 def _judge_printf(case: FileCase, found: Findings) -> None:
-    args = case.args
+    base, args = case.base, case.args
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
         found.undecidable("printf -v sets a variable")
+    note_assigned(assigned_by_builtin(base, list(args)), b"", found)
+    is_unknown = bool(args) and args[0].text is None and not args[0].outside
+    if is_unknown and any(word.text is None for word in args[1:]):
+        found.needs_interpreter("printf may be given %n, and the name of any variable")
 
 
 _JUDGES: dict[str, Callable[[FileCase, Findings], None]] = {
@@ -300,7 +309,9 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
         _own_text(base, args, found)
         return []
     if base in tables.READS_FILES:
-        found.mark_opaque(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
+        what = f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file"
+        if not found.run_shown(_shown_file(args[0], found) if args else None, found.grammar, is_own=True):
+            found.mark_opaque(program, what)
         return []
     row = program_named(base)
     return [] if row is None else _started_by_row(program, base, row, args, found)
@@ -349,7 +360,8 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         # What is run at each command may come before the line's functions are there.
         knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
-    texts = [word.text for word in args]
+    shown = map(_shown_text, args)
+    texts = [one.text if one is not None and one.is_whole else word.text for one, word in zip(shown, args, strict=True)]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.undecidable(f"{base} runs text that only the run knows")
     else:
@@ -359,15 +371,33 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
 
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
-    read = _what_shell_runs(base, args)
+    read, grammar = _what_shell_runs(base, args), tables.GRAMMAR_OF.get(base, "posix")
     if read is None:
         found.undecidable(f"{base} {args[0].text} runs other commands")
     elif read.is_code and read.word is not None and read.word.text is not None:
-        found.scripts.append(Script(tables.GRAMMAR_OF.get(base, "posix"), read.word.text))
+        found.scripts.append(Script(grammar, read.word.text))
     elif read.is_code:
-        found.mark_opaque(program, "-c …", in_line=True)
+        if not found.run_shown(_shown_text(read.word), grammar):
+            found.mark_opaque(program, "-c …", in_line=True)
     else:
-        found.mark_opaque(program, f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads")
+        shown = found.input if read.word is None else _shown_file(read.word, found)
+        if shown is not None and base in tables.UNREAD_SHELLS:
+            found.undecidable(f"{base} runs text that is not read")
+        elif not found.run_shown(shown, grammar):
+            what = f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads"
+            found.mark_opaque(program, what)
+
+
+def _shown_text(word: Word | None) -> Shown | None:
+    """Return the part that the line shows of a word that a shell runs as text."""
+    return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
+
+
+def _shown_file(word: Word, found: Findings) -> Shown | None:
+    """Return the part that the line shows of the file that a shell reads: its own input, or `<(…)`."""
+    if word.shown is not None and word.shown.is_file:
+        return word.shown
+    return found.input if word.text in INPUT_FILES else None
 
 
 class _Runs(NamedTuple):
@@ -385,7 +415,7 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
         text = texts[place]
         if text is None or (asked and base not in tables.OPTIONS_FOLLOW):
             break
-        if text == "--":
+        if text == "--" or (text == "-" and not asked):
             place += 1
             break
         if re.fullmatch(r"[-+][euxf]*o", text) and place + 1 < len(args):
@@ -396,13 +426,20 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
             asked = True
         elif text[:1] not in {"-", "+"} or text == "-":
             break
-        elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxfln]+", text):
+        elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxflns]+", text):
             return None
         place += 1
-    word = args[place] if place < len(args) else None
+    return _behind_options(args, place, asked=asked)
+
+
+def _behind_options(args: list[Word], place: int, *, asked: bool) -> _Runs | None:
+    """Return the text or file of a shell whose options end at `place`; `asked` for `-c`."""
+    word, texts = args[place] if place < len(args) else None, [word.text for word in args]
     if word is not None and (word is UNKNOWN or (word.is_several and place + 1 < len(args))):
         return None  # it may be no word at all, and the next one is the text; or it is input that xargs makes words of
     if not asked:
+        if any(text is not None and _TAKES_INPUT.fullmatch(text) for text in texts[:place]):
+            return _Runs(None)
         return None if word is not None and word.tilde and word.text is None else _Runs(word)
     if word is None or ((word.text or "")[:1] in {"-", "+"} and texts[place - 1] != "--"):
         return None

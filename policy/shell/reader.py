@@ -13,6 +13,7 @@ from policy.shell.effects import expand_wrappers
 from policy.shell.file_uses import split_pattern
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
+from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import Command, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import ShellName
+    from policy.shell.findings import Script
     from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
@@ -29,6 +31,8 @@ _MAX_DIRECTORIES = 8
 _MAX_PATH = 4_096
 _MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
 _SPELLED_LEAST = 128
+_DESCRIPTOR, _DESCRIPTOR_OR_MOVED = re.compile(r"[0-9]+|-"), re.compile(r"[0-9]+-?|-")
+"""Targets of `>&` and `<&` that are no files; to zsh `1-` is one."""
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _AT_ONCE = re.compile(r"(?<![&>|<])[&|](?![&|>0-9-])|[<>]\(|\bcoproc\b")
 """What runs beside what stands in front of it."""
@@ -72,8 +76,8 @@ class Reader:
             self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread,
-            tuple(found.variables),
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), tuple(found.evaluates),
+            found.unparsed, found.unread, tuple(found.variables),
         )  # fmt: skip
 
     def read_windows(self, text: str, shell: ShellName) -> None:
@@ -122,6 +126,7 @@ class Reader:
                 continue
             first = len(found.commands)
             began.append((event.start, first + 1))
+            found.input = event.input
             expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False
@@ -135,14 +140,44 @@ class Reader:
                     note_zsh_arguments(name, arguments, found)
             scripts, found.scripts = found.scripts, []
             for script in scripts:
-                if depth >= _MAX_INNER_SHELLS:
-                    found.give_up("shells inside shells")
-                else:
-                    own = event.functions if script.knows_functions else frozenset()
-                    self.postponed = self.postponed or script.is_postponed
-                    in_loop = repeats or event.repeats
-                    self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=in_loop)
-                    found.grammar = grammar
+                self._script(script, event, depth, repeats=repeats or event.repeats)
+                found.grammar = grammar
+
+    def _script(self, script: Script, event: Command, depth: int, *, repeats: bool) -> None:
+        """Reads a text that a command of the line hands to a shell."""
+        if depth >= _MAX_INNER_SHELLS:
+            self.found.give_up("shells inside shells")
+        elif script.is_partial:
+            self._read_partly(script, depth + 1)
+        else:
+            own = event.functions if script.knows_functions else frozenset()
+            self.postponed = self.postponed or script.is_postponed
+            self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
+
+    def _read_partly(self, script: Script, depth: int) -> None:
+        """Takes the programs and files that a text names, of which a part is known only when it runs; whoever lists the
+        shell consents to that part."""
+        inner = Reader({})
+        inner.found.effort = self.found.effort
+        inner.read(script.text, script.grammar, depth)
+        parsed = inner.result()
+        if parsed.unread:
+            self.found.give_up(parsed.dynamic[-1])
+        for one in parsed.commands:
+            if one.program is not None and UNKNOWN not in one.program:
+                self.found.commands.append((one.program, one.arguments))
+                self.commands.append(SimpleCommand(one.program, one.arguments, self._seen_from(one.program)))
+        here = self.directories if self.lost_from is None else ()
+        self.redirections += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.redirections
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
+        self.operands += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.operands
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
 
     def _lose(self, here: tuple[int, int]) -> None:
         """From these redirections and operands on nobody knows the directory."""
@@ -179,10 +214,11 @@ class Reader:
         return self.spelled <= _MAX_SPELLED
 
     def _redirect(self, event: Redirect, step: int) -> None:
-        operator, target, text = event.operator, event.target, event.target.text
-        if self.found.grammar == "zsh" and event.alone:
+        operator, target, text, grammar = event.operator, event.target, event.target.text, self.found.grammar
+        if grammar == "zsh" and event.alone:
             self.found.undecidable("a redirection without a command, for which zsh starts one")
-        if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
+        descriptor = _DESCRIPTOR if grammar == "zsh" else _DESCRIPTOR_OR_MOVED
+        if operator in {">&", "<&"} and text is not None and descriptor.fullmatch(text):
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
             self.found.undecidable(f"a redirection that is not followed: {operator}")
@@ -231,6 +267,11 @@ class Reader:
             return
         self.directories = found
         chains[chain] = _Chain(moved, self.moves)
+
+
+def _below(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+    """The directories of an inner line, seen from those of the line around it."""
+    return tuple(dict.fromkeys(join(one, two) if two else one for one in outer or ("",) for two in inner))
 
 
 class _Chain(NamedTuple):

@@ -140,6 +140,10 @@ class Jail:
     def _files(self) -> None:
         for name in ("evil", "ls", "good", "a"):  # what `./name` and an empty part of PATH would find
             self._stub(os.path.join(self.work, name))
+        for place in ("1", "3"):  # what arithmetic would make of PATH
+            os.mkdir(os.path.join(self.work, place))
+            for name in ("evil", "ls", "good"):
+                self._stub(os.path.join(self.work, place, name))
         contents = {"a.txt": "a\nb\n", "names": "evil\nbad x\n", "f.txt": "1 2 3\n", ".env": "x=1\n"}
         for name, text in contents.items():
             with open(os.path.join(self.work, name), "w") as file:
