@@ -97,7 +97,10 @@ _GIT = rows(
         ),
         "worktree": _one(options="-b,-B=", operands="worktree"),
         "sparse-checkout": _one(operands="worktree"),
-        "init": _one(options="--separate-git-dir=! -b,--initial-branch= --shared? --object-format= --ref-format="),
+        "init": _one(
+            options="--bare:bare --separate-git-dir=! -b,--initial-branch= --shared? --object-format= --ref-format=",
+            operands="init",
+        ),
         "filter-branch": Program(options=_FILTERS, operands="worktree"),
         "bisect": Program(
             options="--help:help",

@@ -13,7 +13,8 @@ from policy.facts import CommandFacts, PathFacts
 from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, key, nested_parts, normalize, process_place, roots
-from policy.rules.case import PROCESS_RULE, approval_needed, denied, where
+from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, denied, where
+from policy.rules.repository_paths import repositories_by_shape
 from policy.rules.session_paths import session_samples
 from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
 
@@ -33,9 +34,13 @@ def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decisi
     made = () if case.bundle.held else _made_places(parsed, facts, case.os)
     anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
     files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
+    laid_out = set() if case.bundle.held else _repositories_made(files, facts, case.os)
     for one in files:
         if one.mode == "make":
             continue
+        if laid_out and one.mode == "write" and _steers_one(case, facts, one, laid_out):
+            reason = f"{one.path} would be what git runs: the line lays out a repository around it"
+            return denied(case.entry.name, REPOSITORY_RULE, reason)
         if made and _goes_through(case, facts, one, made):
             reason = f"{one.path} is behind a link that the line makes, or may make; do that in a command of its own"
             return denied(case.entry.name, where(case.entry), reason)
@@ -44,6 +49,21 @@ def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decisi
             return answer
         approval = approval or answer
     return approval if case.bundle.lines_ask else None
+
+
+def _repositories_made(files: tuple[Redirection | Operand, ...], facts: CommandFacts, os: OsFamily) -> set[str]:
+    """The directories that the line makes look like repositories: by a HEAD, or by objects and refs."""
+    written = {
+        normalize(path, os) for one in files if one.mode == "write" for path in one.spellings(facts.cwd, facts.home)
+    }
+    made = {path.removesuffix("/HEAD") for path in written if path.endswith("/HEAD")}
+    return made | {path.removesuffix("/objects") for path in written if path.endswith("/objects")}
+
+
+def _steers_one(case: Case, facts: CommandFacts, one: Redirection | Operand, laid_out: set[str]) -> bool:
+    """True for a file that would say what git runs in one of these directories."""
+    paths = (normalize(path, case.os) for path in one.spellings(facts.cwd, facts.home))
+    return any(directory in laid_out for path in paths for directory, _ in repositories_by_shape(path, case.os))
 
 
 def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:

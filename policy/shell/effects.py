@@ -383,6 +383,8 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
         shown = found.input if read.word is None else _shown_file(read.word, found)
         if shown is not None and base in tables.UNREAD_SHELLS:
             found.undecidable(f"{base} runs text that is not read")
+        elif shown is None and read.word is None and found.is_called:
+            found.undecidable(f"{base} in a loop or a function reads what that is given")
         elif not found.run_shown(shown, grammar):
             what = f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads"
             found.mark_opaque(program, what)

@@ -406,8 +406,10 @@ def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
     return _extracted(case.given.values("into")) if mode[:1] == "x" else [use_of("write", word) for word in words[1:2]]
 
 
-def _mktemp(case: FileCase, _found: Findings) -> list[FileUse]:
-    """A file whose name is made of a template."""
+def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
+    """A file whose name is made of a template, in a directory that a variable may name."""
+    if "TMPDIR" in found.variables:
+        return [FileUse("", "write", None)]
     suffix = next((word.text for word in case.given.values("suffix")), "")
     uses = []
     for word in case.given.operands:
@@ -427,6 +429,14 @@ def _worktree(case: FileCase, _found: Findings) -> list[FileUse]:
     """What changes the files of a repository may make links anywhere in it."""
     words = case.lead.values("directory") or [plain(".")]
     return [use_of("make", word)._replace(made="tree") for word in words]
+
+
+def _init(case: FileCase, _found: Findings) -> list[FileUse]:
+    """A bare repository is laid out in the directory itself."""
+    words = case.given.operands or [plain(".")]
+    return _in_repository(
+        case, [use_of("make", word)._replace(made="tree") for word in words if case.given.has("bare")]
+    )
 
 
 def _checkout(case: FileCase, found: Findings) -> list[FileUse]:
@@ -510,6 +520,7 @@ _SHAPES: dict[str, _Shape] = {
     "submodule": _worktree,
     "clone": _clone,
     "checkout": _checkout,
+    "init": _init,
     "restore": _restore,
     "git rm": _git_rm,
     "git mv": _git_mv,

@@ -45,7 +45,7 @@ class Script(NamedTuple):
 class Findings:
     """What is found in one line, in order: commands (words), reasons, and shell text that a command would run.
     `elsewhere`: a command runs in a directory that the line does not name. `input`: what the line shows of the input
-    of the command that is looked at."""
+    of the command that is looked at, which `is_called` in a loop or a function: then its input may be set there."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
@@ -59,6 +59,7 @@ class Findings:
         self.variables: dict[str, None] = {}
         self.elsewhere = False
         self.input: Shown | None = None
+        self.is_called = False
         self.effort = Effort()
         self.unread = self.unparsed = False
         self.evaluates: dict[str, None] = {}

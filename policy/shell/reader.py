@@ -126,7 +126,7 @@ class Reader:
                 continue
             first = len(found.commands)
             began.append((event.start, first + 1))
-            found.input = event.input
+            found.input, found.is_called = event.input, event.repeats
             expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False

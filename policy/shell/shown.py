@@ -269,6 +269,10 @@ class Texts:
         kind, text = node.type, text_of(self._source, node)
         if kind == "command_name":
             return self._spell(node.children[0])
+        if kind in {"simple_expansion", "expansion"}:
+            whole = self._read(f'"{text}"', node).text
+            if whole is not None and not set("*?[") & set(whole):
+                return Shown(" ".join(whole.split()))
         if kind == "concatenation":
             parts = [self._spell(child) for child in node.children]
             return Shown("".join(one.text for one in parts), all(one.is_whole for one in parts))

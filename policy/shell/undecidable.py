@@ -32,9 +32,8 @@ _PLAIN_EXPANSION = re.compile(
 )
 """An expansion, up to where its operand begins if it has one."""
 # bash ends an expansion at the first brace that closes, whatever opened before it, and the grammar may end it later.
-_PLAIN_OPERAND = re.compile(
-    r"(?:[^{}\\'\"`$;&|<>()\n]|\\[\w/.:,*?#%+=~!^@\[\] -]|\"[\w/.:,=+-]*\"(?=\}))*+\}", re.ASCII
-)
+_PLAIN_OPERAND = re.compile(r"(?:[^{}\\'\"`$;&|<>()\n]|\\[\w/.:,*?#%+=~!^@\[\] -])*+\}", re.ASCII)
+_QUOTED_OPERAND = re.compile(r'"[A-Za-z0-9_/.:,=+-]*"\}')
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
@@ -55,6 +54,8 @@ def _expansion(source: bytes, node: Node) -> str | None:
         return "an expansion that assigns, evaluates or is indirect"
     if begin[0].endswith("}"):
         return None if begin.end() == node.end_byte - node.start_byte else "an expansion whose end is not plain"
+    if _QUOTED_OPERAND.fullmatch(text_of(source, node), begin.end()):
+        return None
     operand = without_parts(source, node, _INNER_EXPANSIONS)[begin.end() :]
     return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
 

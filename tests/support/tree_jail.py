@@ -86,7 +86,10 @@ class TreeJail(Jail):
     def __init__(self, root: Path, *, with_shells: bool = False, by_blocks: bool = False) -> None:
         self._pristine = f"{root}.pristine"
         self.by_blocks = by_blocks
-        listed = (*FILE_PROGRAMS, *STUBS, *BUILTINS, *(SHELLS if with_shells or by_blocks else ()))
+        own = [
+            name for name in BUILTINS if with_shells or by_blocks or name not in {"source", "."}
+        ]  # which run any file
+        listed = (*FILE_PROGRAMS, *STUBS, *own, *(SHELLS if with_shells or by_blocks else ()))
         super().__init__(root, listed, real=(*FILE_PROGRAMS, *SHELLS), stubs=(*STUBS, *_UNLISTED))
 
     def policy(self, now: datetime) -> Callable[[str, ShellName], bool]:
