@@ -114,7 +114,7 @@ def _read(path: str) -> dict[str, TomlValue]:
         raw = tomllib.loads(read_regular_file(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     values: dict[str, TomlValue] = {}
     sections = {key.partition(".")[0] for key in SETTINGS}

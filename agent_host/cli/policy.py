@@ -20,6 +20,7 @@ from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from agent_host.shown_text import escaped
+from config import json_text
 from config.load import read_regular_file
 from config.policies import BUILT_IN, as_file
 
@@ -147,17 +148,14 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
 def _once(line: bytes) -> tuple[Any, str | None]:
     """The JSON value of a line, and what is wrong with it: a name that stands twice in one of its objects, of which two
     readers may take two values. Raises orjson.JSONDecodeError."""
-    raw = orjson.loads(line)
+    raw = json_text.loads(line)
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> None:
         counts = Counter(name for name, _ in found)
         twice.extend(name for name, count in counts.items() if count > 1)
 
-    try:
-        json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
-    except RecursionError:
-        return raw, "it nests too deep"
+    json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
     return raw, f"{twice[0]!r} stands twice in one object" if twice else None
 
 
