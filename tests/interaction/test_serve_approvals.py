@@ -117,7 +117,7 @@ def test_arguments_that_whoever_approved_has_changed(servers: Servers) -> None:
         client.task()
         approval = question(client)
         too_deep: Any = "x"
-        for _ in range(300):
+        for _ in range(190):
             too_deep = [too_deep]
         unfit = {"command": too_deep}
         wrong = client.refusal("ApproveAction", approvalId=approval, decision="approved", arguments=unfit)
