@@ -83,8 +83,10 @@ def options_of(text: str) -> dict[str, Option]:
 
 
 Rows = dict[str, Program]
+PLAIN = Program()
+"""The row of programs of which nothing has to be known."""
 
 
 def rows(table: dict[str, Program]) -> Rows:
     """A table whose keys are the names of several programs each, with one key a name."""
-    return {name: row for names, row in table.items() for name in names.split()}
+    return {name: PLAIN if row == PLAIN else row for names, row in table.items() for name in names.split()}

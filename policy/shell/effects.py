@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.programs.row import Program, options_of
+from policy.programs.row import PLAIN, Program, options_of
 from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
 from policy.shell.assigned import assigned_by_builtin, note_assigned
@@ -74,8 +74,8 @@ def expand_wrappers(line: list[Word], found: Findings) -> None:
         elif name in tables.RESERVED_WORDS or not name or name.isspace():
             found.undecidable(f"{name!r} in the place of a program")
         else:
-            judge_arguments(name, current[1:], found)
-            pending.extend(_started_by(name, current[1:], found))
+            read_by_row = judge_arguments(name, current[1:], found)
+            pending.extend(_started_by(name, read_by_row, current[1:], found))
 
 
 def _text(word: Word) -> str | None:
@@ -107,7 +107,12 @@ class _Read(NamedTuple):
     args: Sequence[Word] = ()
 
 
+_NOTHING_GIVEN = Given()
+
+
 def _read(row: Program, args: list[Word]) -> _Read:
+    if row is PLAIN:
+        return _Read(row, row, _NOTHING_GIVEN, _NOTHING_GIVEN)
     lead = given = read_options(row, args)
     own, subcommand = row, None
     while row.subcommands and given.rest and not given.unknown:
@@ -122,17 +127,20 @@ def _read(row: Program, args: list[Word]) -> _Read:
     return _Read(own, row, given, lead, subcommand, args)
 
 
-def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> None:
-    """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
-    for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
+def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> _Read | None:
+    """Notes what a program is made to do by its arguments, and gives these by its row. `program` is as it is spelled;
+    its letter case says little, for there are file systems that ignore it. `base` is its base name where that is not
+    POSIX's."""
     on_windows = base is not None
     base = base_name(program) if base is None else base
     if base in tables.NAMING_BUILTINS:
         _name_variables(base, args, found)
     row = program_named(base)
     if row is None:
-        return
+        return None
     read = _read(row, args)
+    if row is PLAIN:
+        return read
     asks = len(args) == 1 and args[0].text in _ASKS
     if read.own.starts == "files" and read.row.starts != "behind" and not asks:
         found.mark_opaque(program, read.own.what)
@@ -147,6 +155,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
         note_files(case, found)
     if row.operands == "git":
         judge_git(read.subcommand, read.lead, found)
+    return read
 
 
 def _note_code(program: str, given: Given, args: list[Word], found: Findings) -> None:
@@ -185,12 +194,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _judge_options(base: str, read: _Read, found: Findings) -> None:
     row, given = read.row, read.given
-    risky, starting = (
-        _pattern(row.risky),
-        words(row.words).union(
-            name for name, inner in row.subcommands if inner.starts == "behind" and row.starts != "files"
-        ),
-    )
+    risky = _pattern(row.risky)
+    starting = _starting_words(row) if row.words or row.subcommands else frozenset[str]()
     name = f"{base} {read.subcommand}" if read.subcommand else base
     for one in given.used:
         if one.option.is_risky:
@@ -212,6 +217,12 @@ def _judge_options(base: str, read: _Read, found: Findings) -> None:
         given.doubtful and row.starts != "files" and _is_dangerous(row)
     ):  # who lists a starter consents to what it starts
         found.undecidable(f"{name} is given an expansion that may become an option")
+
+
+def _starting_words(row: Program) -> frozenset[str]:
+    """Operands that run something: those of the row, and subcommands that start what follows them."""
+    runners = (name for name, inner in row.subcommands if inner.starts == "behind" and row.starts != "files")
+    return words(row.words).union(runners)
 
 
 def _begins_one(text: str, names: frozenset[str]) -> bool:
@@ -299,7 +310,7 @@ _JUDGES: dict[str, Callable[[FileCase, Findings], None]] = {
 # What is started
 
 
-def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Word]]:
+def _started_by(program: str, read: _Read | None, args: list[Word], found: Findings) -> list[list[Word]]:
     base = base_name(program)
     if base in tables.POISONING_BUILTINS:
         if not _is_harmless(base, args):
@@ -313,20 +324,19 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
         if not found.run_shown(_shown_file(args[0], found) if args else None, found.grammar, is_own=True):
             found.mark_opaque(program, what)
         return []
-    row = program_named(base)
-    return [] if row is None else _started_by_row(program, base, row, args, found)
+    return [] if read is None else _started_by_row(program, base, read, args, found)
 
 
-def _started_by_row(program: str, base: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
+def _started_by_row(program: str, base: str, read: _Read, args: list[Word], found: Findings) -> list[list[Word]]:
+    row = read.own
     if row.operands == "find":
         return _find_exec(args, found)
     if row.operands == "gdb":
         return _debugged(program, row, args, found)
-    module = started_module(read_options(row, args)) if row.starts == "code" else None
+    module = started_module(read.given) if row.starts == "code" else None
     if module is not None:
         base, args = module
-        row = program_named(base) or row
-    read = _read(row, args)
+        read = _read(program_named(base) or row, args)
     match read.row.starts:
         case "behind":
             return [_behind(f"{base} {read.subcommand}" if read.subcommand else base, read, found)]
