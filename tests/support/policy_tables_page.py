@@ -20,7 +20,7 @@ _PLACES = Path(__file__).resolve().parents[2] / "config" / "policies" / "places.
 _INTRO = """# What policy knows
 
 Made from the tables of the program by `python -m tests.support.policy_tables_page`. What they mean is in
-[policy.md](policy.md).
+[policy.md](policy.md). Without a sandbox a list guides and does not hold.
 """
 
 
