@@ -496,7 +496,7 @@ def _debugged(program: str, row: Program, args: list[Word], found: Findings) -> 
 def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
     """The words of the program that a wrapper starts; none where it starts none."""
     row, given = read.row, read.given
-    if given.has("asks"):
+    if given.has("asks") and not given.unknown:
         return []
     own = list(read.args[: len(read.args) - len(given.rest)])
     odd = given.unknown[:1]

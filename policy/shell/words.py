@@ -70,7 +70,7 @@ _TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
 """bash expands a tilde behind `NAME=` too, and behind a colon there, wherever such a word stands."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _QUOTES = re.compile(r"[\\'\"$`]")
 _EXPANDING = re.compile(r"[$`*?\[{]")
 _LISTS = re.compile(r"\$\{?@|\[@\]|\$\{!")

@@ -425,3 +425,11 @@ def test_each_round_of_a_loop_and_each_link_behind_a_glob_is_judged(line: str, e
     (root / "sub" / ".vscode").mkdir()
     (root / "sub" / ".vscode" / "tasks.json").write_text("")
     assert judged(line, root).decision == expected
+
+
+def test_lines_that_a_hunt_has_found() -> None:
+    assert shell("command -vprintf x", allowedCommands=["command"]) == "DENIED"
+    assert shell("x=$'ls\nevil'; bash -c \"$x\"", blockedCommands=["evil"]) == "DENIED"
+    assert shell("x='{ evil; }'; echo $x | dash", blockedCommands=["evil"]) == "DENIED"
+    assert shell("f() { bash; }; f <<< 'evil'", blockedCommands=["evil"]) == "DENIED"
+    assert shell("f() { bash a.sh; }; f", blockedCommands=["evil"]) == "ALLOWED"
