@@ -135,10 +135,10 @@ class Around:
     """Variables of a line: two that it sets, any other from outside."""
 
     def value(self, name: str) -> str | None:
-        return {"dir": "/w/out", "two": "a b", "control": "a\nb"}.get(name)
+        return {"dir": "/w/out", "two": "a b", "control": "a\x01b", "lines": "a\nb"}.get(name)
 
     def is_outside(self, name: str) -> bool:
-        return name not in {"dir", "two", "control", "set"}
+        return name not in {"dir", "two", "control", "lines", "set"}
 
     def pattern(self, name: str) -> str | None:
         return {"found": "src/*.py"}.get(name)
@@ -154,6 +154,8 @@ class Around:
         ('"$two"', "a b"),
         ("$two", None),
         ('"$control"', None),
+        ('"$lines"', "a\nb"),
+        ("$lines", None),
         ("$dirx", None),
         ("${dir%x}", None),
         ("$dir*", None),
