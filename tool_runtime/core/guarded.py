@@ -1,8 +1,9 @@
 """Places that commands may read and not write, inside of what they may write, where the level cannot refuse it: looked
-at before and after each command. What changed is saved aside and told, and put back where nobody else can have
-written it.
+at before and after each command. What a command may not leave is saved aside, reported and put back.
 
-What a command begins with is on disk before it starts, so that a resume after a crash can tell as well.
+Some of these places only policy can judge by what is in them: git directories (`workspace_places`). All are compared
+with what was there when no other command could write: so what one command leaves running gains nothing while another
+one runs. What a command begins with is on disk before it starts, so that a resume after a crash can tell as well.
 """
 
 from __future__ import annotations
@@ -11,18 +12,27 @@ import hashlib
 import os
 import shutil
 import stat
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from agent_host.contracts import Denial
+from policy.rules.git_directory import Left
+from policy.scope import CommandScope
+from tool_runtime.core.workspace_places import WorkspacePlaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from policy.rules.git_directory import Kind
 
 MAX_ENTRIES: Final = 2000
+"""Of one place."""
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+_MAX_ROUNDS: Final = 50
+_NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
 
 
 class Entry(NamedTuple):
@@ -49,13 +59,18 @@ Look = dict[str, Entry]
 
 class Guarded:
     """For the commands of one session. `directory` is its own, for this alone: without one nothing is saved, and
-    nothing put back."""
+    nothing put back. `workspace`: places in it that start programs are found and looked at too. Safe from any thread."""
 
-    def __init__(self, directory: str | None) -> None:
+    def __init__(self, directory: str | None, workspace: str | None = None) -> None:
         self._folder = directory
+        self._found = None if workspace is None else WorkspacePlaces(workspace)
+        self._workspace = workspace
         self._contents: dict[str, bytes] = {}
         self._known: dict[str, Entry] = {}
+        self._base: dict[str, Look] = {}
+        self._trusted: set[tuple[str, int, str | None]] = set()
         self._saved = 0
+        self._lock = threading.RLock()
 
     def look(self, places: Iterable[str]) -> Look:
         """What the places hold now. A file that has not changed since the last look is not read again."""
@@ -64,30 +79,156 @@ class Guarded:
             _walk(place, found, self._entry)
         return found
 
-    def begin(self, mark: str, places: Iterable[str]) -> Look:
-        """A look before a command, on record under its `mark` until `end`. Raises OSError."""
-        found = self.look(places)
-        if self._folder is not None:
-            os.makedirs(os.path.join(self._folder, "contents"), mode=0o700, exist_ok=True)
-            for entry in found.values():
-                if entry.content in self._contents:
-                    _write_once(
-                        os.path.join(self._folder, "contents", entry.content or ""), self._contents[entry.content]
-                    )
-            record = {"places": list(places), "look": {path: list(entry) for path, entry in found.items()}}
-            _write_once(os.path.join(self._folder, f"{mark}.json"), orjson.dumps(record), again=True)
-        return found
+    def begin(
+        self, mark: str, places: Sequence[str], scope: CommandScope | None = None, *, quiet: bool = True
+    ) -> Look:
+        """A look before a command, on record under its `mark` until `end`. `quiet`: no other command can have written
+        since the last look, so what is there now is the user's. Raises OSError."""
+        with self._lock:
+            looks = self._looks(places, scope)
+            for place, found in looks.items():
+                if quiet or place not in self._base:
+                    is_made = not quiet and self._found is not None and place in self._found.repositories
+                    self._base[place] = {} if is_made else found
+            if quiet:
+                self._trust()
+            before = _merged(self._base[place] for place in looks)
+            self._record(mark, places, before, scope)
+            return before
 
-    def end(self, mark: str, places: Iterable[str], before: Look, *, alone: bool) -> list[Denial]:
-        """What the command with this mark changed. `alone`: no other command ran meanwhile, so that it is put back."""
-        after = self.look(places)
-        denials = [
-            self._changed(path, before.get(path), after.get(path), alone=alone) for path in changes(before, after)
-        ]
+    def at_top(self, scope: CommandScope) -> tuple[str, ...]:
+        """Return the places directly in the workspace that are guarded by a name with a star."""
+        return () if self._found is None or not scope.nested else tuple(self._found.at_top)
+
+    def end(
+        self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool
+    ) -> list[Denial]:
+        """What the command with this mark may not leave, put back where `alone`: nothing but commands was at work."""
+        denials = self.check(places, before, scope, alone=alone)
         if self._folder is not None:
             with suppress(OSError):
                 os.unlink(os.path.join(self._folder, f"{mark}.json"))
         return denials
+
+    def check(
+        self, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool = True
+    ) -> list[Denial]:
+        """The same while the command, or what it left running, is not over."""
+        with self._lock:
+            denials: list[Denial] = []
+            for _ in range(_MAX_ROUNDS):
+                looks = self._looks(places, scope)
+                put_back = self._compare(looks, before, scope, denials, alone=alone)
+                if not put_back or all(len(look) < MAX_ENTRIES for look in looks.values()):
+                    break
+            return denials
+
+    def close(self) -> None:
+        """Let go of what tells of new names."""
+        with self._lock:
+            if self._found is not None:
+                self._found.close()
+
+    def _looks(self, places: Sequence[str], scope: CommandScope | None) -> dict[str, Look]:
+        """What each place holds now; a file that has not changed since the last look is not read again."""
+        if scope is None or self._found is None:
+            return {place: self.look([place]) for place in places}
+        found = self._found
+        found.refresh(scope)
+        apart = frozenset(places)
+        named = [*places, *found.at_top, *found.nested] if scope.nested else places
+        looks = {place: self.look([place]) for place in dict.fromkeys(named)}
+        for of in found.judged(scope):
+            look: Look = {}
+            for path, is_deep in found.entries(of, apart):
+                _walk(path, look, self._entry, is_deep=is_deep)
+            looks[of.path] = look
+        for path in [one for one in found.git_files if one not in apart]:
+            looks[path] = self.look([path])
+        return looks
+
+    def _compare(
+        self, looks: dict[str, Look], before: Look, scope: CommandScope | None, denials: list[Denial], *, alone: bool
+    ) -> bool:
+        """Judge what differs, and put back what may not stay; true if something was put back."""
+        put_back = False
+        for place, after in looks.items():
+            is_named = self._found is not None and place in self._found.nested
+            base = self._base.get(place)
+            if base is None:
+                base = {path: entry for path, entry in before.items() if _lies_in(path, place)}
+                if is_named and not base and after:
+                    denials.append(Denial("path", place, "guarded", "change", _NEW))
+                    base = after
+            is_gone = is_named and not after and not os.path.lexists(os.path.dirname(place))
+            left = dict(after)
+            for path in () if is_gone else changes(base, after):
+                why = self._problem(path, place, base, after, scope)
+                if why is None:
+                    continue
+                denial, undone = self._changed(path, base.get(path), after.get(path), why, alone=alone)
+                denials.append(denial)
+                if undone:
+                    put_back = True
+                    left.pop(path, None)
+                    if path in base:
+                        left[path] = base[path]
+            self._base[place] = left
+        for place in [one for one in self._base if one not in looks and not os.path.lexists(one)]:
+            del self._base[place]
+        return put_back
+
+    def _problem(self, path: str, place: str, base: Look, after: Look, scope: CommandScope | None) -> str | None:
+        """Why a change may not stay, empty where the place is not a command's at all; None where it may."""
+        found = self._found
+        if found is None or scope is None or not (place in found.repositories or place in found.git_files):
+            return ""
+        if place in found.repositories and not base:
+            found.made.add(place)
+        left = after.get(path)
+        if left is not None and (path[len(place) :], left.mode, left.content) in self._trusted:
+            return None
+        return found.problem(path, self._left(left), self._left(base.get(path)), base, scope)
+
+    def _left(self, entry: Entry | None) -> Left | None:
+        if entry is None:
+            return None
+        kind: Kind = "file" if stat.S_ISREG(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "other"
+        return Left(kind, self._content(entry.content))
+
+    def _content(self, name: str | None) -> bytes | None:
+        if name is None or name in self._contents or self._folder is None:
+            return self._contents.get(name or "")
+        try:
+            with open(os.path.join(self._folder, "contents", name), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def _trust(self) -> None:
+        """What a repository of the user has may be copied and moved with it: a hook, and what its configuration says."""
+        if self._found is not None:
+            for place in self._found.repositories:
+                for path, entry in self._base.get(place, {}).items():
+                    if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
+                        self._trusted.add((path[len(place) :], entry.mode, entry.content))
+
+    def _record(self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
+        if self._folder is None:
+            return
+        os.makedirs(os.path.join(self._folder, "contents"), mode=0o700, exist_ok=True)
+        for entry in before.values():
+            if entry.content in self._contents:
+                _write_once(os.path.join(self._folder, "contents", entry.content or ""), self._contents[entry.content])
+        record: dict[str, Any] = {
+            "places": list(places),
+            "look": {path: list(entry) for path, entry in before.items()},
+        }
+        if self._found is not None and scope is not None:
+            record["repositories"] = [[one.path, one.is_strict] for one in self._found.judged(scope)]
+            record["scope"] = [list(scope.writes), list(scope.given)]
+            record["workspace"] = self._workspace
+        _write_once(os.path.join(self._folder, f"{mark}.json"), orjson.dumps(record), again=True)
 
     def after_crash(self, mark: str) -> list[Denial]:
         """What changed since the command with this mark began, whose host was killed. Nothing is put back: much may
@@ -99,19 +240,25 @@ class Guarded:
             with open(path, "rb") as file:
                 record: Mapping[str, Any] = orjson.loads(file.read())
             before = {name: Entry(*fields) for name, fields in record["look"].items()}
+            scope = None
+            if "scope" in record:
+                self._found = WorkspacePlaces.known(record["workspace"], record["repositories"])
+                scope = CommandScope(writes=tuple(record["scope"][0]), given=tuple(record["scope"][1]))
         except (OSError, ValueError, KeyError, TypeError):  # cut off, or there was none
             return []
-        return self.end(mark, record["places"], before, alone=False)
+        return self.end(mark, record["places"], before, scope, alone=False)
 
-    def _changed(self, path: str, before: Entry | None, after: Entry | None, *, alone: bool) -> Denial:
+    def _changed(
+        self, path: str, before: Entry | None, after: Entry | None, why: str, *, alone: bool
+    ) -> tuple[Denial, bool]:
         kept = self._save(path, after)
         is_safe = after is None or kept is not None or stat.S_ISDIR(after.mode)
         can_undo = alone and self._folder is not None and is_safe
-        done = "it is as the command left it"
-        if can_undo and self._put_back(path, before, after):
-            done = "it was put back"
+        undone = can_undo and self._put_back(path, before, after)
+        done = "it was put back" if undone else "it is as the command left it"
+        because = f", since {why}" if why else ""
         saved = "" if kept is None else f"; what the command left is in {kept}"
-        return Denial("path", path, "guarded", "change", f"{done}{saved}")
+        return Denial("path", path, "guarded", "change", f"{done}{because}{saved}"), undone
 
     def _save(self, path: str, entry: Entry | None) -> str | None:
         """Where a copy of what the command left lies now; None for nothing, and where there is none."""
@@ -190,18 +337,26 @@ def _without_links(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
-def _walk(place: str, found: Look, entry_of: Any) -> None:
-    """The entries of one place, a folder's before what is in it."""
+def _walk(place: str, found: Look, entry_of: Any, *, is_deep: bool = True) -> None:
+    """The entries of one place, a folder's before what is in it where `is_deep`."""
     if len(found) >= MAX_ENTRIES:
         return
     try:
         status = os.lstat(place)
         found[place] = entry_of(place, status)
-        names = sorted(os.listdir(place)) if stat.S_ISDIR(status.st_mode) else []
+        names = sorted(os.listdir(place)) if is_deep and stat.S_ISDIR(status.st_mode) else []
     except OSError:  # it is not there, or goes just now
         return
     for name in names:
         _walk(os.path.join(place, name), found, entry_of)
+
+
+def _merged(looks: Iterable[Look]) -> Look:
+    return {path: entry for look in looks for path, entry in look.items()}
+
+
+def _lies_in(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
 
 
 def changes(before: Look, after: Look) -> list[str]:
