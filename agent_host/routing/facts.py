@@ -224,8 +224,12 @@ def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
 def _in_repository(path: str) -> bool:
     """True if a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
     with its objects and refs, or with the name of the directory that has them."""
+
+    def has(directory: str, *names: str) -> bool:
+        return all(os.path.lexists(os.path.join(directory, name)) for name in names)
+
     directories = repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY)
-    return any(is_laid_out(_names_in(one)) for one, _ in directories)
+    return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
 def _made_repository(path: str) -> str | None:

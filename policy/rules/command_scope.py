@@ -170,7 +170,8 @@ def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ())
 
 class _Blocks(NamedTuple):
     """What no command reads (`hidden`) and what none changes (`guarded`), with what of the lists cannot be held.
-    `nested` are names that are guarded at any depth; `judged` configurations of git that no list names. `ends_commits`: the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
+    `nested` are names that are guarded at any depth, `judged` configurations of git that no list names. `ends_commits`:
+    the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
 
     hidden: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -207,7 +208,9 @@ class _Blocks(NamedTuple):
             for root, names in patterns.items()
         )
         unread, unchanged = Places(hidden, os), Places(guarded, os)
-        return cls(_outermost(hidden, os), _outermost(guarded, os), unheld, nested, judged, ends_commits, unread, unchanged)
+        return cls(
+            _outermost(hidden, os), _outermost(guarded, os), unheld, nested, judged, ends_commits, unread, unchanged
+        )
 
     def hide(self, place: str) -> bool:
         """Whether nothing of the place may be read."""

@@ -43,9 +43,11 @@ FILES = CONFIGS.union(_LEADING, ("head", "description"))
 """Those that are files where git makes them."""
 _LIKE_GIT = STEERING.union(SHAPE, ("description",))
 _STRATEGIES = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
-_TODO = frozenset(
-    "pick p reword r edit e squash s fixup f drop d label l reset t merge m update-ref u noop break b revert".split()
-)
+_TODO = frozenset({
+    "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
+    "merge", "m", "update-ref", "u", "noop", "break", "b", "revert",
+})  # fmt: skip
+"""The steps of a rebase that start nothing: all that git knows but `exec`."""
 _QUOTED = r"'(?:[^']|'\\['!]')*'"
 _AUTHOR = rf"(?:(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED})?\n?)*"
 _APPLY_OPTION = (
@@ -92,7 +94,7 @@ def refused_name(inside: Sequence[str]) -> str | None:
         return None
     first = inside[0]
     if first == "worktrees":
-        return refused_name(inside[2:]) if len(inside) > 2 else first  # noqa: PLR2004  a tree's name
+        return refused_name(inside[2:]) if len(inside) > 2 else first
     if first == "modules":  # whose names may have slashes
         splits = [inside[at:] for at in range(2, len(inside)) if inside[at] in _LIKE_GIT or is_free(inside[at])]
         return next(filter(None, map(refused_name, splits)), None) if splits else first
@@ -135,7 +137,7 @@ def left_problem(
     if name in CONTAINERS:
         return None if left is None or left.kind == "directory" else "git keeps directories there"
     if of.role == "worktree" and name in _LEADING:
-        return _leading_problem(of, name, left, roots)
+        return _leading_problem(name, left, roots)
     if name in CONFIGS and len(inside) == 1:
         return _configuration_problem(of, left, before, roots)
     if of.is_new and left is not None and _is_of_template([one.lower() for one in inside], left):
@@ -153,7 +155,9 @@ def git_file_problem(left: Left, known: Iterable[str]) -> str | None:
     return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
 
 
-def _configuration_problem(of: GitDirectory, left: Left | None, before: Left | None, roots: Sequence[str]) -> str | None:
+def _configuration_problem(
+    of: GitDirectory, left: Left | None, before: Left | None, roots: Sequence[str]
+) -> str | None:
     if left is None:
         return "a command may not remove it"
     if left.kind != "file" or left.content is None:
@@ -164,7 +168,7 @@ def _configuration_problem(of: GitDirectory, left: Left | None, before: Left | N
     return config_problem(left.content, earlier or b"", of.path, roots)
 
 
-def _leading_problem(of: GitDirectory, name: str, left: Left | None, roots: Sequence[str]) -> str | None:
+def _leading_problem(name: str, left: Left | None, roots: Sequence[str]) -> str | None:
     if left is None:
         return None
     if left.kind != "file" or left.content is None:
@@ -181,7 +185,7 @@ def _is_of_template(inside: Sequence[str], left: Left) -> bool:
         return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
     folder, name = inside[0], inside[-1]
     is_sample = folder == "hooks" and name.endswith(".sample")
-    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) in _TEMPLATE_FILES)  # noqa: PLR2004
+    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) in _TEMPLATE_FILES)
 
 
 _TEMPLATE = frozenset({"description", "hooks", "info", "branches"})

@@ -59,7 +59,7 @@ Look = dict[str, Entry]
 
 class Guarded:
     """For the commands of one session. `directory` is its own, for this alone: without one nothing is saved, and
-    nothing put back. `workspace`: places in it that start programs are found and looked at too. Safe from any thread."""
+    nothing put back. `workspace`: places in it that start programs are found and looked at. Safe from any thread."""
 
     def __init__(self, directory: str | None, workspace: str | None = None) -> None:
         self._folder = directory
@@ -79,9 +79,7 @@ class Guarded:
             _walk(place, found, self._entry)
         return found
 
-    def begin(
-        self, mark: str, places: Sequence[str], scope: CommandScope | None = None, *, quiet: bool = True
-    ) -> Look:
+    def begin(self, mark: str, places: Sequence[str], scope: CommandScope | None = None, *, quiet: bool = True) -> Look:
         """A look before a command, on record under its `mark` until `end`. `quiet`: no other command can have written
         since the last look, so what is there now is the user's. Raises OSError."""
         with self._lock:
@@ -115,13 +113,13 @@ class Guarded:
     ) -> list[Denial]:
         """The same while the command, or what it left running, is not over."""
         with self._lock:
-            denials: list[Denial] = []
+            denials: dict[str, Denial] = {}
             for _ in range(_MAX_ROUNDS):
                 looks = self._looks(places, scope)
                 put_back = self._compare(looks, before, scope, denials, alone=alone)
                 if not put_back or all(len(look) < MAX_ENTRIES for look in looks.values()):
                     break
-            return denials
+            return list(denials.values())
 
     def close(self) -> None:
         """Let go of what tells of new names."""
@@ -148,7 +146,13 @@ class Guarded:
         return looks
 
     def _compare(
-        self, looks: dict[str, Look], before: Look, scope: CommandScope | None, denials: list[Denial], *, alone: bool
+        self,
+        looks: dict[str, Look],
+        before: Look,
+        scope: CommandScope | None,
+        denials: dict[str, Denial],
+        *,
+        alone: bool,
     ) -> bool:
         """Judge what differs, and put back what may not stay; true if something was put back."""
         put_back = False
@@ -158,7 +162,7 @@ class Guarded:
             if base is None:
                 base = {path: entry for path, entry in before.items() if _lies_in(path, place)}
                 if is_named and not base and after:
-                    denials.append(Denial("path", place, "guarded", "change", _NEW))
+                    denials[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
             is_gone = is_named and not after and not os.path.lexists(os.path.dirname(place))
             left = dict(after)
@@ -167,12 +171,11 @@ class Guarded:
                 if why is None:
                     continue
                 denial, undone = self._changed(path, base.get(path), after.get(path), why, alone=alone)
-                denials.append(denial)
-                if undone:
-                    put_back = True
-                    left.pop(path, None)
-                    if path in base:
-                        left[path] = base[path]
+                denials[path] = denial
+                put_back = put_back or undone
+                left.pop(path, None)  # what could not be put back is tried again after the next command
+                if path in base:
+                    left[path] = base[path]
             self._base[place] = left
         for place in [one for one in self._base if one not in looks and not os.path.lexists(one)]:
             del self._base[place]
@@ -206,7 +209,7 @@ class Guarded:
             return None
 
     def _trust(self) -> None:
-        """What a repository of the user has may be copied and moved with it: a hook, and what its configuration says."""
+        """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
         if self._found is not None:
             for place in self._found.repositories:
                 for path, entry in self._base.get(place, {}).items():

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
+from tool_runtime.core.guarded import Guarded
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
 from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
+from tool_runtime.core.workspace_places import writable_roots
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
-    from tool_runtime.core.guarded import Guarded, Look
+    from tool_runtime.core.guarded import Look
     from tool_runtime.core.launching import Launcher
     from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
@@ -60,6 +62,7 @@ class HeldCommand:
         self._mark = os.urandom(8).hex() if mark is None else mark
         self._before: Look | None = None
         self._is_over = False
+        self._listener: int | None = None
         self.scope = scope
         self.is_looked_at = bool(scope.guarded) or sandbox.may_write_here(scope)
         self.denials: dict[Denial, None] = {}
@@ -84,6 +87,7 @@ class HeldCommand:
             self.gone()
             raise
         if listener is not None:
+            self._listener = listener
             self._sandbox.watch(listener, self, restriction)
         return process
 
@@ -104,12 +108,14 @@ class HeldCommand:
     def over(self) -> None:
         """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
         before, self._before = self._before, None
+        if not self._sandbox.has_programs(self._listener):
+            self._sandbox.left(self)
         if before is not None:
+            self._is_over = True
             found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
             late, self._sandbox.late = self._sandbox.late, []
             for denial in (*late, *found):
                 self.report(denial)
-        self._is_over = True
         self._sandbox.ended(self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
@@ -138,7 +144,7 @@ class HeldCommand:
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
-        if self._is_over and self.is_looked_at:  # they have outlived it, and may have written since
+        if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
             self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
         self._sandbox.left(self)
         if self.proxy is not None:
@@ -199,21 +205,25 @@ class Sandbox:
         """No program of a command is left."""
         self._with_programs.discard(command)
 
+    def may_have_left(self, command: HeldCommand) -> bool:
+        """True if programs of a command were there when anybody looked last."""
+        return command in self._with_programs
+
+    def has_programs(self, listener: int | None) -> bool:
+        """True if a program is left of the command that the supervisor asks about by this descriptor."""
+        return listener is not None and self._supervisor is not None and self._supervisor.has_programs(listener)
+
     def is_quiet(self) -> bool:
         """True if no command runs, and nothing that one has left running, that may write in the workspace."""
         return not any(one.is_looked_at for one in (*self._running, *self._with_programs))
 
     def may_write_here(self, scope: CommandScope) -> bool:
         """True if a command under `scope` may write in the workspace."""
-        from tool_runtime.core.workspace_places import writable_roots
-
         return bool(writable_roots(scope, self._runtime.workspace))
 
     @functools.cached_property
     def guarded(self) -> Guarded:
         """What looks at guarded places."""
-        from tool_runtime.core.guarded import Guarded
-
         return Guarded(self._settings.directory, self._runtime.workspace)
 
     @functools.cached_property

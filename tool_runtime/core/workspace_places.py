@@ -1,4 +1,4 @@
-"""What of a workspace starts programs, wherever it lies in it: git directories, and names that are guarded at any depth.
+"""Places of a workspace that start programs, wherever they lie: git directories, and names guarded at any depth.
 
 They are found by one walk with a session's first command. From then on the kernel tells of new names
 (`platform.inotify`), so no command waits for a walk. What a git directory holds is judged by
@@ -8,7 +8,6 @@ They are found by one walk with a session's first command. From then on the kern
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Final
 
 from policy.paths import covering, is_under, key, roots
@@ -45,6 +44,7 @@ _PACKAGES: Final = frozenset({"node_modules", "site-packages", ".venv", "venv", 
 """Folders of packages: they bring settings of editors, which nobody opens there and installers replace."""
 _SHALLOW: Final = "objects"
 _GIT: Final = ".git"
+
 
 def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
     """Return the parts of the workspace that a command may write, outermost: real directories. The root of the file
@@ -109,7 +109,7 @@ class WorkspacePlaces:
         for tree in self._trees.values():
             if tree is not None:
                 tree.close()
-        self._trees.clear()
+        self._trees = dict.fromkeys(self._trees)
 
     def judged(self, scope: CommandScope) -> list[GitDirectory]:
         """Return the git directories that a command under `scope` may write and the bundle does not give whole."""
@@ -257,7 +257,9 @@ class WorkspacePlaces:
 
     # Judging
 
-    def problem(self, path: str, left: Left | None, before: Left | None, known: Look, scope: CommandScope) -> str | None:
+    def problem(
+        self, path: str, left: Left | None, before: Left | None, known: Look, scope: CommandScope
+    ) -> str | None:
         """Say why a command may not leave this of an entry of a git directory, or of a file `.git`; None where it may.
         `known` is what was looked at before: a git directory that is not in it is the command's own."""
         if path in self.git_files:

@@ -51,7 +51,8 @@ class TreeWatch:
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
-        self._walk(root)
+        self._at: tuple[int, int] | None = None
+        self.refresh()
 
     def refresh(self) -> None:
         """Tell `see` of what is new."""
@@ -59,6 +60,9 @@ class TreeWatch:
         folders: dict[str, None] = {}
         while self._read(new, folders):
             pass
+        at = _identity(self._root)
+        if at is not None and at != self._at:  # another directory has taken its place
+            self._at, folders = at, {self._root: None}
         for directory, names in new.items():
             self._see(directory, names)
         for folder in folders:
@@ -83,7 +87,8 @@ class TreeWatch:
                 self.unwatched = 0
                 folders[self._root] = None
             elif mask & _IGNORED:
-                self._paths.pop(descriptor, None)
+                if self._paths.pop(descriptor, None) == self._root:
+                    self._at = None
             elif descriptor in self._paths:
                 name = os.fsdecode(data[at - length : at].rstrip(b"\0"))
                 directory = self._paths[descriptor]
@@ -117,3 +122,11 @@ class TreeWatch:
             self._paths[descriptor] = directory
         elif ctypes.get_errno() not in (errno.ENOENT, errno.EACCES, errno.ENOTDIR):
             self.unwatched += 1
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
