@@ -18,7 +18,7 @@ from policy.paths import (
     roots,
 )
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
-from policy.rules.repository_paths import gives_whole, repository_place
+from policy.rules.repository_paths import repository_place
 from policy.rules.session_paths import may_be_of_session, session_place
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def repository_places(case: Case) -> Decision | str | None:
             reason = f"{path} says which programs git runs, and no allowed path names its {name}"
             return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
     made = facts.makes_repository
-    if made is not None and not gives_whole(made, entry.allowed_paths, case.os):
+    if made is not None:
         reason = f"{facts.real_path} makes a git repository of {made}, which has what starts programs in one"
         return denied(entry.name, f"{REPOSITORY_RULE}: {made}", reason)
     return None

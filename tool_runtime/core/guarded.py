@@ -21,7 +21,7 @@ import orjson
 from agent_host.contracts import Denial
 from policy.rules.git_directory import Left
 from policy.scope import CommandScope
-from tool_runtime.core.workspace_places import WorkspacePlaces
+from tool_runtime.core.workspace_places import WorkspacePlaces, head_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +69,7 @@ class Guarded:
         self._known: dict[str, Entry] = {}
         self._base: dict[str, Look] = {}
         self._trusted: set[tuple[str, int, str | None]] = set()
+        self._as_repositories: set[str] = set()
         self._saved = 0
         self._lock = threading.RLock()
 
@@ -88,8 +89,8 @@ class Guarded:
                 if quiet or place not in self._base:
                     is_made = not quiet and self._found is not None and place in self._found.repositories
                     self._base[place] = {} if is_made else found
-            if quiet:
-                self._trust()
+            if quiet and self._found is not None:
+                self._trust(self._found)
             before = _merged(self._base[place] for place in looks)
             self._record(mark, places, before, scope)
             return before
@@ -166,10 +167,15 @@ class Guarded:
                     base = after
             is_gone = is_named and not after and not os.path.lexists(os.path.dirname(place))
             left = dict(after)
-            for path in () if is_gone else changes(base, after):
-                why = self._problem(path, place, base, after, scope)
-                if why is None:
-                    continue
+            found = (
+                {}
+                if is_gone
+                else {path: self._problem(path, place, base, after, scope) for path in changes(base, after)}
+            )
+            refused = {path: why for path, why in found.items() if why is not None}
+            if refused and not base and self._is_by_shape(place):
+                refused = self._unmake(place, after, refused)
+            for path, why in refused.items():
                 denial, undone = self._changed(path, base.get(path), after.get(path), why, alone=alone)
                 denials[path] = denial
                 put_back = put_back or undone
@@ -177,9 +183,24 @@ class Guarded:
                 if path in base:
                     left[path] = base[path]
             self._base[place] = left
-        for place in [one for one in self._base if one not in looks and not os.path.lexists(one)]:
-            del self._base[place]
+        known = () if self._found is None else self._found.repositories
+        self._as_repositories.update(one for one in looks if one in known)
+        for place in [one for one in self._base if one not in looks]:
+            if not os.path.lexists(place) or (place in self._as_repositories and place not in known):
+                del self._base[place]
         return put_back
+
+    def _is_by_shape(self, place: str) -> bool:
+        return self._found is not None and place in self._found.repositories and os.path.basename(place) != ".git"
+
+    def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
+        """What to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it may
+        have been there before, and be a project's `hooks` or `config`."""
+        head = head_of(place, os.listdir(place))
+        with suppress(OSError):
+            after[head] = self._entry(head, os.lstat(head))
+        path, why = next(iter(refused.items()))
+        return {head: f"it makes a git directory of {place}, in which {os.path.relpath(path, place)} is: {why}"}
 
     def _problem(self, path: str, place: str, base: Look, after: Look, scope: CommandScope | None) -> str | None:
         """Why a change may not stay, empty where the place is not a command's at all; None where it may."""
@@ -208,13 +229,13 @@ class Guarded:
         except OSError:
             return None
 
-    def _trust(self) -> None:
+    def _trust(self, found: WorkspacePlaces) -> None:
         """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
-        if self._found is not None:
-            for place in self._found.repositories:
-                for path, entry in self._base.get(place, {}).items():
-                    if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
-                        self._trusted.add((path[len(place) :], entry.mode, entry.content))
+        found.trust()
+        for place in found.repositories:
+            for path, entry in self._base.get(place, {}).items():
+                if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
+                    self._trusted.add((path[len(place) :], entry.mode, entry.content))
 
     def _record(self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
         if self._folder is None:

@@ -71,6 +71,7 @@ class WorkspacePlaces:
         self._of: dict[str, GitDirectory] = {}
         self._folders: dict[str, tuple[tuple[int, int, int], list[str], list[str]]] = {}
         self._inner: dict[str, GitDirectory] = {}
+        self._users: set[str] = set()
         self.made: set[str] = set()
         self.repositories: dict[str, GitDirectory] = {}
         self.git_files: dict[str, None] = {}
@@ -112,15 +113,20 @@ class WorkspacePlaces:
         self._trees = dict.fromkeys(self._trees)
 
     def judged(self, scope: CommandScope) -> list[GitDirectory]:
-        """Return the git directories that a command under `scope` may write and the bundle does not give whole."""
-        gone = [path for path in self.repositories if not os.path.lexists(path)]
-        for path in gone:
-            del self.repositories[path]
+        """Return the git directories that a command under `scope` may write, but for those of the user that the bundle
+        gives whole."""
+        gone = [path for path in self.repositories if not (_is_named_git(path) or is_laid_out(_listed(path)))]
+        for path in [*gone, *(path for path in self.repositories if not os.path.lexists(path))]:
+            self.repositories.pop(path, None)
         return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
+
+    def trust(self) -> None:
+        """Take the git directories that are there for the user's own."""
+        self._users.update(self.repositories)
 
     def _is_judged(self, path: str, scope: CommandScope) -> bool:
         is_writable = any(is_under(path, one, "posix") for one in scope.writes)
-        return is_writable and not gives_whole(path, scope.given, "posix")
+        return is_writable and not (path in self._users and gives_whole(path, scope.given, "posix"))
 
     # Finding
 
@@ -163,7 +169,8 @@ class WorkspacePlaces:
             self.git_files[path] = None
 
     def _see_repository(self, directory: str) -> None:
-        if directory not in self.repositories and is_laid_out(_listed(directory)):
+        names = _listed(directory) if directory not in self.repositories else ()
+        if is_laid_out(names) and not os.path.isdir(head_of(directory, names)):
             is_strict = directory.lower().endswith(_GIT) or f"/{_GIT}/" in directory
             self.repositories[directory] = GitDirectory(directory, is_strict=is_strict)
 
@@ -285,6 +292,15 @@ class WorkspacePlaces:
                 return None
             path = parent
         return self._of[path]
+
+
+def head_of(directory: str, names: Sequence[str]) -> str:
+    """Return the path of the file by which git knows a git directory, which has these names."""
+    return os.path.join(directory, next((name for name in names if name.lower() == "head"), "HEAD"))
+
+
+def _is_named_git(path: str) -> bool:
+    return os.path.basename(path).lower() == _GIT
 
 
 def _leading(left: Left, directory: str) -> Left:
