@@ -32,6 +32,7 @@ MAX_ENTRIES: Final = 2000
 """Of one place."""
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _MAX_ROUNDS: Final = 50
+_UNWATCHED: Final = "{} of its directories are not watched; a git repository that a command makes there is not judged"
 _NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
 
 
@@ -79,6 +80,12 @@ class Guarded:
         for place in places:
             _walk(place, found, self._entry)
         return found
+
+    def find(self, scope: CommandScope) -> None:
+        """Find what starts programs in the workspace: a walk with the first command, which may take a moment."""
+        with self._lock:
+            if self._found is not None:
+                self._found.refresh(scope)
 
     def begin(self, mark: str, places: Sequence[str], scope: CommandScope | None = None, *, quiet: bool = True) -> Look:
         """A look before a command, on record under its `mark` until `end`. `quiet`: no other command can have written
@@ -184,6 +191,8 @@ class Guarded:
                     left[path] = base[path]
             self._base[place] = left
         known = () if self._found is None else self._found.repositories
+        for root, count in {} if self._found is None else self._found.unwatched().items():
+            denials[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
         self._as_repositories.update(one for one in looks if one in known)
         for place in [one for one in self._base if one not in looks]:
             if not os.path.lexists(place) or (place in self._as_repositories and place not in known):

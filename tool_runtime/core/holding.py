@@ -176,6 +176,7 @@ class Sandbox:
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
         self._running: set[HeldCommand] = set()
+        self._has_looked = False
         self.late: list[Denial] = []
         """What programs that outlived their command had changed: for the next result."""
         self._with_programs: set[HeldCommand] = set()
@@ -183,6 +184,12 @@ class Sandbox:
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+
+    async def look_around(self, scope: CommandScope) -> None:
+        """Look through the workspace in another thread, before the first command that may write there."""
+        if not self._has_looked and self.may_write_here(scope):
+            await self._pool.run(lambda: self.guarded.find(scope))
+            self._has_looked = True
 
     def hold(
         self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None

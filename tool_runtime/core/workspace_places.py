@@ -71,6 +71,7 @@ class WorkspacePlaces:
         self._of: dict[str, GitDirectory] = {}
         self._folders: dict[str, tuple[tuple[int, int, int], list[str], list[str]]] = {}
         self._inner: dict[str, GitDirectory] = {}
+        self._told: set[str] = set()
         self._users: set[str] = set()
         self.made: set[str] = set()
         self.repositories: dict[str, GitDirectory] = {}
@@ -83,7 +84,7 @@ class WorkspacePlaces:
         """Those of which an earlier process knew these git directories: (path, is_strict). Nothing new is found."""
         found = cls(workspace)
         found.repositories = {path: GitDirectory(path, is_strict=is_strict) for path, is_strict in repositories}
-        found._trees = {"/": None}
+        found._trees, found._told = {"/": None}, {"/"}
         return found
 
     def refresh(self, scope: CommandScope) -> None:
@@ -104,6 +105,13 @@ class WorkspacePlaces:
             known = any(is_under(place, one, "posix") for one in self.repositories)
             if not known and not is_under(place, self._workspace, "posix") and place not in self._trees:
                 self._see_repository(place)
+
+    def unwatched(self) -> dict[str, int]:
+        """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
+        found = {root: 1 if tree is None else tree.unwatched for root, tree in self._trees.items()}
+        new = {root: count for root, count in found.items() if count and root not in self._told}
+        self._told.update(new)
+        return new
 
     def close(self) -> None:
         """Let go of the watches."""
