@@ -42,6 +42,7 @@ STEERING = CONFIGS.union(_LEADING, CONTAINERS, STATE_FOLDERS, ("hooks", "info", 
 FILES = CONFIGS.union(_LEADING, ("head", "description"))
 """Those that are files where git makes them."""
 _LIKE_GIT = STEERING.union(SHAPE, ("description",))
+_EXCLUDE = ("info", "exclude")
 _STRATEGIES = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
 _TODO = frozenset({
     "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
@@ -98,7 +99,7 @@ def refused_name(inside: Sequence[str]) -> str | None:
     if first == "modules":  # whose names may have slashes
         splits = [inside[at:] for at in range(2, len(inside)) if inside[at] in _LIKE_GIT or is_free(inside[at])]
         return next(filter(None, map(refused_name, splits)), None) if splits else first
-    if first in CONFIGS and len(inside) > 1:  # a folder, which git cannot read
+    if (first in CONFIGS and len(inside) > 1) or tuple(inside) == _EXCLUDE:  # a folder is not read as a configuration
         return None
     return None if is_free(first) else first
 
@@ -140,6 +141,8 @@ def left_problem(
         return _leading_problem(name, left, roots)
     if name in CONFIGS and len(inside) == 1:
         return _configuration_problem(of, left, before, roots)
+    if left is not None and left.kind == "file" and tuple(one.lower() for one in inside) == _EXCLUDE:
+        return None
     if of.is_new and left is not None and _is_of_template([one.lower() for one in inside], left):
         return None
     if not of.is_strict and name not in _LIKE_GIT:
@@ -185,11 +188,10 @@ def _is_of_template(inside: Sequence[str], left: Left) -> bool:
         return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
     folder, name = inside[0], inside[-1]
     is_sample = folder == "hooks" and name.endswith(".sample")
-    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) in _TEMPLATE_FILES)
+    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) == ("info", "refs"))
 
 
 _TEMPLATE = frozenset({"description", "hooks", "info", "branches"})
-_TEMPLATE_FILES = (("info", "exclude"), ("info", "refs"))
 
 
 def _state_problem(folder: str, inside: Sequence[str], left: Left | None) -> str | None:
