@@ -15,7 +15,7 @@ from policy.paths import is_under, normalize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = 256 * 1024
 """A longer file is not read, and counts as one that git could not read either."""
 _PLAIN = frozenset({
     "core.repositoryformatversion", "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase",

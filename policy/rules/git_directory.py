@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 FREE_FOLDERS = frozenset({"objects", "refs", "logs", "reftable", "rr-cache", "lfs"})
 """Folders whose content starts nothing, whatever it is; of git's extensions those that keep only contents."""
-_FREE_NAMES = (
+_NAMES = (
     r"(?:head|index|packed-refs|shallow|auto_merge|[a-z_]+_head|merge_[a-z_]+|[a-z_]+msg|[a-z_]+_description|bisect_\w+"
-    r"|notes_merge_\w+|gc\.pid|gc\.log|config)\.lock"
-    r"|head|index(?:\.[\w.-]+)?|next-index-\d+(?:\.lock)?|sharedindex\.\w+|packed-refs(?:\.new)?|shallow(?:_\w+)?"
-    r"|auto_merge|[a-z_]+_head|merge_[a-z_]+|[a-z_]+msg|[a-z_]+_description|bisect_\w+|notes_merge_\w+|gc\.pid|gc\.log"
+    r"|notes_merge_\w+|gc\.pid|gc\.log)"
+)
+_FREE_NAMES = (
+    rf"{_NAMES}(?:\.lock)?|config\.lock|index\.[\w.-]+|next-index-\d+(?:\.lock)?|sharedindex\.\w+|packed-refs\.new"
+    r"|shallow_\w+"
 )
 STATE_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
 """Folders that git continues with."""
@@ -52,8 +54,8 @@ _TODO = frozenset({
 _QUOTED = r"'(?:[^']|'\\['!]')*'"
 _AUTHOR = rf"(?:(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED})?\n?)*"
 _APPLY_OPTION = (
-    r" ?'?(?:-[pC]\d+|--whitespace=[\w-]+|--(?:directory|exclude|include)=[^']*|--ignore-(?:space-change|whitespace)"
-    r"|--reject)'?"
+    r" ?'(?:-[pC]\d+|--whitespace=[\w-]+|--(?:directory|exclude|include)=[^']*|--ignore-(?:space-change|whitespace)"
+    r"|--reject)'"
 )
 _COMMON_OF_TREE = b"../.."
 _MAX_LINK = 4096
