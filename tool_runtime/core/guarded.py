@@ -71,6 +71,7 @@ class Guarded:
         self._base: dict[str, Look] = {}
         self._trusted: set[tuple[str, int, str | None]] = set()
         self._as_repositories: set[str] = set()
+        self._recorded: tuple[Sequence[str], Look] | None = None
         self._saved = 0
         self._lock = threading.RLock()
 
@@ -167,6 +168,8 @@ class Guarded:
         for place, after in looks.items():
             is_named = self._found is not None and place in self._found.nested
             base = self._base.get(place)
+            if base == after:
+                continue
             if base is None:
                 base = {path: entry for path, entry in before.items() if _lies_in(path, place)}
                 if is_named and not base and after:
@@ -247,21 +250,33 @@ class Guarded:
                     self._trusted.add((path[len(place) :], entry.mode, entry.content))
 
     def _record(self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
-        if self._folder is None:
+        if self._folder is None or not (places or before):
             return
-        os.makedirs(os.path.join(self._folder, "contents"), mode=0o700, exist_ok=True)
-        for entry in before.values():
-            if entry.content in self._contents:
-                _write_once(os.path.join(self._folder, "contents", entry.content or ""), self._contents[entry.content])
+        path, last = (os.path.join(self._folder, name) for name in (f"{mark}.json", "last.json"))
+        if self._recorded != (places, before):
+            self._write_record(last, places, before, scope)
+            self._recorded = places, before
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        try:
+            os.link(last, path)  # most commands find what the one before has left
+        except OSError:  # the file system has no hard links
+            self._write_record(path, places, before, scope)
+
+    def _write_record(self, path: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
+        contents = os.path.join(os.path.dirname(path), "contents")
+        os.makedirs(contents, mode=0o700, exist_ok=True)
+        for name in self._contents.keys() & {entry.content for entry in before.values()}:
+            _write_once(os.path.join(contents, name), self._contents[name])
         record: dict[str, Any] = {
             "places": list(places),
-            "look": {path: list(entry) for path, entry in before.items()},
+            "look": {name: list(entry) for name, entry in before.items()},
         }
         if self._found is not None and scope is not None:
             record["repositories"] = [[one.path, one.is_strict] for one in self._found.judged(scope)]
             record["scope"] = [list(scope.writes), list(scope.given)]
             record["workspace"] = self._workspace
-        _write_once(os.path.join(self._folder, f"{mark}.json"), orjson.dumps(record), again=True)
+        _write_once(path, orjson.dumps(record), again=True)
 
     def after_crash(self, mark: str) -> list[Denial]:
         """What changed since the command with this mark began, whose host was killed. Nothing is put back: much may
@@ -381,7 +396,7 @@ def _walk(place: str, found: Look, entry_of: Any, *, is_deep: bool = True) -> No
     except OSError:  # it is not there, or goes just now
         return
     for name in names:
-        _walk(os.path.join(place, name), found, entry_of)
+        _walk(f"{place}/{name}", found, entry_of)
 
 
 def _merged(looks: Iterable[Look]) -> Look:

@@ -63,6 +63,8 @@ class WorkspacePlaces:
 
     def __init__(self, workspace: str) -> None:
         self._workspace = workspace
+        self._scope: CommandScope | None = None
+        self._elsewhere: list[str] = []
         self._trees: dict[str, TreeWatch | None] = {}
         self._nested: Roots | None = None
         self._entries: tuple[str, ...] = ()
@@ -89,7 +91,18 @@ class WorkspacePlaces:
 
     def refresh(self, scope: CommandScope) -> None:
         """Find what is new since the last time below the places that `scope` lets a command write."""
-        self._take_names(scope.nested)
+        if scope is not self._scope:
+            self._scope = scope
+            self._take_names(scope.nested)
+            self._watch(scope)
+        for tree in self._trees.values():
+            if tree is not None:
+                tree.refresh()
+        for place in self._elsewhere:
+            if place not in self.repositories:
+                self._see_repository(place)
+
+    def _watch(self, scope: CommandScope) -> None:
         for root in writable_roots(scope, self._workspace):
             if root in self._trees or any(is_under(root, one, "posix") for one in self._trees):
                 continue
@@ -98,13 +111,11 @@ class WorkspacePlaces:
                 self._trees[root] = TreeWatch(root, self._see, self._is_passed_over)
             except OSError:  # no watch is to be had: what lies directly in it is looked at all the same
                 self._see(root, _listed(root))
-        for tree in self._trees.values():
-            if tree is not None:
-                tree.refresh()
-        for place in scope.writes:  # the repository of a linked working tree, which lies elsewhere
-            known = any(is_under(place, one, "posix") for one in self.repositories)
-            if not known and not is_under(place, self._workspace, "posix") and place not in self._trees:
-                self._see_repository(place)
+        # The repository of a linked working tree lies elsewhere; devices and temporary directories are none.
+        outside = [
+            one for one in scope.writes if not is_under(one, self._workspace, "posix") and one not in self._trees
+        ]
+        self._elsewhere = [one for one in outside if is_laid_out(_listed(one))]
 
     def unwatched(self) -> dict[str, int]:
         """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
@@ -123,9 +134,9 @@ class WorkspacePlaces:
     def judged(self, scope: CommandScope) -> list[GitDirectory]:
         """Return the git directories that a command under `scope` may write, but for those of the user that the bundle
         gives whole."""
-        gone = [path for path in self.repositories if not (_is_named_git(path) or is_laid_out(_listed(path)))]
-        for path in [*gone, *(path for path in self.repositories if not os.path.lexists(path))]:
-            self.repositories.pop(path, None)
+        for path in list(self.repositories):
+            if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_listed(path))):
+                del self.repositories[path]
         return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
 
     def trust(self) -> None:
@@ -157,14 +168,14 @@ class WorkspacePlaces:
         for name in names:
             folded = name.lower() if name.isascii() else key(name, "posix", "wide")
             if folded == _GIT:
-                self._see_git(os.path.join(directory, name))
+                self._see_git(f"{directory}/{name}")
             elif folded in SHAPE:
                 may_be_repository = True
             if folded in self._names or folded.endswith(self._endings or ("\0",)):
                 if in_packages is None:
                     in_packages = not _PACKAGES.isdisjoint(directory[len(self._workspace) :].split("/"))
                 if not in_packages:
-                    self._see_nested(os.path.join(directory, name))
+                    self._see_nested(f"{directory}/{name}")
         if may_be_repository:
             self._see_repository(directory)
 
@@ -228,7 +239,7 @@ class WorkspacePlaces:
 
     def _trees_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
         for name in _listed(folder):
-            path = self._note(of, os.path.join(folder, name))
+            path = self._note(of, f"{folder}/{name}")
             yield path, False
             if os.path.isdir(path) and not os.path.islink(path):
                 yield from self._entries_of(self._inside(path, "worktree"), apart)
@@ -236,7 +247,7 @@ class WorkspacePlaces:
     def _modules_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
         """Names of submodules may have slashes: a folder with nothing of a git directory in it is part of a name."""
         for name in _listed(folder):
-            path = self._note(of, os.path.join(folder, name))
+            path = self._note(of, f"{folder}/{name}")
             yield path, False
             if os.path.isdir(path) and not os.path.islink(path):
                 if {one.lower() for one in _listed(path)} & (STEERING | SHAPE):

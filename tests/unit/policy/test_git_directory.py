@@ -273,4 +273,4 @@ def test_configuration_is_read_as_git_reads_it(tmp_path: Path, text: str) -> Non
     if ours is None:  # git takes a key before any section, and drops it
         assert any("." not in name for name, _ in told)
         return
-    assert [(".".join(filter(None.__ne__, one[:3])), one.value) for one in ours] == told
+    assert [(".".join(part for part in one[:3] if part is not None), one.value) for one in ours] == told
