@@ -72,7 +72,6 @@ class Guarded:
         self._trusted: set[tuple[str, int, str | None]] = set()
         self._as_repositories: set[str] = set()
         self._recorded: tuple[Sequence[str], Look] | None = None
-        self._saved = 0
         self._lock = threading.RLock()
 
     def look(self, places: Iterable[str]) -> Look:
@@ -185,8 +184,9 @@ class Guarded:
             refused = {path: why for path, why in found.items() if why is not None}
             if refused and not base and self._is_by_shape(place):
                 refused = self._unmake(place, after, refused)
+            may_undo = alone or (self._found is not None and place in self._found.repositories)
             for path, why in refused.items():
-                denial, undone = self._changed(path, base.get(path), after.get(path), why, alone=alone)
+                denial, undone = self._changed(path, base.get(path), after.get(path), why, alone=may_undo)
                 denials[path] = denial
                 put_back = put_back or undone
                 left.pop(path, None)  # what could not be put back is tried again after the next command
@@ -279,8 +279,8 @@ class Guarded:
         _write_once(path, orjson.dumps(record), again=True)
 
     def after_crash(self, mark: str) -> list[Denial]:
-        """What changed since the command with this mark began, whose host was killed. Nothing is put back: much may
-        have happened since. Empty where no such command is on record."""
+        """What changed since the command with this mark began, whose host was killed. Only what starts programs in a
+        git directory is put back: much may have happened since. Empty where no such command is on record."""
         if self._folder is None:
             return []
         path = os.path.join(self._folder, f"{mark}.json")
@@ -312,8 +312,7 @@ class Guarded:
         """Where a copy of what the command left lies now; None for nothing, and where there is none."""
         if self._folder is None or entry is None or stat.S_ISDIR(entry.mode):
             return None
-        self._saved += 1
-        target = os.path.join(self._folder, "changed", f"{os.getpid()}-{self._saved}", os.path.basename(path))
+        target = os.path.join(self._folder, "changed", os.urandom(8).hex(), os.path.basename(path))
         try:
             os.makedirs(os.path.dirname(target), mode=0o700)
             shutil.copy2(path, target, follow_symlinks=False)
@@ -346,10 +345,10 @@ class Guarded:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             os.symlink(entry.content or "", path)
-        elif entry.content in self._contents:
+        elif (content := self._content(entry.content)) is not None:
             other = f"{path}.agent-host"
             with open(other, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-                file.write(self._contents[entry.content])
+                file.write(content)
             os.chmod(other, stat.S_IMODE(entry.mode))
             os.replace(other, path)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from tests.support.held import rows_of
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime.core import sandbox
+from tool_runtime.core.guarded import Guarded
+from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -96,3 +99,29 @@ async def test_the_work_of_git_goes_on(run: Run, repository: Path, level: str, n
         result = await run(level, command)
         assert result.exit_code == 0, (command, text_of(result))
         assert not [one for one in result.denials if not one.what.endswith("info/refs")], text_of(result)
+
+
+async def test_after_a_crash_what_starts_programs_is_put_back(
+    make_router: MakeRouter, scope: CommandScope, repository: Path, tmp_path: Path
+) -> None:
+    call = request("RunCommand", ToolConstraints(command_scope=scope), command="true")
+    settings = SandboxSettings("landlock", directory=str(tmp_path / "session"))
+    config = repository / ".git" / "config"
+    # As a host leaves it that is killed while the command runs.
+    guarded = Guarded(settings.directory, str(repository))
+    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchanged, scope)
+    guarded.close()
+    git(repository, "remote", "add", "origin", "https://example.org/x")
+    before = config.read_bytes()
+    (repository / ".git" / "commondir").write_text("../x")
+    (repository / ".git" / "HEAD").write_text("ref: refs/heads/other\n")
+    left = await make_router(sandbox=settings).end_leftovers(call)
+    assert [one.what for one in left.guarded] == [str(repository / ".git" / "commondir")]
+    assert not (repository / ".git" / "commondir").exists()
+    assert config.read_bytes() == before
+    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchanged, scope)
+    guarded.close()
+    git(repository, "config", "core.fsmonitor", "evil")
+    left = await make_router(sandbox=settings).end_leftovers(call)
+    assert "core.fsmonitor" in left.note()
+    assert config.read_bytes() == before
