@@ -149,6 +149,10 @@ class Place:
     def reset(self) -> None:
         """Victims and workspace as they are at first."""
         for directory in (self.outside, self.workspace, self.temporary):
+            if os.path.isdir(directory):  # what nobody can list is not removed either
+                for entry in os.scandir(directory):
+                    if entry.is_dir(follow_symlinks=False):
+                        os.chmod(entry, 0o700)
             shutil.rmtree(directory, ignore_errors=True)
             os.mkdir(directory)
         for name in ("hidden", "empty"):

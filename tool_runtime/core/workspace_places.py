@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_NESTED: Final = 200
 """So many guarded names below the first directory are looked at around each command."""
-_MAX_FOLDERS: Final = 2000
+_MAX_FOLDERS: Final = 20_000
 _PACKAGES: Final = frozenset({"node_modules", "site-packages", ".venv", "venv", ".tox", ".nox"})
 """Folders of packages: they bring settings of editors, which nobody opens there and installers replace."""
 _SHALLOW: Final = "objects"

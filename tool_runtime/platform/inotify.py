@@ -30,6 +30,8 @@ _ONLY_DIRECTORY: Final = 0x0100_0000
 _NO_LINKS: Final = 0x0200_0000
 _IS_DIRECTORY: Final = 0x4000_0000
 _MASK: Final = _CREATE | _MOVED_TO | _ONLY_DIRECTORY | _NO_LINKS
+_LIKELY: Final = (".git", "HEAD")
+"""Names that are asked for in a directory that cannot be listed."""
 _HEAD: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 1 << 18
 
@@ -51,6 +53,7 @@ class TreeWatch:
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._unread: set[str] = set()
         self._at: tuple[int, int] | None = None
         self.refresh()
 
@@ -65,7 +68,8 @@ class TreeWatch:
             self._at, folders = at, {self._root: None}
         for directory, names in new.items():
             self._see(directory, names)
-        for folder in folders:
+        unread, self._unread = self._unread, set()
+        for folder in (*folders, *unread):
             self._walk(folder)
 
     def close(self) -> None:
@@ -108,7 +112,11 @@ class TreeWatch:
             try:
                 with os.scandir(directory) as entries:
                     found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            except OSError:  # it went, or nobody may read it
+            except PermissionError:  # what is in it may still be reached by its name, and it may be opened later
+                self._unread.add(directory)
+                self._see(directory, [name for name in _LIKELY if os.path.lexists(f"{directory}/{name}")])
+                continue
+            except OSError:  # it went
                 continue
             self._see(directory, [name for name, _ in found])
             waiting.extend(os.path.join(directory, name) for name, is_directory in found if is_directory)
