@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tool_runtime.platform.seccomp_notify import Notice
 
 _RETRY_S: Final = 0.02
+_LEAVING_MS: Final = 20
+"""So long a program that has just ended may still count as one, with the thread of the host that has started it."""
 _LONGEST_WAIT_S: Final = 150.0
 _MAX_WAITING: Final = 128
 """So many connections are waited for at once: each takes up to two of the host's descriptors."""
@@ -78,7 +80,7 @@ class Supervisor:
                 return False
             poll = select.poll()
             poll.register(listener, 0)
-            return not poll.poll(0)
+            return not poll.poll(_LEAVING_MS)
 
     def close(self) -> None:
         """Answer nobody any more: what still runs has no socket that is looked into. Blocks for a moment."""
