@@ -2,6 +2,7 @@
 #   make run         the demonstration: an agent repairs a small project
 #   make test        the quick tests, for every change
 #   make test-all    these and the slow ones: faults, hunts, soak, long sessions
+#   make test-second a fifth of tests/unit with a second interpreter
 # `uv` is used where it is installed, else venv and pip.
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ INPUTS := pyproject.toml uv.lock Makefile
 # Compiled modules are kept, whatever the caller says: the tests start the program some hundred times.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-slow test-all lint format bench mutants clean
+.PHONY: run test test-slow test-second test-all lint format bench mutants clean
 
 run: $(VENV)/.ready-run
 	@scratch=$$(mktemp -d "$${TMPDIR:-/tmp}/agent-host-demo.XXXXXX") && \
@@ -34,6 +35,17 @@ test-slow: $(VENV)/.ready-test
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-all: test test-slow
+
+# With a second interpreter, where one is installed: SECOND=PATH names it, SEED=N takes the fifth of before once more, and
+# FIFTH= all of tests/unit.
+FIFTH = --fifth $(or $(SEED),$(shell date +%s))
+test-second:
+	@second="$(or $(SECOND),$$(PYTHON=$(PYTHON) .ci/second-python))"; if [ -z "$$second" ]; then \
+	    echo "no second Python is installed (3.13, 3.12 or 3.11): tests/unit run with $(PYTHON) alone"; \
+	else \
+	    $(MAKE) --no-print-directory test VENV=.venv-second PYTHON="$$second" PYTEST_ARGS="tests/unit $(FIFTH) $(PYTEST_ARGS)"; \
+	fi
+
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
@@ -59,16 +71,17 @@ else
 endif
 
 clean:
-	rm -rf .mutants $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .mutants $(VENV) .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # One stamp a set of packages; a stamp is made anew when what it was made from changed.
 ifneq ($(UV),)
 # The system's certificates, like pip: a company's own proxy is known to them and not to uv. Two names, old and new.
 export UV_NATIVE_TLS := 1
 export UV_SYSTEM_CERTS := 1
+export UV_PROJECT_ENVIRONMENT := $(VENV)
 INSTALL = uv sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
 $(VENV)/.made:
-	@uv venv --quiet --allow-existing $(VENV) && touch $@
+	@uv venv --quiet --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
 else
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(patsubst %,--group %,$(1))
 $(VENV)/.made:

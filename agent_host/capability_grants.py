@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from agent_host.errors import UsageError
+from config import json_text
 from config.lean_typing import NamedTuple
 from config.shapes import TEXT, ListOf, Record, Text, number
 
@@ -90,7 +91,7 @@ def verified(text: str, key: bytes) -> CapabilityGrant:
             "where grants are signed"
         )
     try:
-        payload = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        payload = json_text.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except ValueError:
         raise GrantRefused("the capability grant is not JSON") from None
     if not _SHAPE.fits(payload):

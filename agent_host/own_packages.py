@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PACKAGES = ("config", "policy", "state", "tool_runtime")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where this distribution lies."""
+_OF_ENVIRONMENTS = ("bin", "lib", "lib64", "Lib", "Scripts", "pyvenv.cfg")
+"""What a virtual environment has beside a project's own files, where it was made in the project's directory itself."""
+_inside: "dict[str, tuple[str, ...]]" = {}
+"""What `places_in` has found, by workspace."""
 _COMMAND = "agent-host"
 _WORKSPACE_OPTION = "--workspace"
 _FIRST = None if sys.flags.safe_path or not sys.path else sys.path[0]
@@ -99,6 +103,24 @@ def refuse_others() -> None:
                 name=name,
                 path=found,
             )
+
+
+def places_in(workspace: str) -> "tuple[str, ...]":
+    """Return what this program runs from and has in `workspace`, a real path: its interpreter with what is installed
+    for it, and our packages. Who writes there changes this program."""
+    if workspace in _inside:
+        return _inside[workspace]
+    found = []
+    for prefix in map(_real, dict.fromkeys((sys.prefix, sys.base_prefix))):
+        if prefix == workspace:
+            found += [os.path.join(prefix, one) for one in _OF_ENVIRONMENTS]
+        elif _lies_in(prefix, workspace):
+            found.append(prefix)
+    found += [os.path.abspath(sys.executable), _real(sys.executable)]
+    found += [os.path.join(_real(ROOT), one) for one in ("agent_host", *PACKAGES)]
+    inside = [one for one in dict.fromkeys(found) if _lies_in(_real(os.path.dirname(one)), workspace)]
+    _inside[workspace] = tuple(one for one in inside if os.path.lexists(one))
+    return _inside[workspace]
 
 
 def _working_directory() -> list[str]:

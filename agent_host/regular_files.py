@@ -14,16 +14,49 @@ O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 _SAYS_PATHS: Final = sys.platform == "linux"
 _GONE: Final = " (deleted)"  # which is put behind the path of what is not there any more
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_FOLDER = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def open_regular(path: str, flags: int) -> int:
-    """A descriptor of the regular file at `path`, private where `flags` have it made. A link, a named pipe or a folder
-    in its place is refused at once. Raises OSError."""
-    fd = os.open(path, flags | _FLAGS, 0o600)
+def open_regular(path: str, flags: int, folder: int | None = None) -> int:
+    """A descriptor of the regular file at `path`, in the `folder` of that descriptor where one is given; private where
+    `flags` have it made. A link, a named pipe or a folder in its place is refused at once. Raises OSError."""
+    fd = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "it is no regular file", path)
     return fd
+
+
+def open_real(path: str) -> int:
+    """A descriptor to read the regular file at the real path `path`: no link is followed on the way to it either, such
+    as one that a command has put in the place of a folder. Raises OSError, ELOOP or ENOTDIR for a link."""
+    fd = opened_there(path, os.O_RDONLY | _FLAGS)
+    if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    if fd is not None:
+        os.close(fd)
+    if os.open not in os.supports_dir_fd:
+        return open_regular(path, os.O_RDONLY)
+    *folders, name = [part for part in path.split("/") if part] or [os.curdir]
+    at = os.open("/", _FOLDER)
+    try:
+        for folder in folders:
+            below = os.open(folder, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+        return open_regular(name, os.O_RDONLY, at)
+    finally:
+        os.close(at)
+
+
+def read_real(path: str, most: int) -> bytes:
+    """The content of the regular file at the real path, opened by `open_real`. Raises OSError, EFBIG for one of more
+    than `most` bytes."""
+    with open(open_real(path), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", path)
+    return data
 
 
 def opened_there(path: str, flags: int) -> int | None:

@@ -235,4 +235,4 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     with scratch() as folder:
         yield from asyncio.run(measured(folder, rounds))
     yield Row("imported with the first command", import_ms(rounds // 5), "ms", 5.0)
-    yield Row("the look which levels work", milliseconds(sandbox.strongest), "ms")
+    yield Row("the look which levels work", milliseconds(lambda: sandbox.look(sandbox.LEVELS[0])), "ms")

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.defaults import shipped_defaults
-from config.settings import ALL_TOOLS, MODELS, SETTINGS, STRONGER, Setting, Settings, Tightening, TomlValue
+from config.policies import names_file
+from config.settings import ALL_TOOLS, MOCK_PREFIX, MODELS, SETTINGS, STRONGER, Setting, Settings, Tightening, TomlValue
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def load(
     values = dict(shipped_defaults())
     user_file, chosen = _user_file(environ)
     if user_file is not None and (chosen or os.path.exists(user_file)):
-        values |= _read(user_file)
+        values |= _beside(user_file, _read(user_file))
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
             values[key] = _checked(key, environ[variable], f"${variable}")
@@ -96,7 +97,8 @@ def _user_folder() -> str | None:
     """The folder of the user's configuration; None where there is no home directory."""
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
         chosen = os.environ.get("XDG_CONFIG_HOME", "")
-        folder = os.path.join(chosen if chosen.strip() else os.path.expanduser("~/.config"), "agent-host")
+        # A relative one is to be ignored, says the specification of these directories: a workspace would choose it.
+        folder = os.path.join(chosen if os.path.isabs(chosen) else os.path.expanduser("~/.config"), "agent-host")
     else:
         import platformdirs
 
@@ -112,7 +114,7 @@ def _read(path: str) -> dict[str, TomlValue]:
         raw = tomllib.loads(read_regular_file(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     values: dict[str, TomlValue] = {}
     sections = {key.partition(".")[0] for key in SETTINGS}
@@ -129,6 +131,18 @@ def _read(path: str) -> dict[str, TomlValue]:
             if key not in SETTINGS:
                 raise ConfigError(f"{path}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
             values[key] = _checked(key, value, path)
+    return values
+
+
+def _beside(file: str, values: dict[str, TomlValue]) -> dict[str, TomlValue]:
+    """The settings of the user's `file`, whose relative bundle and script lie in its own directory: in the current one
+    a workspace would choose them (design, invariant 12)."""
+    policy, gateway, folder = values.get("host.policy"), values.get("llm.gateway"), os.path.dirname(file)
+    if isinstance(policy, str) and names_file(policy):
+        values["host.policy"] = os.path.join(folder, os.path.expanduser(policy))
+    if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
+        script = os.path.expanduser(gateway.removeprefix(MOCK_PREFIX))
+        values["llm.gateway"] = MOCK_PREFIX + os.path.join(folder, script)
     return values
 
 

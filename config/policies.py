@@ -11,6 +11,7 @@ import orjson
 
 BUILT_IN = ("read-only", "workspace", "ci", "full")
 _VERSION = "builtin."
+_SEPARATORS = "/" if os.sep == "/" else "/\\"
 _FOLDER = os.path.join(os.path.dirname(__file__), "policies")
 
 
@@ -33,6 +34,12 @@ def template(name: str) -> dict[str, Any]:
 def template_as_written(name: str) -> dict[str, Any]:
     """The same with its groups still in it."""
     return _read(name)
+
+
+def names_file(name: str) -> bool:
+    """True if a policy of this name is a bundle file: it has a slash or ends in `.json`. Any other name is a built-in's
+    or nobody's, whatever lies in the current directory (design, invariant 12)."""
+    return name.endswith(".json") or any(one in name for one in _SEPARATORS)
 
 
 def digest(name: str) -> str:

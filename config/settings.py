@@ -52,6 +52,9 @@ ALL_TOOLS = "*"
 MODELS = "models"
 """The section of the models: prices and limits by name or pattern (`config.models`)."""
 
+MOCK_PREFIX = "mock:"
+"""Before the file of a scripted gateway, in `llm.gateway`."""
+
 STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",), "auto": ("namespace",)}
 """What a workspace may make of a level of the sandbox: `auto` may be anything, so that a name may be less than it."""
 

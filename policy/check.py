@@ -25,7 +25,7 @@ from policy.rules.paths import (
     session_places,
 )
 from policy.rules.risk import assess
-from policy.rules.urls import url_rules
+from policy.rules.urls import granted_reason, url_rules
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -87,7 +87,8 @@ def check_tool(
                 return answer
             return _with_approval(case, workspace, answer)
         granted_by = answer or granted_by
-    return _with_approval(case, workspace, Decision("ALLOWED", "granted", entry.name, granted_by))
+    reason = granted_reason(facts) if isinstance(facts, UrlFacts) else "granted"
+    return _with_approval(case, workspace, Decision("ALLOWED", reason, entry.name, granted_by))
 
 
 def _stored_output(entry: Capability, facts: OutputFacts) -> Decision:

@@ -78,7 +78,10 @@ class CommandFacts(NamedTuple):
     its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
     are known and hold no secret. `argv` is a program with its arguments that is started without a shell, and `command`
     the line that would start the same; `variables` are what its environment has in addition, by name. `script` is the
-    script of a skill that it runs, `widening` what the call asks for beyond its scope."""
+    script of a skill that it runs, `widening` what the call asks for beyond its scope. `below` has for directories on
+    which the line acts as a whole (by their real paths) what is there of the names that are blocked at any depth, as
+    relative paths; None for one that was too large to be looked through. `through` has for a directory and a
+    pattern the real paths of what it finds there by way of a link."""
 
     command: str
     cwd: str
@@ -90,6 +93,8 @@ class CommandFacts(NamedTuple):
     variables: tuple[str, ...] = ()
     script: ScriptFacts | None = None
     widening: Widening | None = None
+    below: Mapping[str, tuple[str, ...] | None] = {}
+    through: Mapping[tuple[str, str], tuple[str, ...]] = {}
 
 
 class UrlFacts(NamedTuple):

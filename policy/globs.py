@@ -6,6 +6,8 @@ import re
 from fnmatch import fnmatchcase
 
 ANY_DEPTH = "**"
+ELSEWHERE = "?*"
+"""Stands for a name that a loop has found in another directory."""
 _UNCLEAR = ("[:", "[=", "[.", "\\")
 """What a shell reads in another way than `fnmatch` does."""
 _EXTENSION = re.compile(r".*\.[a-z0-9_]+")
@@ -34,6 +36,16 @@ def reaches(pattern: str, place: str, *, tree: bool, writes: bool) -> bool:
     return any(_is_called(name, wanted) for name in below)
 
 
+def is_pattern(text: str) -> bool:
+    """True for text that stands for several names."""
+    return any(mark in text for mark in "*?[{")
+
+
+def finds_name(name: str, pattern: str) -> bool:
+    """True if the shell may find a name by one component of a pattern; in doubt it does."""
+    return _fits(name.casefold(), pattern.casefold())
+
+
 def _fits(name: str, pattern: str) -> bool:
     """As the shell finds names: a dot in front has to be spelled."""
     return _is_called(name, pattern) and (
@@ -48,3 +60,45 @@ def _is_called(name: str, pattern: str) -> bool:
 
 def _unclear(pattern: str) -> bool:
     return any(mark in pattern for mark in _UNCLEAR)
+
+
+def may_meet(pattern: str, name: str, *, hidden: bool = False) -> bool:
+    """True if a component of a pattern may find the name of a blocked entry, which may begin with a star. As the shell
+    finds names, a dot in front has to be spelled, unless what is `hidden` is found too. What a bare star finds only the
+    disk says, and so it is with a star at the end and a name that begins with one, unless they share some text."""
+    pattern = pattern.casefold()
+    if not pattern.strip("*"):
+        return False
+    if _unclear(pattern) or "[" in pattern:
+        pattern = _SET.sub("?", pattern)
+    if name.startswith(".") and not (hidden or pattern.startswith((".", "?"))):
+        return False
+    if name.startswith("*") and pattern.endswith("*") and ELSEWHERE not in pattern:
+        return any(piece in name for piece in _LITERAL.findall(pattern))
+    return _overlap(pattern, name)
+
+
+_SET = re.compile(r"\[[^\]]*\]|\\.")
+_LITERAL = re.compile(r"[^*?]{2,}")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """True if some text fits both of two patterns of `*`, `?` and characters."""
+    reached = {(0, 0)}
+    pending = [(0, 0)]
+    while pending:
+        at, place = pending.pop()
+        if at == len(one) and place == len(other):
+            return True
+        steps = []
+        if one[at : at + 1] == "*":
+            steps += [(at + 1, place), (at, place + 1)]
+        if other[place : place + 1] == "*":
+            steps += [(at, place + 1), (at + 1, place)]
+        if at < len(one) and place < len(other) and (one[at] == other[place] or "?" in (one[at], other[place])):
+            steps.append((at + 1, place + 1))
+        for step in steps:
+            if step[0] <= len(one) and step[1] <= len(other) and step not in reached:
+                reached.add(step)
+                pending.append(step)
+    return False

@@ -64,7 +64,7 @@ def _authority_of(url: str) -> re.Match[str]:
     if "@" in match["authority"]:
         raise UrlProblem("the URL carries user information")
     parts = re.fullmatch(_AUTHORITY, match["authority"])
-    if parts is None or int(parts["port"] or 0) > _MAX_PORT:
+    if parts is None or not 0 < int(parts["port"] or 1) <= _MAX_PORT:
         raise UrlProblem("the URL has no valid host and port")
     return parts
 

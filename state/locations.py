@@ -45,9 +45,9 @@ def with_home(path: str) -> str:
 
 
 def _xdg(variable: str, default: str) -> str:
-    """A base directory of the XDG specification."""
+    """A base directory of the XDG specification, which ignores a relative one."""
     chosen = os.environ.get(variable, "")
-    return chosen if chosen.strip() else with_home(default)
+    return chosen if os.path.isabs(chosen) else with_home(default)
 
 
 def checked_session_id(session_id: str) -> str:

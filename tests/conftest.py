@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 _FAULTS = Path(__file__).parent / "faults"
+_UNIT = Path(__file__).parent / "unit"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,9 +60,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return cores + 1
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fifth SEED`: of tests/unit a fifth of the files."""
+    parser.addoption("--fifth", metavar="SEED", help="of tests/unit run a fifth of the files, chosen by SEED")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The seed, so that the same files can be run again."""
+    return None if config.option.fifth is None else f"a fifth of tests/unit: --fifth {config.option.fifth}"
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files are not imported for nothing: a file with a slow test says `slow`, or is of the fault suite."""
     wanted = config.option.markexpr
+    if config.option.fifth is not None and collection_path.is_relative_to(_UNIT) and collection_path.suffix == ".py":
+        name = collection_path.relative_to(_UNIT).as_posix()
+        return True if zlib.crc32(f"{config.option.fifth} {name}".encode()) % 5 else None
     if collection_path.is_relative_to(_FAULTS):
         return True if wanted == "not slow" else None
     if wanted != "slow" or collection_path.suffix != ".py":

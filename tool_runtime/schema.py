@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from config import json_text
 from config.shapes import (
     ANYTHING,
     COUNT,
@@ -196,8 +197,9 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
         return ""
     spelled = value.strip()
     try:
+        json_text.check_depth(spelled)
         meant = json.loads(spelled.lower() if spelled in ("True", "False") else spelled)
-    except (ValueError, RecursionError):
+    except ValueError:
         return ""
     if isinstance(meant, str) or meant in (math.inf, -math.inf) or not fits(meant):
         return ""

@@ -97,3 +97,8 @@ class RuntimeSettings(NamedTuple):
     hidden_files: tuple[str, ...] = ()
     elsewhere: frozenset[str] = frozenset()
     sandbox: SandboxSettings | None = None
+
+    @property
+    def writable_places(self) -> tuple[str, ...]:
+        """Where tools and commands write: the host starts none of its own programs from there."""
+        return (self.workspace, *self.native_roots, *(() if self.temporary is None else (self.temporary,)))

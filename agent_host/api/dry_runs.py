@@ -16,11 +16,11 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.api.dry_scopes import Held, without_grant
-from agent_host.api.options import existing_directory, settings_from
+from agent_host.api.options import changed_bundle, existing_directory, portable, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
-from agent_host.app.sandboxing import opened_domains
+from agent_host.app.sandboxing import LEVEL, Level, level_to_try, opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
 from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
@@ -29,7 +29,7 @@ from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge
 from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, guarded_files, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
@@ -42,7 +42,7 @@ from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
 from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
-from policy.scope import Widening
+from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Tried(NamedTuple):
     families of tools that it chooses, the list of native programs, None for that of a session without any
     configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
     `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
-    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides."""
+    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides. `level` is
+    the one for which this answers unless it is asked for another, and `notices` are for whoever reads the answers."""
 
     bundle: PolicyBundle
     here: Environment
@@ -82,6 +83,8 @@ class Tried(NamedTuple):
     elsewhere: tuple[ToolSpec, ...] = ()
     held: PolicyBundle | None = None
     hosts: Held = Held()
+    level: Level = Level("none", "none")
+    notices: tuple[str, ...] = ()
 
     @property
     def session_tools(self) -> Registry:
@@ -123,6 +126,11 @@ class Tried(NamedTuple):
                 found.append(skill_tools(name, allowed, known))
         return found
 
+    @property
+    def in_use(self) -> PolicyBundle:
+        """The bundle at the level for which this answers."""
+        return self.at(self.level.level)
+
     def at(self, level: SandboxLevel) -> PolicyBundle:
         """The bundle where commands are held at this level."""
         return self.bundle if level == "none" or self.held is None else self.held
@@ -141,7 +149,7 @@ class Tried(NamedTuple):
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
-            scoping=functools.partial(self.hosts.scoping, level),
+            scoping=functools.partial(self.hosts.scoping, Level(level, level)),
             approved=self.of_workspace.approved,
         )
 
@@ -149,13 +157,14 @@ class Tried(NamedTuple):
         return ("configuration", self.limits), ("skill", in_use)
 
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
-        entries = map(self.bundle.capability, spec.capabilities)
+        entries = map(self.in_use.capability, spec.capabilities)
         guarded = guarded_risk(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
         row = {
             "toolName": spec.name,
             "capability": spec.capability,
             "offered": True,
+            "sandboxLevel": self.level.level,
             "requiresApproval": guarded is not None
             or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
             or self._is_new(spec),
@@ -175,13 +184,13 @@ class Tried(NamedTuple):
         facts = NamedToolFacts(
             spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
         )
-        return check_tool(self.bundle, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
+        return check_tool(self.in_use, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
 
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
         os, workspace = self.here.os_family, self.here.workspace
         reason = functools.partial(
-            why_not_offered, self.bundle, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+            why_not_offered, self.in_use, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
         )
         for capability in spec.capabilities:
             why = reason(capability)
@@ -200,13 +209,21 @@ def _kept(reasons: Mapping[str, str | None]) -> dict[str, Any]:
     return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
 
 
-def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, session_id: str = ANY_SESSION) -> Tried:
-    """The bundle that the setting `host.policy` names, as a session in `workspace` would have it. Raises UsageError,
-    PolicyBundleInvalid."""
+def policy_to_try(
+    flags: Mapping[str, Any],
+    *,
+    workspace: str,
+    state_dir: str,
+    session_id: str = ANY_SESSION,
+    level: Level | None = None,
+) -> Tried:
+    """The bundle that the setting `host.policy` names, as a session in `workspace` would have it, and at the `level`
+    that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
     existing_directory(workspace)
-    settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
+    settings, now = settings_from(portable(flags), workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
+    temporary = session_directory(state_dir, named, os.environ)
+    here = this_environment(workspace, command_environment(settings, temporary), temporary)
     installed = installed_names(settings) if settings.names("tools.installed") else ()
     bundle, held = (
         bundle_to_try(
@@ -214,7 +231,6 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         )
         for is_held in (False, True)
     )
-    temporary = session_directory(state_dir, named, os.environ)
     index = skill_index(here.workspace)
     return Tried(
         bundle,
@@ -223,7 +239,7 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         families_of(settings),
         native_list(settings, here.workspace),
         index,
-        skill_scripts(settings, index, state_dir, named, temporary),
+        skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
         workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,
@@ -232,8 +248,10 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
             settings.names("policy.blocked_domains"),
             state_dir,
             temporary,
-            own_files(),
+            (*own_files(), *guarded_files(settings, here.workspace)),
         ),
+        level or level_to_try(settings, state_dir, flags.get(LEVEL)),
+        tuple(changed_bundle(settings, state_dir)),
     )
 
 
@@ -255,27 +273,37 @@ def _elsewhere(
 
 
 class DryRuns:
-    """Cases against one bundle, or against the capabilities that a case brings along. Commands are held at `level`
-    where a case names none."""
+    """Cases against one bundle, or against the capabilities that a case brings along. Commands are held at the level of
+    `tried` where a case names none."""
 
-    def __init__(self, tried: Tried, now: datetime, level: SandboxLevel = "none") -> None:
-        self._tried, self._level = tried, level
+    def __init__(self, tried: Tried, now: datetime) -> None:
+        self._tried = tried
         self._tools = tried.known_tools
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
-    def judge_call(self, tool_name: str, arguments: Mapping[str, Any]) -> Decision:
-        """The decision about one call; facts are those of this disk."""
+    def judge_call(self, tool_name: str, arguments: Mapping[str, Any]) -> tuple[Decision, SandboxLevel]:
+        """The decision about one call, and the level that it is for; facts are those of this disk."""
         return self._judge(DryRunCase(tool_name, arguments))
 
-    def judge_case(self, raw: dict[str, Any]) -> Decision:
-        """The decision about a case of interface section 3. Raises InvalidCase."""
+    def judge_case(self, raw: dict[str, Any]) -> tuple[Decision, SandboxLevel]:
+        """The decision about a case of interface section 3, and the level that it is for. Raises InvalidCase."""
         return self._judge(case_from(raw))
 
-    def _judge(self, case: DryRunCase) -> Decision:
+    def level_of(self, case: DryRunCase) -> Level:
+        """The level of a case: the one that it names, none on another system than this machine's, else as a run has
+        it."""
+        is_other = case.os is not None and case.os != self._tried.here.os_family
+        if case.sandbox == STRONGEST or (case.sandbox is None and not is_other):
+            return self._tried.level
+        level = case.sandbox or LEVELS[0]
+        return Level(level, level)
+
+    def _judge(self, case: DryRunCase) -> tuple[Decision, SandboxLevel]:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
-        level = case.sandbox or self._level
+        held = self.level_of(case)
+        level = held.level
         bundle = self._tried.at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
@@ -291,15 +319,15 @@ class DryRuns:
             limits=self._tried.limits,
             native=self._tried.native,
             scripts=self._tried.scripts,
-            scoping=functools.partial(self._tried.hosts.scoping, level),
+            scoping=functools.partial(self._tried.hosts.scoping, held),
             approved=self._tried.of_workspace.approved,
         )
         spec = self._tools.get(case.tool_name)
         arguments = case.arguments if level == "none" else without_grant(case.arguments)
         problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
-            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
-        return decision
+            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
+        return decision, level
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:
@@ -316,23 +344,26 @@ def case_refused(problem: str) -> Decision:
 
 class BundleReport(NamedTuple):
     """What is said of a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
-    line, and `admits` what its lists admit beyond what they name."""
+    line, and `admits` what its lists admit beyond what they name, where commands are held at `level`."""
 
     problems: list[Problem]
     summary: str
     admits: list[str]
+    level: SandboxLevel = "none"
 
 
-def report_of_bundle(raw: bytes, *, workspace: str, state_dir: str) -> BundleReport:
-    """Every problem of a bundle file with the content `raw`. Raises UsageError for a workspace that is none."""
+def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, state_dir: str) -> BundleReport:
+    """Every problem of a bundle file with the content `raw`, at the level that a run with `flags` would have. Raises
+    UsageError for a workspace that is none."""
     existing_directory(workspace)
     now = datetime.now(UTC)
+    level = level_to_try(settings_from(flags, workspace=workspace), state_dir, flags.get(LEVEL)).level
     try:
-        bundle = bundle_in_file(raw, this_environment(workspace), state_dir=state_dir, now=now)
+        bundle = bundle_in_file(raw, this_environment(workspace), state_dir=state_dir, now=now, held=level != LEVELS[0])
     except BundleProblems as error:
-        return BundleReport(list(error.problems), "", [])
+        return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
-    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)])
+    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)], level)
 
 
 def _summary(bundle: PolicyBundle, raw: bytes) -> str:

@@ -12,8 +12,9 @@ from policy.rules.command_scope import NO_WIDENING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.app.sandboxing import Level
     from agent_host.routing.environment import Environment
-    from policy.scope import SandboxLevel, Widening
+    from policy.scope import Widening
 
 
 class Held(NamedTuple):
@@ -26,18 +27,21 @@ class Held(NamedTuple):
     temporary: str | None = None
     steering: tuple[str, ...] = ()
 
-    def scoping(self, level: SandboxLevel, environment: Environment, is_here: bool) -> Scoping:
+    def scoping(self, level: Level, environment: Environment, is_here: bool) -> Scoping:
         """How commands are held at a level; `is_here`: the environment is this machine's."""
         gather = stated_machine(environment)
         if is_here:
             gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
         return Scoping(
-            level,
-            level,
+            level.level,
+            level.wanted,
             gather,
-            opened=self.opened,
-            blocked_domains=self.blocked_domains,
-            withheld=withheld if is_here and level != "none" else nothing_withheld,
+            level.why,
+            self.opened,
+            self.blocked_domains,
+            unheld=level.unheld,
+            withheld=withheld if is_here and level.level != "none" else nothing_withheld,
+            is_untried=level.is_untried,
             always=True,
             is_here=is_here,
         )

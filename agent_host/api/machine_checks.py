@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from agent_host import own_packages
 from agent_host.api.dry_runs import policy_to_try
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
+from agent_host.app.machine import host_shell
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import PolicyError, UsageError
@@ -26,12 +26,14 @@ from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
+from config.settings import MOCK_PREFIX
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.backend.answers import tools_of
-from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import current
+from tool_runtime.platform.directories import BY_DESCRIPTOR
+from tool_runtime.platform.programs import trusted_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +61,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
     settings = settings_from(flags, workspace=None)
     return (
         _python(),
+        *_program(),
         _gateway(settings, state_dir),
         *_services(),
         *_mcp_servers(flags, settings, state_dir),
@@ -82,13 +85,25 @@ def _python() -> Check:
     return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
 
 
+def _program() -> list[Check]:
+    """What this program runs from in the working directory, where a model would change it."""
+    inside = own_packages.places_in(os.path.realpath(os.getcwd()))
+    if not inside:
+        return []
+    named = ", ".join(map(one_line, inside))
+    found = (
+        f"warning: agent-host runs from this workspace, and no tool or command may change {named}; install it elsewhere"
+    )
+    return [Check("program", None, found)]
+
+
 def _gateway(settings: Settings, state_dir: str) -> Check:
     """One real call, for a few tokens of an answer."""
     url = settings.text("llm.gateway")
     if not url:
         return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
-    if url.startswith("mock:"):
-        return _mock_gateway(url.removeprefix("mock:"))
+    if url.startswith(MOCK_PREFIX):
+        return _mock_gateway(url.removeprefix(MOCK_PREFIX))
     return Check("gateway", *try_gateway(settings, url, state_dir))
 
 
@@ -199,9 +214,9 @@ def _tokenizer(settings: Settings) -> Check:
 
 
 def _shell() -> Check:
-    shell = current.default_shell(os.environ)
-    found = shutil.which(shell)
-    return Check("shell", found is not None, found or f"{shell} is not there")
+    shell = host_shell(os.getcwd())
+    found = os.access(shell, os.X_OK)
+    return Check("shell", found, shell if found else f"{shell} is not there")
 
 
 def _file_access(*, by_descriptor: bool) -> Check:
@@ -220,7 +235,8 @@ def _leftovers() -> Check:
         said = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE, own_packages.ROOT],
             # Not from the working directory, and not from what PYTHONPATH has of the same name.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            | {"PATH": trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -255,11 +271,13 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
     command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
-    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
-    words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
-    ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
+    follows = "refused" if used.is_untried else f"held by {used.level}"
+    words.append(f"sandbox.level = {wanted}: commands are {follows}")
+    is_usual = used.level == "none" and wanted in ("none", STRONGEST) and not used.is_untried
+    ok = None if is_usual else used.level != "none"
     scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
     if used.unheld and scope is None:
         words.append(f"it does not hold {', '.join(used.unheld)}")
@@ -269,9 +287,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
 def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
     """None where there is no policy to say it: a start tells what is wrong with it."""
     try:
-        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir)
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):
         return None
-    scoping = tried.hosts.scoping(level.level, tried.here, is_here=True)
-    scoping.unheld = level.unheld
-    return scoping.row(tried.at(level.level), tried.here)
+    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.in_use, tried.here)

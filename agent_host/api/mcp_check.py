@@ -21,6 +21,7 @@ from agent_host.shown_text import counted, one_line
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.servers import Http, Stdio
 from tool_runtime.mcp.source import Browser, McpSource
+from tool_runtime.platform.programs import trusted_path
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
@@ -37,17 +38,19 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
     """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
     workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
-    level = level_of(settings, state_dir).level
+    used = level_of(settings, state_dir)
+    level = used.level
     with tempfile.TemporaryDirectory(prefix="agent-host-doctor-") as made:
         temporary = os.path.realpath(made)
         bundle = scoping = sandbox = None
+        if level != "none" or used.is_untried:
+            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
+            bundle = tried.in_use._replace(mcp_servers=())
+            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
         if level != "none":
-            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
-            bundle = (tried.held or tried.bundle)._replace(mcp_servers=())
-            scoping = tried.hosts._replace(temporary=temporary).scoping(level, tried.here, is_here=True)
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
-        here = this_environment(workspace)
+        here = this_environment(workspace, temporary=temporary)
         found = list(
             servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
         )
@@ -117,6 +120,8 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
 
     async def send_to(url: str) -> None:
         say(f"authorize agent-host at {url}")
+        # It takes the browser from PATH.
+        os.environ["PATH"] = trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))
         await asyncio.to_thread(webbrowser.open, url)
 
     async def sent_back() -> AuthorizationCodeResult:

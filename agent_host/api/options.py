@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import UsageError
 from agent_host.ids import REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
-from agent_host.session.opening import MOCK_PREFIX, ResolvedOptions, recorded_options
+from agent_host.session.opening import ResolvedOptions, recorded_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load
+from config.policies import BUILT_IN, names_file
+from config.settings import MOCK_PREFIX
 from state.errors import NoHomeDirectory
 from state.locations import default_state_dir, with_home
 
@@ -28,10 +30,12 @@ __all__ = [
     "ResolvedOptions",
     "SessionOptions",
     "anchored",
+    "changed_bundle",
     "existing_directory",
     "existing_workspace",
     "is_default_state_dir",
     "known_models",
+    "portable",
     "settings_from",
     "snapshot_limit",
     "state_dir_from",
@@ -81,13 +85,13 @@ class SessionOptions:
         if self.max_cost is not None and not self.max_cost > 0:
             raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
         given = {
-            "host.policy": None if self.policy is None else os.fspath(self.policy),
+            "host.policy": _policy(self.policy),
             "llm.gateway": self.gateway,
             "llm.model": self.model,
             _MAX_STEPS: self.max_steps,
             "llm.max_cost": self.max_cost,
         }
-        return _portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
+        return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
 
 def _as_given(_: str, value: str) -> str:
@@ -178,7 +182,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in (*settings.ignored, *_unusable_tools(root)):
+        for line in (*settings.ignored, *_unusable_tools(root), *changed_bundle(settings, self.state_dir)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -242,6 +246,19 @@ def _unusable_tools(workspace: str) -> list[str]:
     return unusable_manifests(workspace)
 
 
+def changed_bundle(settings: Settings, state_dir: str) -> list[str]:
+    """Report that a session has changed the bundle file that is about to be used."""
+    name = settings.text("host.policy")
+    if not names_file(name):
+        return []
+    from agent_host.session.bundle_changes import last_change  # most sessions are under a built-in
+
+    changed_by = last_change(state_dir, name)
+    if changed_by is None:
+        return []
+    return [f"policy {name}: session {changed_by} of this state directory has changed this file: look at it"]
+
+
 def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:
     """The settings with `flags`, by key, over the user's; `given_by` says where they come from. Raises UsageError."""
     try:
@@ -279,15 +296,22 @@ def is_default_state_dir(path: str) -> bool:
         return False
 
 
-def _portable(flags: dict[str, Any]) -> dict[str, Any]:
+def portable(given: Mapping[str, Any]) -> dict[str, Any]:
     """Flags that mean the same from another directory, so that a resume can take them over. Raises UsageError."""
+    flags = dict(given)
     gateway = flags.get("llm.gateway", "")
     if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
         flags["llm.gateway"] = MOCK_PREFIX + anchored(gateway.removeprefix(MOCK_PREFIX))
     policy = flags.get("host.policy", "")
-    if isinstance(policy, str) and os.path.exists(policy):
+    if isinstance(policy, str) and names_file(policy):
         flags["host.policy"] = anchored(policy)
     return flags
+
+
+def _policy(given: str | os.PathLike[str] | None) -> str | None:
+    """The policy as a setting. A path object that is no built-in's name is a file, also without a slash."""
+    name = None if given is None else os.fspath(given)
+    return name if name is None or isinstance(given, str) or name in BUILT_IN else os.path.join(os.curdir, name)
 
 
 def _is_text(value: str) -> bool:

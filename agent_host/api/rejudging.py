@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.api.dry_runs import policy_to_try
 from agent_host.api.options import anchored
 from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
+from agent_host.app.sandboxing import Level
 from agent_host.errors import UsageError
 from agent_host.thread.messages import ToolCall
 from policy.scope import LEVELS
@@ -70,11 +71,11 @@ def rejudged_calls(
     paths = _paths(state_dir, session_id)
     record = recorded(paths)
     root = anchored(workspace, os.path.realpath) if workspace else record.workspace
-    tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id)
+    level = record.started.get("sandbox", LEVELS[0])
+    tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
     now = datetime.now(UTC)
     asked, edited = decisions(paths)
     ran_with = edited_arguments(record, edited)
-    level = record.started.get("sandbox", LEVELS[0])
     rows = []
     for call in record.calls():
         said = asked.get(call.call_id)

@@ -162,7 +162,9 @@ def _local_tools(
     )
     index, scripts = skill_index(resolved.workspace), None
     if has_skills(settings):
-        scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
+        scripts = skill_scripts(
+            settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
+        )
     runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):

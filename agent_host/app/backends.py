@@ -18,8 +18,8 @@ from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
-from agent_host.session.opening import MOCK_PREFIX
 from config.lean_typing import NamedTuple
+from config.settings import MOCK_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

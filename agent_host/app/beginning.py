@@ -12,7 +12,7 @@ from agent_host.app.python_tools import installed_names
 from agent_host.app.sandboxing import scoping_of
 from agent_host.errors import Incompatible, UsageError
 from agent_host.session.begun import start_record
-from agent_host.session.handshake import load_bundle, own_files, policy_source, unknown_approvals
+from agent_host.session.handshake import guarded_files, load_bundle, own_files, policy_source, unknown_approvals
 from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import Beginning, refuse_other_owner
 from agent_host.version import __version__
@@ -100,7 +100,8 @@ def bundle_again(
 def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
     """How commands of a session are held under what was granted. Raises UsageError."""
     granted = grant.policy_bundle is not None
-    return scoping_of(resolved, machine, level, steering=own_files(), granted=granted)
+    steering = (*own_files(), *guarded_files(resolved.settings, resolved.workspace))
+    return scoping_of(resolved, machine, level, steering=steering, granted=granted)
 
 
 def beginning_of(

@@ -15,6 +15,7 @@ from policy.decision import RISK_LEVELS
 from policy.rules.toolset import ToolLimit
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, looks_secret
+from tool_runtime.platform.programs import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +58,14 @@ class LocalMachine(NamedTuple):
 
 def machine_of(resolved: ResolvedOptions, temporary: str) -> LocalMachine:
     """This machine, with the session's workspace and the session's temporary directory."""
-    environment = this_environment(resolved.workspace, command_environment(resolved.settings, temporary))
-    return LocalMachine(current.default_shell(os.environ), environment, temporary)
+    variables = command_environment(resolved.settings, temporary)
+    environment = this_environment(resolved.workspace, variables, temporary)
+    return LocalMachine(host_shell(resolved.workspace, temporary), environment, temporary)
+
+
+def host_shell(workspace: str, temporary: str | None = None) -> str:
+    """The path of the shell that the host starts for commands: none of the workspace or the temporary directory."""
+    return current.default_shell(os.environ, (workspace,) if temporary is None else (workspace, temporary))
 
 
 def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
@@ -80,9 +87,12 @@ def allowed_variables(settings: Settings) -> frozenset[str] | None:
     return None if ALL_TOOLS in names else names
 
 
-def this_environment(workspace: str, environment: Mapping[str, str] | None = None) -> Environment:
-    """This machine as policy sees it. `workspace` is a real path; `environment` is what commands find in theirs."""
-    shell = os.path.basename(current.default_shell(os.environ)).lower()
+def this_environment(
+    workspace: str, environment: Mapping[str, str] | None = None, temporary: str | None = None
+) -> Environment:
+    """This machine as policy sees it. `workspace` is a real path, `environment` what commands find in theirs, and
+    `temporary` the directory of the session for temporary files."""
+    shell = os.path.basename(host_shell(workspace, temporary)).lower()
     home = os.path.expanduser("~")
     return Environment(
         workspace=workspace,
@@ -95,9 +105,9 @@ def this_environment(workspace: str, environment: Mapping[str, str] | None = Non
 
 def skill_folders(workspace: str) -> list[tuple[str, bool]]:
     """The folders of skills that are there, and whether each is the workspace's. The user's comes first: a workspace
-    takes no name from it."""
+    takes no name from it. One beside a configuration that lies in the workspace is the workspace's."""
     own = user_skills(os.environ)
-    folders = [] if own is None else [(own, False)]
+    folders = [] if own is None else [(own, is_within(own, (workspace,)))]
     folders.append((os.path.join(workspace, ".agent", "skills"), True))
     return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
 

@@ -19,11 +19,11 @@ from config.settings import ALL_TOOLS
 from policy.check import check_tool
 from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
-from policy.rules.sandbox import refused
 from policy.urls import canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
+from tool_runtime.platform.programs import find_program, trusted_path
 from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
@@ -217,20 +217,39 @@ class _Place:
             return Refused(name, not_held)
         wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
+        environment["PATH"] = trusted_path(environment.get("PATH", os.defpath), self._outside)
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"
-        scope = self._scope(entry if entry is not None and entry.command is not None else None, (command, *args))
-        place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
+        program = self._program(command)
+        if program is None:
+            return Refused(name, f"the program {command} lies in the workspace: name it by its absolute path")
+        argv = (program, *args)
+        scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
+        place = Stdio(argv, self._environment.workspace, environment, mark, scope)
         same = entry is not None and (entry.command, *entry.args) == (command, *args)
         return self._config(entry, name, place, may_ask=same)
+
+    def _program(self, command: str) -> str | None:
+        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace; None
+        for one that lies in there. A name that PATH does not have stays as it is, and does not start."""
+        if os.path.isabs(command):
+            return command
+        path = os.environ.get("PATH", os.defpath)
+        found = None if os.path.dirname(command) else find_program(command, path, self._outside)
+        is_inside = bool(os.path.dirname(command)) or find_program(command, path, ()) is not None
+        return found or (None if is_inside else command)
+
+    @property
+    def _outside(self) -> tuple[str, ...]:
+        """Where no program of a server lies, unless its entry names it whole."""
+        return (self._environment.workspace, *filter(None, (self._temporary,)))
 
     def _not_held(self) -> str | None:
         """Why no program may be started: a sandbox is to hold them, and does not work here."""
         if self._scoping is None or self._bundle is None:
             return None
-        wanted, why = self._scoping.wanted, self._scoping.why
-        denial = refused(self._bundle, CapabilityName.MCP_INVOKE, self._scoping.level, wanted, why)
+        denial = self._scoping.refused(self._bundle, CapabilityName.MCP_INVOKE)
         return None if denial is None else denial.reason
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:

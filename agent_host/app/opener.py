@@ -43,12 +43,12 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import (
     LOCAL,
-    MOCK_PREFIX,
     create_store,
     open_store,
     state_errors_translated,
     temporary_of,
 )
+from config.settings import MOCK_PREFIX
 from policy.names import CapabilityName
 from state import session_keys, temporary
 from state.errors import WriteFailed
@@ -129,7 +129,7 @@ class SessionOpener:
                 machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
-                level = level_of(resolved.settings, resolved.state_dir)
+                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 bundle = bundle_of(resolved, machine, grant, level)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -174,7 +174,7 @@ class SessionOpener:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 make_temporary(machine.temporary)
-                level = level_of(resolved.settings, resolved.state_dir)
+                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 bundle = bundle_again(resolved, machine, grant, store.state.identity, level)
                 url = await resources.enter_async_context(serving_gateway(resolved))
@@ -206,7 +206,7 @@ class SessionOpener:
         refuse_incompatible(grant)
         backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
-        level = level_of(resolved.settings, resolved.state_dir)
+        level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
         bundle = bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from policy.scope import LEVELS, STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain
+from state import temporary as temporary_directory
 from state.errors import WriteFailed
 from state.sandbox_levels import SandboxLevels
+from state.temporary import system_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
 
     Levels = Mapping[str, Mapping[str, Any]]
-    """{works, problem, unheld} of each level."""
+    """{works, problem, unheld, isPassing?} of each level."""
 
 LEVEL = "sandbox.level"
 DOMAINS = "sandbox.allowed_domains"
@@ -33,33 +36,44 @@ DOMAINS = "sandbox.allowed_domains"
 
 class Level(NamedTuple):
     """The level by which commands are held. `wanted` is what was asked for, `auto` included; `why` says what keeps a
-    stronger one from working here, and what of this one does not, `unheld` what this one cannot hold."""
+    stronger one from working here, and what of this one does not, `unheld` what this one cannot hold. `is_untried`:
+    none works, and a trial failed for a reason of its own, so that commands are refused."""
 
     level: SandboxLevel
     wanted: str
     why: str = ""
     unheld: tuple[str, ...] = ()
+    is_untried: bool = False
 
 
-def level_of(settings: Settings, state_dir: str, found: Levels | None = None) -> Level:
+def level_of(settings: Settings, state_dir: str, temporary: str | None = None, *, found: Levels | None = None) -> Level:
     """The level that works of the one that the settings want. What was found under the same circumstances is kept in
     `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work. `found`:
-    what was tried just now."""
+    what was tried just now. A trial that fails for a reason of its own is made again in `temporary`, the session's own
+    directory."""
     wanted = settings.text(LEVEL)
     if wanted == LEVELS[0]:
         return Level(LEVELS[0], wanted)
-    found = found or _found(state_dir)
+    found = found or _found(state_dir, temporary)
     strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
     tried = [one for one in strongest if wanted in (one, STRONGEST)]
     works = next((one for one in tried if found[one]["works"]), LEVELS[0])
     looked = tried if works == LEVELS[0] else tried[: tried.index(works) + 1]
     why = "; ".join(f"{one}: {found[one]['problem']}" for one in looked if found[one]["problem"])
-    return Level(works, wanted, why, () if works == LEVELS[0] else tuple(found[works]["unheld"]))
+    unheld = () if works == LEVELS[0] else tuple(found[works]["unheld"])
+    is_untried = works == LEVELS[0] and any(found[one].get("isPassing", False) for one in tried)
+    return Level(works, wanted, why, unheld, is_untried)
 
 
-def _found(state_dir: str) -> Levels:
+def level_to_try(settings: Settings, state_dir: str, named: str | None) -> Level:
+    """The level for which a dry run answers: as a run has it, unless the user has `named` one, which is taken whether
+    it works here or not."""
+    return Level(named, named) if named in LEVELS else level_of(settings, state_dir)
+
+
+def _found(state_dir: str, temporary: str | None) -> Levels:
     known = SandboxLevels(state_dir, __version__).known()
-    return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir)
+    return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir, temporary)
 
 
 def look_ahead(settings: Settings, state_dir: str) -> bool:
@@ -67,7 +81,7 @@ def look_ahead(settings: Settings, state_dir: str) -> bool:
     Whether it was begun."""
     if settings.text(LEVEL) == LEVELS[0] or SandboxLevels(state_dir, __version__).known():
         return False
-    threading.Thread(target=_rows, name="sandbox-levels").start()
+    threading.Thread(target=_rows, args=(system_directory(os.environ),), name="sandbox-levels").start()
     return True
 
 
@@ -75,25 +89,50 @@ _kept: set[str] = set()
 """The state directories in which this process has kept what it found: one write each, since two would use one name."""
 
 
-def try_levels(state_dir: str) -> Levels:
-    """Each level, tried once in this process. The result is written to `state_dir` for later sessions by a thread of
+def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
+    """Each level, tried once in this process where sessions have their temporary directories, and again in `temporary`
+    where that failed for a reason of its own. The result is written to `state_dir` for later sessions by a thread of
     its own: a start does not wait for the disk. A failure that may pass is not written."""
-    found, is_passing = _rows()
-    if state_dir not in _kept and not is_passing:
+    found = _rows(system_directory(os.environ))
+    if temporary is not None and _is_passing(found):
+        found = _rows_in_session(temporary)
+    if state_dir not in _kept and not _is_passing(found):
         _kept.add(state_dir)
         threading.Thread(target=_keep, args=(state_dir, found), name="sandbox-levels-kept").start()
     return found
 
 
-def _rows() -> tuple[Levels, bool]:
-    """What was found, and whether it may be another the next time."""
+def _rows(directory: str) -> Levels:
+    """What was found by files in `directory`."""
     from tool_runtime.core import sandbox
 
-    looked = {level: sandbox.look(level) for level in LEVELS[:0:-1]}  # the strongest tries the others on its way
-    rows: dict[str, dict[str, Any]] = {
-        level: {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)} for level, one in looked.items()
+    looked = [sandbox.look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
+    return {
+        one.level: {
+            "works": one.works,
+            "problem": one.problem,
+            "unheld": list(one.unheld),
+            **({"isPassing": True} if one.is_passing else {}),
+        }
+        for one in looked
     }
-    return rows, any(one.is_passing for one in looked.values())
+
+
+def _rows_in_session(temporary: str) -> Levels:
+    """What was found by files in a session's own directory, which need not be there yet."""
+    is_there = os.path.isdir(temporary)
+    with contextlib.suppress(OSError):  # then the trial says what is wrong with it
+        temporary_directory.make(temporary)
+    try:
+        return _rows(temporary)
+    finally:
+        if not is_there:
+            temporary_directory.remove(temporary)
+
+
+def _is_passing(found: Levels) -> bool:
+    """True if a trial failed for a reason of its own: the next one may find something else."""
+    return any("isPassing" in one for one in found.values())
 
 
 def _keep(state_dir: str, found: Levels) -> None:
@@ -139,6 +178,7 @@ def scoping_of(
         resolved.settings.names("policy.blocked_domains"),
         unheld=level.unheld,
         withheld=withheld,
+        is_untried=level.is_untried,
     )
 
 

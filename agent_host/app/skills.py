@@ -60,7 +60,7 @@ def skill_called(index: SkillIndex | None, name: str) -> Skill:
 
 
 def skill_scripts(
-    settings: Settings, index: SkillIndex | None, state_dir: str, session_id: str, temporary: str
+    settings: Settings, index: SkillIndex | None, state_dir: str, session_id: str, workspace: str, temporary: str
 ) -> SkillScripts:
     """The scripts of these skills, as a session of this id runs them."""
     from tool_runtime.core.scripts import SkillScripts
@@ -68,7 +68,8 @@ def skill_scripts(
 
     path = command_environment(settings, temporary).get("PATH", os.defpath)
     sandbox = os.path.realpath(SessionPaths(state_dir, session_id).sandbox)
-    return SkillScripts(index or SkillIndex(()), path, sandbox, settings.integer("skills.max_script_runs"))
+    runs = settings.integer("skills.max_script_runs")
+    return SkillScripts(index or SkillIndex(()), path, sandbox, runs, (workspace, temporary))
 
 
 def script_runs(state: Checkpoint) -> int:

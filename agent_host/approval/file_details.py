@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.approval.screen import Act, Description, Screen, short_path
 from agent_host.diffs import hunks
-from agent_host.regular_files import open_regular
+from agent_host.regular_files import open_real
 from policy.names import CapabilityName
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
 def _read(path: str) -> bytes | str:
     """What is there now, or why it cannot be shown. A file that is larger by now than it may be is read no further."""
     try:
-        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
+        with open(open_real(path), "rb") as handle:
             return handle.read(_MAX_DIFFED_BYTES + 1)
     except FileNotFoundError:
         return b""
@@ -143,7 +142,7 @@ def _read(path: str) -> bytes | str:
 
 def _head(facts: PathFacts) -> bytes:
     try:
-        with os.fdopen(open_regular(facts.real_path, os.O_RDONLY), "rb") as handle:
+        with open(open_real(facts.real_path), "rb") as handle:
             return handle.read(_MAX_HEAD_BYTES + 3)
     except OSError:
         return b""

@@ -38,7 +38,9 @@ class Display:
         self._shown = _SHOWN[form]
         self._text = TextOutput(verbose=verbose, asks=asks) if form == "text" else None
         self._progress = self._text or Progress(verbose=verbose, asks=asks)
-        self._lines = JsonLines(sys.stdout.buffer) if form == "jsonl" else None
+        # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
+        clean = getattr(sys.stdout.buffer, "clean", None)
+        self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
         self._result: bytes | None = None
         self._refused: Exception | None = None
 

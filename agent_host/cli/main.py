@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 
+from agent_host.cli.streams import is_for_a_runner
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
@@ -27,6 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_missing_streams()
+    if is_for_a_runner():
+        from agent_host.cli import runner_log
+
+        runner_log.install()
     if arguments == ["--version"]:
         return _print_version()
     import signal

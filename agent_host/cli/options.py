@@ -158,12 +158,7 @@ def _policy(commands: Any) -> None:
     check.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     check.add_argument("--output", choices=("text", "json"), default="text", help="form of a single decision")
     _setting_option(check, "host.policy")
-    check.add_argument(
-        "--sandbox",
-        choices=("none", "landlock", "namespace"),
-        default="none",
-        help="how commands are held, where a case does not say (none)",
-    )
+    _setting_option(check, "sandbox.level")
     _setting_option(check, "sandbox.allowed_domains")
     _state_dir(check)
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
@@ -171,6 +166,7 @@ def _policy(commands: Any) -> None:
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(tools, "host.policy")
     _setting_option(tools, "host.toolset")
+    _setting_option(tools, "sandbox.level")
     tools.add_argument(
         "--skill", metavar="NAME", action="append", default=[], help="what this skill leaves of them; repeatable"
     )
@@ -181,6 +177,7 @@ def _policy(commands: Any) -> None:
     validate.add_argument("file", metavar="FILE")
     validate.add_argument("--workspace", metavar="DIR", help="what ${workspace} stands for (current directory)")
     validate.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _setting_option(validate, "sandbox.level")
     _state_dir(validate)
     show = _add(verbs, "show", "policy:show", "print a built-in as a bundle to start from")
     show.add_argument("name", metavar="NAME", help="read-only, workspace, ci or full")

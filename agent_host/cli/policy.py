@@ -20,6 +20,7 @@ from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from agent_host.shown_text import escaped
+from config import json_text
 from config.load import read_regular_file
 from config.policies import BUILT_IN, as_file
 
@@ -31,21 +32,22 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.scope import SandboxLevel
 
-_OF_POLICY = ("host.policy", "host.toolset", "sandbox.allowed_domains")
+_LEVEL = "sandbox.level"
+_OF_POLICY = ("host.policy", "host.toolset", _LEVEL, "sandbox.allowed_domains")
 _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
-    level = namespace.sandbox
-    runs = DryRuns(tried(namespace), datetime.now(UTC), level)
+    policy = tried(namespace)
+    runs = DryRuns(policy, datetime.now(UTC))
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
-        return _batch(runs, namespace.batch, level)
+        return _batch(runs, namespace.batch, policy.level.level)
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
-    decision = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
+    decision, level = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
     if namespace.output == "json":
         answer(orjson.dumps(_shown(decision, level), option=orjson.OPT_APPEND_NEWLINE))
     else:
@@ -60,10 +62,12 @@ def validate(namespace: argparse.Namespace) -> int:
         raw = read_regular_file(anchored(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
-    found = report_of_bundle(raw, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    flags = {key: value for key, value in given_settings(namespace).items() if key == _LEVEL}
+    found = report_of_bundle(raw, flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found.problems]
     if namespace.output == "json":
-        result = {"valid": not problems, "problems": problems, "admits": [] if problems else found.admits}
+        admits = [] if problems else found.admits
+        result = {"valid": not problems, "problems": problems, "admits": admits, "sandboxLevel": found.level}
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         answer("".join(f"{_line(one)}\n" for one in found.problems or (found.summary, *found.admits)))
@@ -108,7 +112,10 @@ def _tool_line(row: dict[str, Any]) -> str:
 
 def tried(namespace: argparse.Namespace) -> Tried:
     """The policy of the command line, for its workspace. Raises UsageError, PolicyBundleInvalid."""
-    return policy_to_try(policy_only(namespace), workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    policy = policy_to_try(policy_only(namespace), workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    for line in policy.notices:
+        notice(line)
+    return policy
 
 
 def _workspace(namespace: argparse.Namespace) -> str:
@@ -129,8 +136,7 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
                 row["id"] = raw["id"]
             if wrong is not None:
                 raise InvalidCase(wrong)
-            decision = runs.judge_case(raw)
-            level_of_case = raw.get("sandbox") or level
+            decision, level_of_case = runs.judge_case(raw)
         except (orjson.JSONDecodeError, InvalidCase) as error:
             unread += 1
             notice(f"line {number}: {error}")
@@ -142,17 +148,14 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
 def _once(line: bytes) -> tuple[Any, str | None]:
     """The JSON value of a line, and what is wrong with it: a name that stands twice in one of its objects, of which two
     readers may take two values. Raises orjson.JSONDecodeError."""
-    raw = orjson.loads(line)
+    raw = json_text.loads(line)
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> None:
         counts = Counter(name for name, _ in found)
         twice.extend(name for name, count in counts.items() if count > 1)
 
-    try:
-        json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
-    except RecursionError:
-        return raw, "it nests too deep"
+    json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
     return raw, f"{twice[0]!r} stands twice in one object" if twice else None
 
 
@@ -197,6 +200,7 @@ def _shown(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
         "reason": decision.reason,
         "capability": decision.capability,
         "rule": decision.rule,
+        "sandboxLevel": level,
     }
     if decision.rule_id is not None:
         row["ruleId"] = decision.rule_id
@@ -212,7 +216,8 @@ def _in_words(decision: Decision, level: SandboxLevel) -> str:
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
     reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)
     scope = "" if decision.command_scope is None else scope_in_words(decision.command_scope.to_wire(level))
-    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{risk}{reasons}\n{scope}"
+    held = f"\nat the sandbox level {level}"
+    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{held}{risk}{reasons}\n{scope}"
 
 
 def _line(said: object) -> str:

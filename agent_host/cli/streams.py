@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 
+RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables of CI runners that obey what a program prints."""
+
+
+def is_for_a_runner() -> bool:
+    """True if what is printed goes into the log of such a runner."""
+    return any(map(os.environ.get, RUNNERS))
+
+
 def put(stream: TextIO, data: str | bytes) -> Exception | None:
     """Write `data` and flush. Returns why the stream refused it, None when it did not; a stream that refused once goes
     nowhere from then on."""

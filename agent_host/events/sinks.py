@@ -185,11 +185,15 @@ class JsonLines:
     """Every event as it happens, one line each, on a binary stream (`--output jsonl`).
 
     A reader that is slow holds nobody up: what it has not read waits, up to `max_bytes`, and goes out in order as it
-    reads, after the session's end too. What comes when there is no room is left out, whole lines, and counted.
+    reads, after the session's end too. What comes when there is no room is left out, whole lines, and counted. `clean`
+    has each line as it may be shown.
     """
 
-    def __init__(self, stream: BinaryIO, *, max_bytes: int = MAX_WAITING_BYTES) -> None:
+    def __init__(
+        self, stream: BinaryIO, *, max_bytes: int = MAX_WAITING_BYTES, clean: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self._writer = PatientWriter(stream, max_bytes)
+        self._clean = clean
 
     @property
     def refused(self) -> Exception | None:
@@ -203,7 +207,8 @@ class JsonLines:
 
     def take(self, event: Event) -> None:
         """Write the event. A reader that went away or a full disk ends the output, not the session."""
-        self._writer.write(event.line())
+        line = event.line()
+        self._writer.write(line if self._clean is None else self._clean(line))
 
     def flush(self) -> None:
         """What can go out is out already."""

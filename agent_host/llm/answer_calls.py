@@ -13,6 +13,7 @@ from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.surrogates import may_hold_halves, repaired_json
 from agent_host.thread.blocks import arguments_block
 from agent_host.thread.messages import ToolCall
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.thread.blocks import Block
 
 NOT_CLOSED = "the answer ended before the call did"
+_TOO_DEEP = "the arguments are nested too deep"
 # Gateways refuse longer ones, and such with other characters.
 _USABLE_ID = r"[A-Za-z0-9_.:-]{1,64}"
 
@@ -46,6 +48,8 @@ class CallReader:
         """
         try:
             value = self._value(arguments) if isinstance(arguments, str) else arguments or {}
+        except json_text.TooDeep:
+            return ToolCall(call_id, name, {}, _TOO_DEEP)
         except orjson.JSONDecodeError:
             return ToolCall(call_id, name, {}, "the arguments are not complete JSON")
         except _RepeatedField as error:
@@ -55,8 +59,9 @@ class CallReader:
         call = ToolCall(call_id, name, value)
         try:
             size = len(call.arguments_json)
-        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
-            return ToolCall(call_id, name, {}, "the arguments are nested too deep")
+            json_text.check_depth(call.arguments_json)
+        except (orjson.JSONEncodeError, json_text.TooDeep):  # an event may nest deeper than what it brings
+            return ToolCall(call_id, name, {}, _TOO_DEEP)
         if not isinstance(arguments, str):
             self.check_size(size)
         return call
@@ -65,12 +70,12 @@ class CallReader:
         if not text.strip():
             return {}
         try:
-            value = orjson.loads(text)
+            value = json_text.loads(text)
         except orjson.JSONDecodeError:
             if not may_hold_halves(text):
                 raise
             text, count = repaired_json(text)
-            value = orjson.loads(text)
+            value = json_text.loads(text)
             self.replaced += count
         _refuse_repeated_fields(text)
         return value
@@ -103,10 +108,7 @@ _by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated).decode
 
 def _refuse_repeated_fields(text: str) -> None:
     """Readers differ on which of the two counts, so policy and a tool might judge and run different calls."""
-    try:
-        _by_fields(text)
-    except RecursionError:  # the depth is judged with the value
-        return
+    _by_fields(text)
 
 
 def with_usable_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:

@@ -290,7 +290,7 @@ def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
 def _type_of(data: str) -> str:
     """The type that the data of an event names, "" for none."""
     try:
-        kind = loads_with_halves(data).get("type")
+        kind = (loads_with_halves if may_hold_halves(data) else orjson.loads)(data).get("type")
     except (ValueError, AttributeError):
         return ""
     return kind if isinstance(kind, str) else ""

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from agent_host.llm.surrogates import repaired, without_open_end
+from config import json_text
 
 # Deltas whose text is appended to a field of the block, and those whose value replaces one.
 _APPENDED = {"thinking_delta": "thinking"}
@@ -53,7 +54,7 @@ class OpaqueBlock:
         if self._start is None or not self._known:
             return None
         try:
-            block: dict[str, Any] = orjson.loads(self._start)
+            block: dict[str, Any] = json_text.loads(self._start)
             if not (self._appended or self._replaced or self._input):
                 return self._start
             for field, pieces in self._appended.items():
@@ -63,7 +64,7 @@ class OpaqueBlock:
             block |= self._replaced
             arguments = "".join(self._input)
             if arguments:
-                orjson.loads(arguments)
+                json_text.loads(arguments)
                 block["input"] = orjson.Fragment(arguments)
             return orjson.dumps(block).decode()
         except (TypeError, ValueError):  # orjson's own errors are of these kinds

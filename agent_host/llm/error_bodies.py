@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from config import json_text
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def read(body: bytes) -> Said:
 def parsed(body: bytes) -> Any:
     """The JSON value in the body of an answer; None for one that is no JSON."""
     try:
-        return orjson.loads(body)
+        return json_text.loads(body)
     except orjson.JSONDecodeError:
         return None
 
@@ -109,7 +110,7 @@ def _opened(value: Any) -> Any:
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
-        return orjson.loads(value)
+        return json_text.loads(value)
     except orjson.JSONDecodeError:
         return value
 

@@ -10,6 +10,7 @@ import orjson
 
 from agent_host.llm.raw_json import elements
 from agent_host.llm.surrogates import repaired
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +60,7 @@ class OpaqueFields:
         if kind == "list":
             pieces = [_joined(group) for group in _grouped(name, pieces)]
         value = f"[{','.join(pieces)}]" if kind == "list" else pieces[0]
-        orjson.loads(value)
+        json_text.loads(value)
         return value
 
 
@@ -99,6 +100,7 @@ def _joined(fragments: list[str]) -> str:
         return fragments[0]
     whole: dict[str, Any] = {}
     for fragment in fragments:
+        json_text.check_depth(fragment)
         for name, value in json.loads(fragment).items():
             if name in _IN_PIECES and isinstance(value, str) and isinstance(whole.get(name), str):
                 whole[name] += value

@@ -6,6 +6,7 @@ import json
 import re
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_TOKENS = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _value_at = json.JSONDecoder().raw_decode
 
 
@@ -20,18 +21,15 @@ def members(data: str) -> dict[str, str]:
     ValueError for what is no object."""
     found: dict[str, str] = {}
     at = _inside(data, "{")
-    try:
-        while data[at : at + 1] == '"':
-            key, at = _value_at(data, at)
-            at = _behind(data, _behind(data, at) + 1)  # the colon
-            _, end = _value_at(data, at)
-            found[key] = data[at:end]
-            at = _behind(data, end)
-            if data[at : at + 1] != ",":
-                break
-            at = _behind(data, at + 1)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
+    while data[at : at + 1] == '"':
+        key, at = _value_at(data, at)
+        at = _behind(data, _behind(data, at) + 1)  # the colon
+        end = _end_of(data, at)
+        found[key] = data[at:end]
+        at = _behind(data, end)
+        if data[at : at + 1] != ",":
+            break
+        at = _behind(data, at + 1)
     return found
 
 
@@ -40,17 +38,26 @@ def elements(data: str) -> list[str]:
     array."""
     found: list[str] = []
     at = _inside(data, "[")
-    try:
-        while data[at : at + 1] not in ("]", ""):
-            _, end = _value_at(data, at)
-            found.append(data[at:end])
-            at = _behind(data, end)
-            if data[at : at + 1] != ",":
-                break
-            at = _behind(data, at + 1)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
+    while data[at : at + 1] not in ("]", ""):
+        end = _end_of(data, at)
+        found.append(data[at:end])
+        at = _behind(data, end)
+        if data[at : at + 1] != ",":
+            break
+        at = _behind(data, at + 1)
     return found
+
+
+def _end_of(data: str, at: int) -> int:
+    """The end of the value at `at`, however deep it nests: who uses a part judges its depth. Raises ValueError."""
+    if data[at : at + 1] not in ("[", "{"):
+        return _value_at(data, at)[1]
+    depth = 0
+    for token in _TOKENS.finditer(data, at):
+        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
+        if depth == 0:
+            return token.end()
+    raise ValueError("a value is not closed")
 
 
 def _inside(data: str, begin: str) -> int:

@@ -7,6 +7,8 @@ import json
 import re
 from typing import Any
 
+from config.json_text import check_depth
+
 REPLACEMENT = "\ufffd"
 
 _HIGH, _LOW, _ANY = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}", r"u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -45,10 +47,8 @@ def repaired_json(encoded: str) -> tuple[str, int]:
 
 def loads_with_halves(encoded: str) -> Any:
     """The value of `encoded`, halves of characters left in its strings. Raises ValueError for what is no JSON."""
-    try:
-        return json.loads(encoded)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
+    check_depth(encoded)
+    return json.loads(encoded)
 
 
 def without_open_end(text: str) -> tuple[str, str]:

@@ -3,14 +3,13 @@ did, and so that the session's patch has a first version to compare with."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.regular_files import read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
 from state.blobs import UNAVAILABLE, sha256_hex
-from state.disk import LOCAL_DISK
 from state.records import FileEffect
 
 if TYPE_CHECKING:
@@ -117,9 +116,7 @@ def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | No
     """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read or is larger
     than what intents hash. With `clean` as it is kept as a first version."""
     try:
-        if os.stat(path).st_size > _MAX_BASELINE_BYTES:
-            return UNAVAILABLE
-        return sha256_hex(clean(LOCAL_DISK.read(path)))
+        return sha256_hex(clean(read_real(path, _MAX_BASELINE_BYTES)))
     except FileNotFoundError:
         return None
     except OSError:
@@ -133,7 +130,7 @@ def _content(facts: PathFacts) -> bytes | str | None:
     if facts.kind != "file" or (facts.size_bytes or 0) > _MAX_BASELINE_BYTES:
         return UNAVAILABLE
     try:
-        return LOCAL_DISK.read(facts.real_path)
+        return read_real(facts.real_path, _MAX_BASELINE_BYTES)
     except FileNotFoundError:
         return None
     except OSError:

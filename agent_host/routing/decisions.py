@@ -39,7 +39,7 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         if withheld is not None:
             return Judged(spec, withheld=withheld)
     try:
-        facts = gather(spec, arguments, judge.environment, world, judge.scripts)
+        facts = gather(spec, arguments, judge.environment, world, judge.scripts, judge.bundle)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):

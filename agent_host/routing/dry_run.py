@@ -7,7 +7,7 @@ no name is looked up.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.environment import Environment
@@ -33,7 +33,7 @@ from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
 from policy.rules.named_tools import names_it
 from policy.rules.toolset import NO_LIMITS
-from policy.scope import LEVELS
+from policy.scope import LEVELS, STRONGEST
 from policy.shell.interpreters import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ _CASE = Record(
             home=TEXT,
             facts=_STATED,
             env=MapOf(TEXT),
-            sandbox=one_of(*LEVELS),
+            sandbox=one_of(*LEVELS, STRONGEST),
         ),
     },
     closed=True,
@@ -119,7 +119,7 @@ class DryRunCase(NamedTuple):
     home: str | None = None
     facts: StatedFacts | None = None
     env: Mapping[str, str] | None = None
-    sandbox: SandboxLevel | None = None
+    sandbox: SandboxLevel | Literal["auto"] | None = None
 
 
 def case_from(raw: Mapping[str, Any]) -> DryRunCase:

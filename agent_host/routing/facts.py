@@ -19,23 +19,27 @@ from policy.facts import (
     ScriptFacts,
     UrlFacts,
 )
-from policy.paths import normalize
+from policy.globs import ANY_DEPTH, finds_name, is_pattern
+from policy.names import CapabilityName
+from policy.paths import nested_parts, normalize
 from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.repository_paths import repositories_by_shape, repositories_in_the_making
-from policy.shell.commands import parsed_line, referenced_paths
+from policy.shell.commands import Operand, parsed_line, referenced_paths
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent_host.contracts import Need, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from policy.bundle.model import PolicyBundle
 
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
+_MOST_LOOKED_THROUGH = 300_000
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
@@ -82,9 +86,11 @@ def gather(
     environment: Environment,
     world: World | None = None,
     scripts: Scripts | None = None,
+    bundle: PolicyBundle | None = None,
 ) -> ActionFacts:
     """The facts about one call, from this disk where no other `world` is given; `scripts` are those of the skills on
-    it. Raises UnusableArguments."""
+    it. Under a `bundle` whose commands no sandbox holds, a shell line's trees and globs are looked through. Raises
+    UnusableArguments."""
     kind, argument, by_name = spec.subject[:3]
     arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
@@ -95,10 +101,12 @@ def gather(
         return NamedToolFacts(spec.name, also=tuple(also))
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
+    is_here = world is None
     world = world or _DISK
     subject = _subject(argument, arguments)
     if kind == "command":
-        return _command(subject, arguments, environment, world)
+        command = _command(subject, arguments, environment, world)
+        return _with_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
     if kind == "program":
         from agent_host.routing.program_facts import program_facts  # with the first such call
 
@@ -263,6 +271,88 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
+def _with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
+    """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
+    at any depth. Costs a walk through them, and nothing for other lines."""
+    parsed = parsed_line(facts)
+    files = [one for one in parsed.files if one.pattern or (isinstance(one, Operand) and one.tree)]
+    if not files:
+        return facts
+    entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
+    blocked = (path for entry in entries if entry is not None for path in entry.blocked_paths or ())
+    names = {
+        parts[1].casefold() for path in blocked if (parts := nested_parts(normalize(path, _OS_FAMILY), _OS_FAMILY))
+    }
+    below: dict[str, tuple[str, ...] | None] = {}
+    through: dict[tuple[str, str], tuple[str, ...]] = {}
+    for one in files:
+        pattern = one.pattern or ""
+        is_tree = ANY_DEPTH in pattern or (isinstance(one, Operand) and one.tree)
+        for spelling in one.spellings(facts.cwd, facts.home):
+            root = facts.real_paths.get(spelling, spelling)
+            if pattern:
+                through[root, pattern] = tuple(_found_through_links(root, pattern, is_kept=one.mode != "delete"))
+            known = below.get(root, ())
+            found = (
+                _named_below(root, names, None if is_tree else pattern.count("/") + 1)
+                if names and known is not None
+                else ()
+            )
+            below[root] = None if known is None or found is None else tuple(dict.fromkeys((*known, *found)))
+    return facts._replace(below=below, through=through)
+
+
+def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[str]:
+    """The real paths of what a pattern finds below a directory by way of links. The last name counts as a link where
+    what it leads to is read or written; removing it removes the link."""
+    pending = [(root, 0, False)]
+    parts = pattern.strip("/").split("/")
+    seen = 0
+    while pending:
+        directory, place, is_behind = pending.pop()
+        rest = parts[place:]
+        if not rest or rest[0] == ANY_DEPTH or not any(map(is_pattern, rest)):
+            path = os.path.join(directory, *(rest if rest[:1] != [ANY_DEPTH] else []))
+            if is_behind or (is_kept and os.path.islink(path)):
+                yield os.path.realpath(path)
+            continue
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        seen += len(names)
+        if seen > _MOST_LOOKED_THROUGH:
+            return
+        for name in names:
+            if finds_name(name, parts[place]):
+                path = os.path.join(directory, name)
+                is_last = place + 1 == len(parts)
+                pending.append((path, place + 1, is_behind or ((is_kept or not is_last) and os.path.islink(path))))
+
+
+def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
+    """What is below a directory that has one of the names, which may begin with a star, or lies in what has one; None
+    for too large a directory."""
+    endings = tuple(name[1:] for name in names if name.startswith("*"))
+    found: list[str] = []
+    seen = 0
+    inside_named: set[str] = set()
+    for directory, directories, files in os.walk(root):
+        seen += len(directories) + len(files)
+        if seen > _MOST_LOOKED_THROUGH:
+            return None
+        inside = os.path.relpath(directory, root)
+        lead = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
+        for name in (*directories, *files):
+            plain = name.casefold()
+            if directory in inside_named or plain in names or (endings and plain.endswith(endings)):
+                found.append(lead + name)
+                inside_named.add(os.path.join(directory, name))
+        if deepest is not None and lead.count("/") + 1 >= deepest:
+            directories.clear()
+    return tuple(found)
+
+
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
     """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
     left out."""
@@ -337,8 +427,15 @@ class _Disk:
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
         name = os.path.basename(program)
-        found = shutil.which(name, path=(environment.environment or os.environ).get("PATH", "")) if name else None
-        return name if found is not None and os.path.realpath(found) == os.path.realpath(program) else None
+        path = (environment.environment or os.environ).get("PATH", "") if name else ""
+        # What a command finds first, and what the host does, which starts an interpreter from outside the workspace.
+        inside = environment.workspace.rstrip(os.sep) + os.sep
+        entries = path.split(os.pathsep)
+        outside = os.pathsep.join(
+            one for one in entries if not os.path.join(os.path.realpath(one), "").startswith(inside)
+        )
+        found = filter(None, (shutil.which(name, path=one) for one in (path, outside) if one))
+        return name if os.path.realpath(program) in map(os.path.realpath, found) else None
 
     def addresses(self) -> tuple[str, ...]:
         return ()

@@ -10,7 +10,7 @@ from agent_host.routing.scope_facts import places_of_program
 from policy.facts import CommandFacts, NamedToolFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.command_scope import NO_WIDENING, is_hidden, with_own_places
-from policy.rules.sandbox import refused, widened, widening_of
+from policy.rules.sandbox import widened, widening_of
 from policy.scope import Widening
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def held(scoping: Scoping, decision: Decision, spec: ToolSpec, facts: ActionFact
     if decision.decision == "DENIED":
         return decision
     bundle, system = judge.bundle, judge.environment.os_family
-    denial = refused(bundle, decision.capability, scoping.level, scoping.wanted, scoping.why)
+    denial = scoping.refused(bundle, decision.capability)
     if denial is not None or not (scoping.holds or scoping.always):
         return denial or decision
     asked = facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None

@@ -70,7 +70,7 @@ def scope_facts(
     """The facts of a command in the real directory `workspace`. `environment` is the command's; `records` is where the
     host keeps its sessions, `steering` what steers it for its user: real paths."""
     system = _existing(_SYSTEM)
-    toolchains = tuple(dict.fromkeys(_toolchains(environment, home, system)))
+    toolchains = tuple(dict.fromkeys(_toolchains(workspace, environment, home, system)))
     # A toolchain of PATH may lie in another home directory than this one.
     homes = dict.fromkeys(([] if home is None else [home]) + [os.path.dirname(one) for one in toolchains])
     return ScopeFacts(
@@ -134,13 +134,17 @@ def _is_in(path: str, places: Iterable[str]) -> bool:
 # Programs
 
 
-def _toolchains(environment: Mapping[str, str], home: str | None, system: tuple[str, ...]) -> Iterator[str]:
+def _toolchains(
+    workspace: str, environment: Mapping[str, str], home: str | None, system: tuple[str, ...]
+) -> Iterator[str]:
     """Directories of the programs that PATH names outside of the system's places, and what these read for their
-    user. Those of which PATH says nothing are none."""
+    user. Those of which PATH says nothing are none. A link in the workspace opens no place but that of a program of its
+    name: an interpreter's, for a virtual environment."""
     path = environment.get("PATH", "")
     named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
     found = {one: _found(one, named) for one in _PROGRAMS}
-    programs = [os.path.dirname(os.path.realpath(one)) for one in found.values() if one is not None]
+    there = [one for one in found.values() if one is not None]
+    programs = [os.path.dirname(os.path.realpath(one)) for one in there if _leads_to_its_name(one, workspace)]
     outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
     known = list(_known_places(environment, home))
     roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
@@ -158,6 +162,19 @@ def _found(program: str, directories: Iterable[str]) -> str | None:
     """The first program of this name. `shutil.which` does the same, and is a good part of a start."""
     places = (os.path.join(directory, program) for directory in directories)
     return next((one for one in places if os.access(one, os.X_OK)), None)
+
+
+def _has_interpreter(directory: str) -> bool:
+    with contextlib.suppress(OSError):
+        return any(name.startswith(("python", "pypy")) for name in os.listdir(directory))
+    return False
+
+
+def _leads_to_its_name(program: str, workspace: str) -> bool:
+    """True unless a program of the workspace is a link to something else: `python3` may lead to `python3.12`."""
+    name = os.path.basename(program).rstrip("3")
+    inside = _is_in(os.path.realpath(os.path.dirname(program)), (workspace,))
+    return not inside or os.path.basename(os.path.realpath(program)).startswith(name)
 
 
 def _known_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:
@@ -185,10 +202,11 @@ def _is_wide(place: str, home: str | None) -> bool:
 
 
 def _bases(roots: Iterable[str]) -> Iterator[str]:
-    """The installations that virtual environments of Python are made of."""
+    """The installations that virtual environments of Python are made of. The file that names one may be the
+    workspace's: a directory without an interpreter is none."""
     for root in roots:
         home = _value(os.path.join(root, "pyvenv.cfg"), "home")
-        if home is not None and os.path.isabs(home) and os.path.isdir(home):
+        if home is not None and os.path.isabs(home) and _has_interpreter(home):
             yield _root_of(os.path.realpath(home), None)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
 from policy.names import CapabilityName
 from policy.rules.command_scope import NO_WIDENING, command_scope, server_scope
+from policy.rules.sandbox import refused
 from policy.scope import STRONGEST
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from agent_host.routing.environment import Environment
     from policy.bundle.model import PolicyBundle
+    from policy.decision import Decision
     from policy.scope import CommandScope, SandboxLevel, ScopeFacts, Widening
 
 _STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
@@ -33,7 +35,8 @@ class Scoping:
     keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
     `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
-    `always`: decisions have the scope also where nothing holds it. `is_here`: the facts are of this machine."""
+    `always`: decisions have the scope also where nothing holds it. `is_here`: the facts are of this machine.
+    `is_untried`: no level works, and a trial of one failed for a reason of its own."""
 
     level: SandboxLevel
     wanted: str
@@ -46,6 +49,7 @@ class Scoping:
     withheld: Callable[[CommandScope, SandboxLevel], tuple[str, ...]] = nothing_withheld
     always: bool = False
     is_here: bool = True
+    is_untried: bool = False
     _facts: ScopeFacts | None = field(default=None, init=False)
     _told: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
     _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
@@ -54,6 +58,10 @@ class Scoping:
     def holds(self) -> bool:
         """Whether commands are held at all."""
         return self.level != "none"
+
+    def refused(self, bundle: PolicyBundle, capability: str) -> Decision | None:
+        """The denial of what starts a program where nothing holds it as it has to be held; None where it may run."""
+        return refused(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
 
     def facts(self) -> ScopeFacts:
         """What is to be known of this machine; its repository is looked at anew each time."""
@@ -120,7 +128,9 @@ class Scoping:
         if self.holds or self.report(bundle, environment) is None:
             return None
         required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
-        follows = "commands are refused" if required else "commands run under the policy's lists and approvals alone"
+        follows = "commands run under the policy's lists and approvals alone"
+        if self.is_untried or required:
+            follows = f"commands are refused{'; --sandbox none runs them without one' if self.is_untried else ''}"
         why = f" ({self.why})" if self.why else ""
         return f"no sandbox holds commands here{why}: {follows}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host import lenient_json
+from config import json_text
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def parse(line: bytes) -> Line:
     """The requests of one line; what is wrong with one is in its `fault`. Responses, which answer no request of ours,
     are left out: nobody answers a response."""
     try:
-        value = _with_exact_ids(orjson.loads(line), line)
+        value = _with_exact_ids(json_text.loads(line), line)
+    except json_text.TooDeep as error:
+        return _refused(PARSE_ERROR, f"this line cannot be read: {error}")
     except orjson.JSONDecodeError as error:
         value = _with_half_characters(line)
         if value is None:
@@ -135,7 +138,7 @@ def _with_half_characters(line: bytes) -> Any:
 
     try:
         return json.loads(line.decode(), parse_constant=refuse)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
 
 
@@ -144,10 +147,7 @@ def _with_exact_ids(value: Any, line: bytes) -> Any:
     members = value if isinstance(value, list) else [value]
     if not any(isinstance(member, dict) and _is_rounded(member.get("id")) for member in members):
         return value
-    try:
-        return json.loads(line)
-    except RecursionError:  # it nests deeper than the standard library follows
-        return value
+    return json.loads(line)
 
 
 def _is_rounded(given: Any) -> bool:

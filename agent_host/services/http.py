@@ -22,6 +22,7 @@ from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after
 from agent_host.retrying import RetryPolicy, with_retries
 from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
+from config import json_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -200,7 +201,7 @@ class ServiceClient:
         if not body:
             return None
         try:
-            return orjson.loads(body)
+            return json_text.loads(body)
         except orjson.JSONDecodeError as error:
             kind = self.clean(response.headers.get("content-type", "")) or "no content type"
             raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
@@ -241,7 +242,7 @@ class _ErrorBody(NamedTuple):
 
 def _error_body(body: bytes) -> _ErrorBody:
     try:
-        value = orjson.loads(body)
+        value = json_text.loads(body)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):

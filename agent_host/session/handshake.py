@@ -7,10 +7,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
+from agent_host.own_packages import places_in
 from agent_host.routing.environment import on_this_disk
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, digest, template
+from config.policies import BUILT_IN, digest, names_file, template
+from config.shapes import hint_at
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
@@ -53,7 +55,7 @@ def load_bundle(
         from agent_host.session import outside_bundles
 
         bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
-    elif settings.text("host.policy") in BUILT_IN:
+    elif policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now, held=held)
     else:
         bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
@@ -73,11 +75,23 @@ class PolicySource(NamedTuple):
         return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 
 
+def policy_name(settings: Settings) -> str:
+    """Return `host.policy`: a built-in's name or a bundle file. Raises UsageError for a name that is neither."""
+    name = settings.text("host.policy")
+    if name not in BUILT_IN and not names_file(name):
+        near, file = hint_at(name, BUILT_IN), os.path.join(os.curdir, name)
+        raise UsageError(
+            f"policy {name!r} is no built-in: give a bundle file or one of {', '.join(BUILT_IN)}; a file's name has "
+            f"a slash in it or ends in .json, as {file!r}{near if 'did you mean' in near else ''}"
+        )
+    return name
+
+
 def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySource:
     """Where the bundle of `load_bundle` comes from. Raises UsageError when there is no such file."""
-    name = settings.text("host.policy")
     if granted is not None:
         return PolicySource(None, sha256(granted).hexdigest())
+    name = policy_name(settings)
     if name in BUILT_IN:
         return PolicySource(name, digest(name))
     return PolicySource(name, sha256(_content(name)).hexdigest())
@@ -104,19 +118,21 @@ def bundle_to_try(
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
     places = _places(environment, state_dir, session_id, _configured(settings, installed))
-    if settings.text("host.policy") in BUILT_IN:
+    if policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
         bundle = _file(settings).parsed(places, now, held=held)
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
-def bundle_in_file(raw: bytes, environment: Environment, *, state_dir: str, now: datetime) -> PolicyBundle:
-    """The bundle of a file's content, before any settings. Raises BundleProblems."""
+def bundle_in_file(
+    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
+) -> PolicyBundle:
+    """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
     from agent_host.session import outside_bundles
 
     file = outside_bundles.FileSource("", raw, models=(), steering=own_files())
-    return file.read(_places(environment, state_dir, ANY_SESSION), now)
+    return file.read(_places(environment, state_dir, ANY_SESSION), now, held=held)
 
 
 SESSION_TO_TRY = "SESSION"
@@ -152,6 +168,14 @@ def _real(path: str | None) -> str | None:
 def own_files() -> tuple[str, ...]:
     """What steers this program for its user."""
     return tuple(map(os.path.realpath, user_files(os.environ)))
+
+
+def guarded_files(settings: Settings, workspace: str) -> tuple[str, ...]:
+    """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
+    named and where it leads, and what this program runs from in the workspace (design, invariant 12)."""
+    name = settings.text("host.policy")
+    bundle = () if not names_file(name) else (os.path.abspath(name), os.path.realpath(name))
+    return tuple(dict.fromkeys((*bundle, *places_in(workspace))))
 
 
 def _models(settings: Settings) -> tuple[str, ...]:
@@ -226,6 +250,7 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
+        unchanged_paths=guarded_files(settings, workspace),
         blocked_commands=settings.names("policy.blocked_commands"),
         blocked_domains=settings.names("policy.blocked_domains"),
         command_policies=_command_policies(settings),

@@ -21,6 +21,7 @@ from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
+from config.settings import MOCK_PREFIX
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from state.file_session import FileSession
 
-MOCK_PREFIX = "mock:"
 LOCAL = "local"
 
 # Settings that say how this process shows its work, hold secrets, or are prices of today: a resume has its own.

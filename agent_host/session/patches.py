@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from agent_host.diffs import replaced_lines
-from agent_host.regular_files import open_regular
+from agent_host.regular_files import open_real, read_real
 from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, git_rename, quoted
 from agent_host.session.renames import renamed
 from agent_host.session.tasks import ON_DISK, FirstVersions, spans
@@ -263,8 +263,8 @@ def _content(path: str, before: bytes) -> bytes:
     if found is not None and found.kind != "file":
         raise _NotShown("cannot be read: it is no regular file")
     if found is None or found.size <= MAX_PATCH_BYTES:
-        return LOCAL_DISK.read(path)
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
+        return read_real(path, MAX_PATCH_BYTES)
+    with open(open_real(path), "rb") as handle:
 
         def read(at: int, size: int) -> bytes:
             handle.seek(at)

@@ -17,6 +17,7 @@ import orjson
 from agent_host.errors import UsageError
 from agent_host.http_basics import usable_in_header
 from agent_host.tool_service.buckets import BUCKET_SHAPE, BucketSettings
+from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, listed, number, whole
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def _content(path: str) -> Any:
     if len(data) > _MAX_FILE_BYTES:
         raise UsageError(f"the tenants file {path} has more than {_MAX_FILE_BYTES:,} bytes")
     try:
-        return tomllib.loads(data.decode()) if path.endswith(".toml") else orjson.loads(data)
-    except ValueError as error:
+        return tomllib.loads(data.decode()) if path.endswith(".toml") else json_text.loads(data)
+    except (ValueError, RecursionError) as error:
         # The message of a parser quotes what it could not read.
         where = f"line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else "see a TOML checker"
         kind = "TOML" if path.endswith(".toml") else "JSON"

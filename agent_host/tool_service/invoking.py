@@ -17,6 +17,7 @@ from agent_host.tool_service.answers import Place
 from agent_host.tool_service.refusals import Refusal
 from agent_host.tool_service.tool import Call, Output, ToolFault
 from agent_host.tool_service.watching import Outcome
+from config import json_text
 from config.shapes import OBJECT, Leaf, Record, Text, first_problem
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def lost_result(call: Call) -> bytes:
 def _call(tenant: ServedTenant, request: Request, grant: CapabilityGrant) -> Call:
     """The call that a request asks for. Raises Refusal."""
     try:
-        body = orjson.loads(request.body)
+        body = json_text.loads(request.body)
     except orjson.JSONDecodeError:
         raise Refusal(400, ErrorCode.INVALID_REQUEST, "the body is not JSON") from None
     problem = first_problem(_REQUEST, body)

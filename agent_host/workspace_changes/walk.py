@@ -105,7 +105,7 @@ def look(workspace: str, ignored: Ignored, tracked: Iterable[str], excluded: Col
     whole, unread = _walk(workspace, ignored, excluded, files)
     real: dict[str, bool] = {"": True}
     for path in tracked:
-        if path not in files and _is_below_real_folders(workspace, path, real):
+        if path not in files and is_below_folders(workspace, path, real):
             found = stamp_at(workspace, path)
             if found is not None:
                 files[path] = found
@@ -120,13 +120,9 @@ def stamp_at(workspace: str, path: str) -> Stamp | None:
         return None
 
 
-def is_inside(workspace: str, path: str) -> bool:
-    """Whether all folders of this path below the workspace are folders, and no links."""
-    return _is_below_real_folders(workspace, path, {"": True})
-
-
-def _is_below_real_folders(workspace: str, path: str, known: dict[str, bool]) -> bool:
-    """`known` has what was found of folders. From the top down, so that nothing is asked below what is not there."""
+def is_below_folders(workspace: str, path: str, known: dict[str, bool]) -> bool:
+    """True if all folders of this path below the workspace are folders, and no links. `known` has what was found of
+    folders, "" among them. From the top down, so that nothing is asked below what is not there."""
     if path.rpartition("/")[0] in known:
         return known[path.rpartition("/")[0]]
     end = path.find("/")

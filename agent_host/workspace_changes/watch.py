@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agent_host.workspace_changes.git_index import Tracked, Unreadable
 from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, blob_name
 from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
-from agent_host.workspace_changes.walk import MAX_ENTRIES, Ignored, Look, Stamp, ignored_in, is_inside, look, stamp_at
+from agent_host.workspace_changes.walk import (
+    MAX_ENTRIES,
+    Ignored,
+    Look,
+    Stamp,
+    ignored_in,
+    is_below_folders,
+    look,
+    stamp_at,
+)
 from state.blobs import OVERWRITTEN, UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -158,11 +167,15 @@ class Watch:
             problems.append(f"{after.unread} folder(s) could not be read")
         files: dict[str, bytes | str | None] = {}
         left_out = odd = 0
+        folders: dict[str, bool] = {"": True}
         with contextlib.closing(_Contents()) as contents:
             for path in changed:
                 first = self._first_open(window, path)
                 real = os.path.join(self._workspace, *path.split("/"))
                 if contents.is_only_touched(first, path, real, after.files.get(path)):
+                    continue
+                # A folder that was exchanged for a link during the walk leads to names of another place.
+                if path in after.files and not is_below_folders(self._workspace, path, folders):
                     continue
                 if not _is_text(path):
                     odd += 1
@@ -191,7 +204,7 @@ class Watch:
         return changed + [path for path in before.keys() - after.files.keys() if self._is_gone(path)]
 
     def _is_gone(self, path: str) -> bool:
-        return stamp_at(self._workspace, path) is None or not is_inside(self._workspace, path)
+        return stamp_at(self._workspace, path) is None or not is_below_folders(self._workspace, path, {"": True})
 
     def _first_open(self, window: Window, path: str) -> Window:
         """The window that began first, of those that are open and know whether the file was there."""

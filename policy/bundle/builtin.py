@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
 from policy.bundle.placeholders import Places, expanded_program, filled, of_configured_tools
+from policy.names import CHANGING
 from policy.paths import is_absolute
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ DEFAULT_LIFETIME_S = 24 * 3600
 _SANDBOXED, _LINES_ASK = "sandboxed", "linesAsk"
 OF_TEMPLATES = frozenset({"expiresInS", _SANDBOXED})
 """What a template has and no bundle."""
-_CHANGING = frozenset({"File.Write", "File.Delete"})
 
 
 def instantiate(
@@ -64,7 +64,7 @@ def instantiate(
     # A template names no place but by its groups.
     by_groups = frozenset(path for entry in raw["capabilities"] for path in entry.get("blockedPaths", ()))
     for entry in raw["capabilities"]:
-        if entry["name"] in _CHANGING:
+        if entry["name"] in CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
         if entry.get("allowedCommands") is not None:
             added = (expanded_program(one, places) for one in programs)

@@ -25,7 +25,7 @@ SCOPES: dict[str, frozenset[str]] = {
     Name.FILE_READ: _PATHS,
     Name.FILE_WRITE: _PATHS,
     Name.FILE_DELETE: _PATHS,
-    Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies"),
+    Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies allowedVariables"),
     Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
     Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},
     Name.BACKEND_TOOL_INVOKE: words("allowedToolNames toolPolicies insteadOf"),
@@ -45,9 +45,12 @@ SENT_ELSEWHERE: tuple[str, ...] = (
     Name.TOOL_INVOKE,
 )
 """The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
-HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf")
+HARMLESS_EMPTY = words(
+    "allowedVariables blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf"
+)
 """Lists that restrict nothing when they are empty: those that write every field down may write these everywhere."""
 
+VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 CONTROLS = r"\x00-\x1f\x7f-\x9f"
 """What no path and no program is named with, for a class of characters."""
 NO_PROGRAM = "*?;|&<>$`\"'(){}"
@@ -175,6 +178,12 @@ def _tool_entry(value: str) -> tuple[str, str] | None:
     return None
 
 
+def _variable_entry(value: str) -> tuple[str, str] | None:
+    if re.fullmatch(VARIABLE_NAME, value):
+        return None
+    return f"{value!r} is not the name of a variable", "letters, digits and _, such as NODE_ENV"
+
+
 def _sent_entry(value: str) -> tuple[str, str] | None:
     return (
         None
@@ -192,6 +201,7 @@ ENTRY_CHECKS: EntryChecks = {
     "blockedCommands": command_entry,
     "allowedDomains": _domain_entry,
     "blockedDomains": _domain_entry,
+    "allowedVariables": _variable_entry,
 }
 """By the name of a list: what is wrong with one of its entries, and what may help."""
 

@@ -11,7 +11,14 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES, SENT_ELSEWHERE
+from policy.bundle.entry_meaning import (
+    HARMLESS_EMPTY,
+    NO_PROGRAM,
+    SCOPE_FIELDS,
+    SCOPES,
+    SENT_ELSEWHERE,
+    VARIABLE_NAME,
+)
 from policy.bundle.meaning import APPROVAL_TIMEOUT_S, RFC3339, SERVER_NAME, SESSION_ID
 from policy.bundle.model import (
     NO_DEFAULT,
@@ -90,6 +97,7 @@ _MORE: dict[tuple[type, str], dict[str, Any]] = {
     (Capability, "maxFileSizeBytes"): {"minimum": 0},
     (Capability, "maxOutputBytes"): {"minimum": 0},
     (Capability, "allowedToolNames"): {"items": _TOOL},
+    (Capability, "allowedVariables"): {"items": {"pattern": f"^{VARIABLE_NAME}$"}},
     (Capability, "insteadOf"): {"items": {"enum": list(SENT_ELSEWHERE)}},
     (ToolPolicy, "tool"): _TOOL,
     (McpServer, "name"): {"pattern": f"^(?:{SERVER_NAME})$"},

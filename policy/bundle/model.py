@@ -61,7 +61,8 @@ class ToolPolicy(NamedTuple):
 class Capability(NamedTuple):
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
     `approval_rule_id` the request carries no title of its own. `instead_of` are capabilities whose tools run in the
-    Backend Tool Service and not on this machine."""
+    Backend Tool Service and not on this machine. `allowed_variables` are those that a line may set for a program
+    under a list of programs that start nothing by themselves, beside the harmless ones."""
 
     name: str
     allowed_paths: tuple[str, ...] | None = None
@@ -78,6 +79,7 @@ class Capability(NamedTuple):
     approval_rule_id: str | None = None
     tool_policies: tuple[ToolPolicy, ...] | None = None
     instead_of: tuple[str, ...] | None = None
+    allowed_variables: tuple[str, ...] | None = None
 
 
 class LlmPolicy(NamedTuple):

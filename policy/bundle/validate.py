@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from config.json_text import TooDeep, check_depth
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle
 from policy.bundle.problems import BundleProblems, Problem, together
@@ -54,8 +55,12 @@ def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[Proble
 
 def _as_json(raw: Any) -> Any:
     try:
-        return json.loads(json.dumps(raw, allow_nan=False))
-    except (ValueError, TypeError, RecursionError) as fault:
+        text = json.dumps(raw, allow_nan=False)
+        check_depth(text)
+        return json.loads(text)
+    except RecursionError:
+        raise BundleProblems((Problem("", f"is not JSON: {TooDeep()}"),)) from None
+    except (ValueError, TypeError) as fault:
         raise BundleProblems((Problem("", f"is not JSON: {fault}"),)) from None
 
 
@@ -79,8 +84,10 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
 
     try:
-        return json.loads(raw, object_pairs_hook=once, parse_constant=refuse)
-    except (ValueError, RecursionError) as fault:
+        text = raw.decode(json.detect_encoding(raw), "surrogatepass")
+        check_depth(text)
+        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except ValueError as fault:
         problems.append(Problem("", f"is not JSON: {fault}"))
         return None
 

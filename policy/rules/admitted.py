@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName as Name
 from policy.names import words
-from policy.shell.consent import what_it_starts
+from policy.programs.table import what_it_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _WRITERS = words("chgrp chmod chown cp dd install ln mkdir mv tee touch truncate")
 _REMOVERS = words("mv rm rmdir unlink")
-"""Programs whose operands are files that they change: `policy.shell.operands` reads them."""
+"""Programs whose operands are files that they change: `policy.shell.file_effects` reads them."""
 _STARS = ("/*", "/**", "\\*", "\\**")
 _OWN_PROGRAMS = "programs that it wrote itself"
 _MAX_SHOWN = 2

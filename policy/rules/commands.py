@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 from policy import patterns
 from policy.facts import CommandFacts, OsFamily, ShellName
-from policy.names import without_g
+from policy.names import without_g, words
 from policy.paths import is_absolute, is_under, normalize
+from policy.programs.table import is_known, program_named, what_it_starts
 from policy.rules.advice import permitted, undecidable
 from policy.rules.case import denied, where
 from policy.rules.line_files import behind_link, line_files, links_made
 from policy.shell.commands import ParsedCommand, SimpleCommand, parsed_line
+from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
-    from policy.bundle.model import ArgumentRule, CommandPolicy
+    from policy.bundle.model import ArgumentRule, Capability, CommandPolicy, PolicyBundle
     from policy.decision import Decision
     from policy.rules.case import Case
 
 _MAX_JUDGED_ARGUMENT = 4_096
+_RUNS_TEXT = words("eval trap")
+"""Builtins that run what the line shows them, which is read."""
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 
@@ -34,7 +38,7 @@ def command_rules(case: Case) -> Decision | str | None:
     parsed = parsed_line(facts)
     if parsed.unread:
         return denied(entry.name, where(entry), undecidable(parsed.dynamic))
-    for rule in (_blocked, _undecided, _opted_out, _allowed, _argument_rules):
+    for rule in (_blocked, _undecided, _evaluating, _opted_out, _allowed, _variables, _argument_rules):
         verdict = rule(case, parsed, facts)
         if verdict is not None:
             return verdict
@@ -73,12 +77,36 @@ def _undecided(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decis
     return denied(entry.name, where(entry, rule), undecidable(parsed.dynamic))
 
 
+def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
+    """A value that may be code is evaluated: that is denied by a list that names no interpreter, since naming one
+    consents to any code."""
+    if not parsed.evaluates or case.entry.allowed_commands is None or _lists_interpreter(case):
+        return None
+    return denied(case.entry.name, where(case.entry, "allowedCommands"), undecidable(parsed.evaluates))
+
+
+def _lists_interpreter(case: Case) -> bool:
+    """True if one of the listed programs is known to run code that no line shows."""
+    memo_key = (case.entry.name, "interpreter")
+    found: bool | None = case.bundle.memo.get(memo_key)
+    if found is None:
+        names = [one for one in case.entry.allowed_commands or () if one not in _RUNS_TEXT]
+        found = any(one.endswith(("/*", "/**")) or (is_known(one) and what_it_starts(one)) for one in names)
+        case.bundle.memo[memo_key] = found
+    return found
+
+
 def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     """Who names a program consents to what it starts, unless an entry of commandPolicies says `startsPrograms: false`
     of it."""
-    if not parsed.opaque or not case.entry.command_policies:
+    if not case.entry.command_policies:
         return None
     table = _strict_table(case, facts.shell)
+    for command in parsed.commands if table else ():
+        name = None if command.program is None else wide_name(command.program, facts.shell)
+        if name in table and program_named(name) is None:
+            rule = where(case.entry, "commandPolicies", f"{table[name]}, startsPrograms: false")
+            return denied(case.entry.name, rule, f"{command.program} is not known, so it may start anything")
     for one in parsed.opaque:
         hit = table.get(wide_name(one.program, facts.shell))
         if hit is not None:
@@ -112,6 +140,31 @@ def _allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision
             reason = f"command not in allowed commands: {one.program}; {permitted(entry, one.name)}"
             return denied(entry.name, where(entry, "allowedCommands"), reason)
     return None
+
+
+def _variables(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+    """Where no listed program starts anything by itself, variables that a line sets for a program are admitted by a
+    list; elsewhere only those that steer programs are refused, and that the reading of the line has done."""
+    entry = case.entry
+    if not parsed.variables or facts.shell in _WINDOWS_SHELLS or not starts_nothing(entry, case.bundle):
+        return None
+    admitted = entry.allowed_variables or ()
+    for name in parsed.variables:
+        if name not in admitted and not HARMLESS_VARIABLE.fullmatch(name):
+            reason = f"the line sets {name} for a program; add it to allowedVariables if that is meant"
+            return denied(entry.name, where(entry, "allowedVariables"), reason)
+    return None
+
+
+def starts_nothing(entry: Capability, bundle: PolicyBundle) -> bool:
+    """True for a list of programs of which none starts others, or runs code, by itself."""
+    memo_key = (entry.name, "starts nothing")
+    known: bool | None = bundle.memo.get(memo_key)
+    if known is None:
+        listed = entry.allowed_commands
+        known = listed is not None and not any(one.endswith(("/*", "/**")) or what_it_starts(one) for one in listed)
+        bundle.memo[memo_key] = known
+    return known
 
 
 def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
-from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
+from policy.names import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under, nested_parts, normalize
 
 if TYPE_CHECKING:
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 class Narrowing(NamedTuple):
     """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens, seconds of a
-    wait that the bundle names), more rules
-    for the arguments of commands, which append to the bundle's and replace none (NT).
+    wait that the bundle names), more rules for the arguments of commands, which append to the bundle's and replace none
+    (NT).
 
-    `allowed_tools` narrows which tools are offered; it is not part of the bundle, so `narrow` leaves it to the caller.
+    `unchanged_paths` may be read, and neither written nor deleted. `allowed_tools` narrows which tools are offered; it
+    is not part of the bundle, so `narrow` leaves it to the caller.
     """
 
     blocked_paths: tuple[str, ...] = ()
+    unchanged_paths: tuple[str, ...] = ()
     blocked_commands: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] | None = None
@@ -90,8 +92,10 @@ def _inner(roots: tuple[str, ...], others: tuple[str, ...], os: OsFamily) -> tup
 
 def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
     is_file = entry.name in FILE_CAPABILITIES
+    unchanged = narrowing.unchanged_paths if entry.name in CHANGING else ()
+    blocked = (*narrowing.blocked_paths, *unchanged) if is_file else ()
     return entry._replace(
-        blocked_paths=_union(entry.blocked_paths, narrowing.blocked_paths if is_file else ()),
+        blocked_paths=_union(entry.blocked_paths, blocked),
         blocked_commands=_union(
             entry.blocked_commands, narrowing.blocked_commands if entry.name == CapabilityName.SHELL_EXEC else ()
         ),

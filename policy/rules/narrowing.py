@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from policy.decision import RISK_LEVELS
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, UrlFacts
 from policy.names import CapabilityName, words
+from policy.programs.table import program_named
 from policy.rules.commands import wide_name
 from policy.rules.guarded import RULE, guarded_risk
 from policy.rules.options import AS_THE_BUNDLE_SAYS
@@ -26,35 +27,6 @@ if TYPE_CHECKING:
 _MODE_RULE = "taskOptions.approvalMode"
 _NETWORK_RULE = "taskOptions.allowNetwork: false"
 
-NETWORK_PROGRAMS = words(
-    "curl wget aria2c axel http https httpie xh lynx links elinks w3m nc ncat netcat socat telnet ftp tftp lftp ncftp "
-    "ssh scp sftp sshfs mosh autossh ssh-copy-id ssh-keyscan rsh rlogin rcp rclone rsync unison croc wormhole "
-    "ping ping6 traceroute tracepath mtr nmap masscan hping3 arping dig nslookup host drill whois ntpdate "
-    "tcpdump openvpn wg-quick ngrok cloudflared sendmail mail mailx mutt msmtp swaks aws gcloud gsutil az gh glab "
-    "kubectl helm yt-dlp youtube-dl bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer "
-    "test-connection test-netconnection resolve-dnsname send-mailmessage"
-)
-"""Programs that are there to talk over the network, by the names that `wide_name` gives."""
-NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
-    "git": words("clone fetch pull push ls-remote send-pack fetch-pack send-email svn p4 request-pull")
-    | {"submodule add", "submodule update", "remote update", "remote prune", "remote show"},
-    "pip": words("install download index search"),
-    "uv": words("pip add sync lock publish tool"),
-    "poetry": words("add install update publish lock"),
-    "npm": words("install i ci add update publish view search audit"),
-    "pnpm": words("install i add update publish dlx"),
-    "yarn": words("install add upgrade publish dlx"),
-    "cargo": words("install fetch update publish search"),
-    "go": words("get install"),
-    "gem": words("install update push fetch"),
-    "docker": words("pull push login search"),
-    "podman": words("pull push login search"),
-    "apt": words("install update upgrade"),
-    "apt-get": words("install update upgrade download"),
-    "brew": words("install update upgrade fetch"),
-}
-"""Subcommands for which a program of other uses goes to the network."""
-_OF_TWO_WORDS = frozenset(one.split()[0] for known in NETWORK_SUBCOMMANDS.values() for one in known if " " in one)
 _TAKES_A_VALUE = words("-C -c --prefix --directory")
 _TAKES_NONE = words("-q -v -y -s -P --quiet --verbose --yes --silent --no-pager --no-optional-locks")
 _PYTHON_VALUED = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
@@ -204,10 +176,11 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     name, rest = wide_name(one.program, shell), one.arguments
     if name.startswith("py"):
         name, rest = _module(name, rest)
-    if name in NETWORK_PROGRAMS:
-        return name
-    known = NETWORK_SUBCOMMANDS.get(name) or NETWORK_SUBCOMMANDS.get(name.rstrip("0123456789."))
-    if known is None:
+    row = program_named(name)
+    if row is None or row.network:
+        return None if row is None else name
+    known = {one.replace("_", " ") for one in row.online.split()}
+    if not known:
         return None
     seen, may_be_value = "", False
     arguments = iter(rest)
@@ -222,7 +195,7 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
             longer = f"{seen} {argument}".strip()
             if longer in known:
                 return f"{name} {longer}"
-            if longer in _OF_TWO_WORDS:
+            if any(one.startswith(longer + " ") for one in known):
                 seen = longer
             elif not may_be_value:
                 return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy.facts import PathFacts
-from policy.names import READS_TOO, SIZED_CAPABILITIES
+from policy.names import CHANGING, READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import (
     covering,
@@ -94,7 +94,7 @@ def repository_places(case: Case) -> Decision | str | None:
     project: in whichever repository it is, an allowed path has to name its `.git`, or the repository where it is called
     otherwise."""
     facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
+    if not isinstance(facts, PathFacts) or entry.name not in CHANGING:
         return None
     for path in dict.fromkeys((normalize(facts.absolute, case.os), normalize(facts.real_path, case.os))):
         place = repository_place(path, entry.allowed_paths, case.os, in_repository=facts.in_repository)
@@ -128,7 +128,6 @@ def session_places(case: Case) -> Decision | str | None:
     return denied(entry.name, f"{SESSION_RULE}: {place}", reason)
 
 
-_CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})
 _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 
@@ -137,7 +136,7 @@ def file_kind(case: Case) -> Decision | str | None:
     asks for all that is in one."""
     if isinstance(case.facts, PathFacts) and case.facts.tree and case.entry.name == Name.FILE_DELETE:
         return None
-    if isinstance(case.facts, PathFacts) and case.entry.name in _CHANGING and case.facts.kind in _UNCHANGEABLE:
+    if isinstance(case.facts, PathFacts) and case.entry.name in CHANGING and case.facts.kind in _UNCHANGEABLE:
         what = _UNCHANGEABLE[case.facts.kind]
         return denied(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
     return None

@@ -22,11 +22,17 @@ RULE = "sandbox.level"
 _MAX_REASON = 2_000
 
 
-def refused(bundle: PolicyBundle, capability: str, level: SandboxLevel, wanted: str, why: str) -> Decision | None:
+def refused(
+    bundle: PolicyBundle, capability: str, level: SandboxLevel, wanted: str, why: str, *, is_untried: bool = False
+) -> Decision | None:
     """The denial of a command that nothing holds as it has to be held, None where it may run. `level` is the one that
-    works, `wanted` the one that was asked for, `auto` included; `why` says what keeps a stronger one from working."""
+    works, `wanted` the one that was asked for, `auto` included; `why` says what keeps a stronger one from working.
+    `is_untried`: that is no lack of a sandbox, but a trial that failed for a reason of its own."""
     said = bundle.sandbox
     because = f": {why}" if why else ""
+    if is_untried:
+        reason = f"the sandbox could not be tried{because}; --sandbox none runs commands without one"
+        return denied(capability, f"{RULE}: {wanted}", reason)
     if wanted != STRONGEST and wanted != level:
         reason = f"commands are to be held at the level {wanted}, which does not work here{because}"
         return denied(capability, f"{RULE}: {wanted}", reason)

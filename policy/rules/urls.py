@@ -33,11 +33,39 @@ def url_rules(case: Case) -> Decision | str | None:
             return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {shown}")
     # A local name or address that is listed as such was meant; one that is merely not excluded was not.
     named = admitted is not None and not admitted.startswith("*")
-    addresses = (host, *facts.resolved_addresses) if urls.is_address(host) else facts.resolved_addresses
-    local = urls.is_local_name(host) or not all(map(address_is_public, addresses))
-    if local and not named:
+    if (urls.is_local_name(host) or (urls.is_address(host) and not address_is_public(host))) and not named:
         return denied(entry.name, where(entry), f"not a public address: {host}")
-    return None if admitted is None else where(entry, "allowedDomains", admitted)
+    refused = _address_problem(case, host, port, trusted=named)
+    return refused or (None if admitted is None else where(entry, "allowedDomains", admitted))
+
+
+def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Decision | None:
+    """A denial for one of the addresses that a name has, as the tool denies it when it connects: one that is not public
+    has to be named itself, unless the name that is listed is a local one."""
+    entry, facts = case.entry, case.facts
+    assert isinstance(facts, UrlFacts)  # noqa: S101  the table of rules is keyed by this type
+    for address in facts.resolved_addresses:
+        try:
+            canonical = urls.canonical_domain(address)
+        except urls.UrlProblem:
+            return denied(entry.name, where(entry), f"{host} has an address that cannot be read: {address}")
+        blocked = urls.blocking_rule(canonical, _domain_table(case, "blocked"), port)
+        if blocked is not None:
+            return denied(
+                entry.name, where(entry, "blockedDomains", blocked), f"address of {host} is blocked: {address}"
+            )
+        if address_is_public(address) or (trusted and (urls.is_local_name(host) or urls.is_address(host))):
+            continue
+        own = urls.matching_rule(canonical, _domain_table(case, "allowed"), port) if trusted else None
+        if own is None or own.startswith("*"):
+            return denied(entry.name, where(entry), f"not a public address: {host}")
+    return None
+
+
+def granted_reason(facts: UrlFacts) -> str:
+    """The reason for a request that is granted: without its host's addresses only the name was judged."""
+    named = facts.resolved_addresses or urls.is_address(urls.host_of(facts.url))
+    return "granted" if named else "granted by the host's name; its addresses are judged when it connects"
 
 
 def _domain_table(case: Case, which: str) -> dict[str, str]:

@@ -51,6 +51,8 @@ class Redirection:
     directories: tuple[str, ...] = ("",)
     pattern: str | None = None
     """Where the path is a directory: what it is that a loop has found there."""
+    step: int = 0
+    """After how many commands of the line it is opened."""
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
@@ -60,20 +62,28 @@ class Redirection:
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
-    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it; `is_link`
-    where a symbolic link is made."""
+    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it. `made`: a
+    symbolic link is made there, or a tree whose links nobody knows, of `source` where that is named; of mode `make`
+    that is all that is said. `step`: after how many commands of the line it is used; 0 in a loop, negative where others
+    run beside it."""
 
     program: str
     path: str | None
-    mode: Literal["read", "write", "delete"]
+    mode: Literal["read", "write", "delete", "make"]
     directories: tuple[str, ...] = ("",)
     tree: bool = False
     pattern: str | None = None
-    is_link: bool = False
+    made: Literal["", "link", "tree"] = ""
+    source: str | None = None
+    step: int = 0
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, as for a redirection."""
         return spellings(self.path, self.directories, cwd, home)
+
+    def sources(self, cwd: str, home: str | None) -> tuple[str, ...]:
+        """Every absolute path that the source of what is made may mean."""
+        return spellings(self.source, self.directories, cwd, home)
 
 
 def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: str | None) -> tuple[str, ...]:
@@ -95,7 +105,8 @@ def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: st
 class ParsedCommand:
     """A whole line: the programs that it starts, the files that it opens (`redirections`), and those that it gives to
     programs which change files (`operands`). `dynamic` says why it can't be decided, `opaque` which programs start
-    what it does not show.
+    what it does not show. `evaluates` says what of it a shell evaluates that may be code: who lists an interpreter
+    consents to that.
     `unparsed`: it is not what the grammar knows, so it may open other files as well. `unread`: it was too much to be
     looked at to its end, so whatever the bundle says it is not run."""
 
@@ -104,13 +115,16 @@ class ParsedCommand:
     operands: tuple[Operand, ...]
     dynamic: tuple[str, ...]
     opaque: tuple[Opaque, ...]
+    evaluates: tuple[str, ...]
     unparsed: bool
     unread: bool
+    variables: tuple[str, ...] = ()
+    """The variables that the line sets for a program."""
 
     @property
     def files(self) -> tuple[Redirection | Operand, ...]:
         """All files that the line names: what it opens, and what it gives to programs that change files."""
-        return (*self.redirections, *self.operands)
+        return (*self.redirections, *(one for one in self.operands if one.mode != "make"))
 
 
 Environment = tuple[tuple[str, str], ...]
@@ -143,9 +157,25 @@ def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple
     found: dict[str, None] = {}
     for one in parsed.files:
         found.update(dict.fromkeys(one.spellings(cwd, home)))
+    for made in parsed.operands:
+        for source in made.sources(cwd, home):
+            found.update(dict.fromkeys((source, _above(source))))
     for command in parsed.commands:
         found.update(dict.fromkeys(command.places(cwd, home)))
     return tuple(found)
+
+
+def _above(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"
+
+
+def is_link(facts: CommandFacts, path: str) -> bool:
+    """True for a spelling whose last name may be a symbolic link."""
+    real, above = facts.real_paths.get(path), facts.real_paths.get(_above(path))
+    name = path.rstrip("/").rpartition("/")[2]
+    if name in {"", ".", ".."}:
+        return False
+    return real is None or above is None or real.rstrip("/") != f"{above.rstrip('/')}/{name}"
 
 
 def real_path_of(facts: CommandFacts, spelling: str) -> str | None:

@@ -7,8 +7,10 @@ substitution that is not yet run. A line and the texts that it hands to shells a
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from policy.names import words
+from policy.shell.tables import STEERING_VARIABLE
 
 _DATA = words("string_content raw_string ansi_c_string heredoc_body")
 _CODE = re.compile(rb"`|\\[x0-9uU]")
@@ -22,6 +24,15 @@ EVERYWHERE = 1 << 62
 """A place behind all text."""
 _AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
 """What runs beside what follows it."""
+
+
+@cache
+def _sets_steering() -> re.Pattern[bytes]:
+    """A steering variable in front of what assigns, in whatever quotes: text that arithmetic may be given."""
+    names = STEERING_VARIABLE.pattern
+    between = r"(?:['\"\s)]|\$\{?\w++\}?)*+"
+    assigns = r"(?:[-+*/%&|^<>]{0,2}=(?!=)|\+\+|--|\[)"
+    return re.compile(rf"(?<![A-Za-z0-9_])(?:{names}){between}{assigns}|(?:\+\+|--)(?:{names})\b".encode())
 
 
 class Evaluated:
@@ -61,6 +72,8 @@ class Evaluated:
     def _has_code(self, until: int) -> bool:
         data = b"\n".join(text for begin, text in self._data if begin < until)
         sources = [self._sources[0][:until], *self._sources[1:]]
+        if any(map(_sets_steering().search, sources)):
+            return True
         if _CODE.search(data) or any(_ESCAPED_BACKQUOTE in source for source in sources):
             return True
         # However a dollar and a bracket come together: there are too many ways to follow.

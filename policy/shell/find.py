@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 WRITES = words("-fprint -fprint0 -fprintf -fls")
 _BEGINS = re.compile(r"-|\(|!|\Z")
 _LEADING = words("-H -L -P")
+_FOLLOWS = words("-L -follow")
+"""What finds is then behind links."""
 _ACTIONS = words("-delete -exec -execdir -ok -okdir") | WRITES
 _ALTERNATIVES = words("-o -or ,")
 _ALONE = words(
@@ -31,6 +33,8 @@ _NEWER = re.compile(r"-newer[aBcmt]{2}")
 
 def found_below(args: Sequence[Word]) -> list[Word]:
     """One word for each place where find begins: the pattern of what it may find there."""
+    if any(word.text in _FOLLOWS for word in args):
+        return [UNKNOWN]
     starts, rest = _taken_apart(args)
     name = _filter(rest)
     found = []

@@ -1,4 +1,4 @@
-"""Arithmetic, in the places where a shell evaluates it: what is plain, and which variables it takes the text of."""
+"""Arithmetic, in the places where a shell evaluates it: whether its text is plain, and which variables it evaluates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from policy.shell.nodes import text_of, without_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tree_sitter import Node
 
 _NUMBERS = re.compile(
@@ -19,6 +21,18 @@ _NAME_IN_NUMBERS = re.compile(r"(?<![0-9])[A-Za-z_@][A-Za-z0-9_]*|(?<=\$)[0-9]")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
 _SUBSTITUTED_NUMBERS = frozenset({"command_substitution"})
+_OPERATION = r"(?:<<|>>|\*\*|&&|\|\||\^\^|[-+*/%&|^])?=(?!=)"
+_ASSIGNED = re.compile(
+    rf"((?:\$\{{?[A-Za-z0-9_]++\}}?|[A-Za-z0-9_@])++)[\s)]*+(?:\[[^\]]*+\]\s*+)?(?:\+\+|--|{_OPERATION})"
+    r"|(?:\+\+|--)[\s(]*+((?:\$\{?[A-Za-z0-9_]++\}?|[A-Za-z0-9_@])++)"
+)
+"""Targets of assignments in arithmetic: names, and expansions that become one (`@` stands for a substitution)."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EVALUATED_BY_EXPANSION = re.compile(
+    r"\$\{[#!]?[A-Za-z0-9_@*]+(?:\[(?:[@*]|(?P<index>[^\]]*))\])?(?::(?![-+=?])(?P<offset>[^}]*))?"
+)
+"""A subscript and offsets, which are arithmetic."""
+_LENGTH = re.compile(r"\$\{#[^}]*\}")
 
 
 def arithmetic(source: bytes, node: Node) -> str | None:
@@ -38,11 +52,40 @@ def _paired(text: str) -> bool:
     return depth == 0
 
 
-def names_evaluated(source: bytes, node: Node) -> set[str]:
-    """The variables whose text an arithmetic node evaluates: a subscript in one runs substitutions. `*` stands for what
+def evaluated_text(source: bytes, node: Node, is_number: Callable[[Node], bool]) -> str:
+    """Return the text that a shell evaluates for a node: of an expansion its subscript and its offsets. `0` stands for
+    a substitution of which `is_number`, `@` for any other."""
+    text = bytearray(source[node.start_byte : node.end_byte])
+    pending = list(node.children)
+    while pending:
+        one = pending.pop()
+        if one.type in _SUBSTITUTED_NUMBERS:
+            mark = b"0" if is_number(one) else b"@"
+        elif one.type == "test_operator":
+            mark = b" "
+        else:
+            pending.extend(one.children)
+            continue
+        begin, end = one.start_byte - node.start_byte, one.end_byte - node.start_byte
+        text[begin:end] = mark * (end - begin)
+    if node.type != "expansion":
+        return _LENGTH.sub("0", text.decode())
+    found = _EVALUATED_BY_EXPANSION.match(text.decode())
+    return "" if found is None else _LENGTH.sub("0", f"{found['index'] or ''} {found['offset'] or ''}")
+
+
+def names_evaluated(text: str) -> set[str]:
+    """The variables whose text an evaluated text evaluates: a subscript in one runs substitutions. `*` stands for what
     has no name: what a substitution gives, a parameter of a function."""
-    text = without_parts(source, node, _SUBSTITUTED_NUMBERS, b"@")
     return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
+
+
+def assigned_in_numbers(text: str) -> list[str | None]:
+    """The names of variables that an arithmetic expression sets; None for one that only the run knows."""
+    if "=" not in text and "++" not in text and "--" not in text:
+        return []
+    found = [one or two for one, two in _ASSIGNED.findall(text)]
+    return [name if _PLAIN_NAME.fullmatch(name) else None for name in found if not name.isdecimal()]
 
 
 def comparison(source: bytes, node: Node) -> str | None:
@@ -59,10 +102,13 @@ def comparison(source: bytes, node: Node) -> str | None:
 
 
 def compares_numbers(source: bytes, node: Node) -> bool:
-    """Whether a test takes its two operands for numbers."""
-    if node.type != "binary_expression":
+    """True for a part of `[[ ]]` that takes its two operands for numbers, and evaluates them."""
+    if not any(text_of(source, child) in _COMPARES_NUMBERS for child in node.children):
         return False
-    return any(text_of(source, child) in _COMPARES_NUMBERS for child in node.children)
+    around = node.parent
+    while around is not None and around.type != "test_command":
+        around = around.parent
+    return around is not None and around.children[0].type == "[["
 
 
 def counting_loop(source: bytes, node: Node) -> str | None:

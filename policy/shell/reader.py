@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
+from policy.shell.effects import expand_wrappers
+from policy.shell.file_uses import split_pattern
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
-from policy.shell.operands import split_pattern
-from policy.shell.programs import expand_wrappers
-from policy.shell.syntax import Command, scan
+from policy.shell.shown import UNKNOWN
+from policy.shell.syntax import Command, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import ShellName
+    from policy.shell.findings import Script
     from policy.shell.tables import Grammar
-    from policy.shell.words import Word
 
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
@@ -30,7 +31,11 @@ _MAX_DIRECTORIES = 8
 _MAX_PATH = 4_096
 _MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
 _SPELLED_LEAST = 128
+_DESCRIPTOR, _DESCRIPTOR_OR_MOVED = re.compile(r"[0-9]+|-"), re.compile(r"[0-9]+-?|-")
+"""Targets of `>&` and `<&` that are no files; to zsh `1-` is one."""
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_AT_ONCE = re.compile(r"(?<![&>|<])[&|](?![&|>0-9-])|[<>]\(|\bcoproc\b")
+"""What runs beside what stands in front of it."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -71,8 +76,9 @@ class Reader:
             self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
-        )
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), tuple(found.evaluates),
+            found.unparsed, found.unread, tuple(found.variables),
+        )  # fmt: skip
 
     def read_windows(self, text: str, shell: ShellName) -> None:
         """Reads a line of cmd.exe or PowerShell."""
@@ -109,22 +115,24 @@ class Reader:
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
         chains: dict[int, _Chain] = {}
+        began = [(-1, len(found.commands))]
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
-                if grammar == "zsh" and event.alone:
-                    found.undecidable("a redirection without a command, for which zsh starts one")
-                self._redirect(event.operator, event.target)
+                self._redirect(event, max(step for at, step in began if at < event.start))
                 continue
             if event.is_own:
                 continue
             first = len(found.commands)
+            began.append((event.start, first + 1))
+            found.input, found.is_called = event.input, event.repeats
             expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False
                 self._lose((len(self.redirections), len(self.operands)))
-            self._note_operands()
+            if found.uses:
+                self._note_operands(0 if repeats or event.repeats else first + 1, text)
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
                 self._directory(name, arguments, repeats or event.repeats, chains, event.chain)
@@ -132,14 +140,44 @@ class Reader:
                     note_zsh_arguments(name, arguments, found)
             scripts, found.scripts = found.scripts, []
             for script in scripts:
-                if depth >= _MAX_INNER_SHELLS:
-                    found.give_up("shells inside shells")
-                else:
-                    own = event.functions if script.knows_functions else frozenset()
-                    self.postponed = self.postponed or script.is_postponed
-                    in_loop = repeats or event.repeats
-                    self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=in_loop)
-                    found.grammar = grammar
+                self._script(script, event, depth, repeats=repeats or event.repeats)
+                found.grammar = grammar
+
+    def _script(self, script: Script, event: Command, depth: int, *, repeats: bool) -> None:
+        """Reads a text that a command of the line hands to a shell."""
+        if depth >= _MAX_INNER_SHELLS:
+            self.found.give_up("shells inside shells")
+        elif script.is_partial:
+            self._read_partly(script, depth + 1)
+        else:
+            own = event.functions if script.knows_functions else frozenset()
+            self.postponed = self.postponed or script.is_postponed
+            self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
+
+    def _read_partly(self, script: Script, depth: int) -> None:
+        """Takes the programs and files that a text names, of which a part is known only when it runs; whoever lists the
+        shell consents to that part."""
+        inner = Reader({})
+        inner.found.effort = self.found.effort
+        inner.read(script.text, script.grammar, depth)
+        parsed = inner.result()
+        if parsed.unread:
+            self.found.give_up(parsed.dynamic[-1])
+        for one in parsed.commands:
+            if one.program is not None and UNKNOWN not in one.program:
+                self.found.commands.append((one.program, one.arguments))
+                self.commands.append(SimpleCommand(one.program, one.arguments, self._seen_from(one.program)))
+        here = self.directories if self.lost_from is None else ()
+        self.redirections += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.redirections
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
+        self.operands += [
+            replace(one, directories=_below(here, one.directories))
+            for one in parsed.operands
+            if one.path is not None and (here or _is_fixed(one.path))
+        ]
 
     def _lose(self, here: tuple[int, int]) -> None:
         """From these redirections and operands on nobody knows the directory."""
@@ -150,8 +188,10 @@ class Reader:
             return ("",)
         return self.directories if self.lost_from is None else ()
 
-    def _note_operands(self) -> None:
+    def _note_operands(self, step: int, text: str) -> None:
         uses, self.found.uses = self.found.uses, {}
+        if any(use.made for use in uses) and _AT_ONCE.search(text):
+            step = -step
         for use in uses:
             path = use.path
             if path is not None and path.startswith("~") and not use.tilde:
@@ -161,7 +201,9 @@ class Reader:
             if path in _HARMLESS_FILES or path == "":
                 continue
             self._count(path)
-            operand = Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern, use.is_link)
+            operand = Operand(
+                use.program, path, use.mode, self.directories, use.tree, use.pattern, use.made, use.source, step
+            )
             self.operands.append(operand)
 
     def _count(self, path: str | None) -> bool:
@@ -171,9 +213,12 @@ class Reader:
             self.found.give_up("the line opens more files than are followed")
         return self.spelled <= _MAX_SPELLED
 
-    def _redirect(self, operator: str, target: Word) -> None:
-        text = target.text
-        if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
+    def _redirect(self, event: Redirect, step: int) -> None:
+        operator, target, text, grammar = event.operator, event.target, event.target.text, self.found.grammar
+        if grammar == "zsh" and event.alone:
+            self.found.undecidable("a redirection without a command, for which zsh starts one")
+        descriptor = _DESCRIPTOR if grammar == "zsh" else _DESCRIPTOR_OR_MOVED
+        if operator in {">&", "<&"} and text is not None and descriptor.fullmatch(text):
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
             self.found.undecidable(f"a redirection that is not followed: {operator}")
@@ -193,7 +238,9 @@ class Reader:
             return
         if not self._count(text):
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern))
+        self.redirections.append(
+            Redirection(text, "read" if operator == "<" else "write", self.directories, pattern, step)
+        )
 
     def _directory(
         self,
@@ -220,6 +267,11 @@ class Reader:
             return
         self.directories = found
         chains[chain] = _Chain(moved, self.moves)
+
+
+def _below(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+    """The directories of an inner line, seen from those of the line around it."""
+    return tuple(dict.fromkeys(join(one, two) if two else one for one in outer or ("",) for two in inner))
 
 
 class _Chain(NamedTuple):

@@ -10,13 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from policy.shell.file_uses import FileCase
     from policy.shell.findings import Findings
-    from policy.shell.words import Word
 
-_OPTIONS = re.compile(
-    r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data|posix)"
-)
-_SCRIPT_OPTION = re.compile(r"-[nErsuz]*e|--expression")
 _BRACKETS = r"\[\^?\]?(?:\[:[a-z]+:\]|\[(?![:.=])|\\[^\]\n{0}]|[^\[\]\\\n{0}])*\]"
 _PLACE = r"(?:[0-9]+(?:~[0-9]+)?|\$|/(?:\\.|" + _BRACKETS.format("/") + r"|[^\[\\/\n])*/I?)"
 _ADDRESS = rf"(?:{_PLACE}(?:,\s*(?:{_PLACE}|[+~][0-9]+))?\s*(?:!\s*)?)?"
@@ -43,25 +39,16 @@ _SEVERAL = re.compile(r"[;{}\\\n]")
 _SUBSTITUTION_THEN_WRITE = re.compile(r"s(.)(?:(?!\1).)*\1(?:(?!\1).)*\1[gpiIm0-9]*w")
 
 
-def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
-    """Notes a script that may run or write something, and options that are not followed."""
-    scripts: list[str | None] = []
-    operands: list[str | None] = []
-    takes_suffix = False
-    rest = list(args)
-    while rest:
-        word = rest.pop(0)
-        text = word.text
-        if text is not None and _SCRIPT_OPTION.fullmatch(text) and rest:
-            scripts.append(rest.pop(0).text)
-        elif text is not None and text.startswith("-"):
-            takes_suffix = takes_suffix or text.endswith("i")
-            if _OPTIONS.fullmatch(text) is None:
-                found.undecidable(f"sed {text} is not followed")
-        else:
-            operands.append(text)
-            if word.may_be_option:
-                found.undecidable("sed is given an expansion that may become an option")
+def judge_sed(case: FileCase, found: Findings) -> None:
+    """Notes a script that may run or write something."""
+    given = case.given
+    scripts = [word.text for word in given.values("script")]
+    operands = [word.text for word in given.operands]
+    takes_suffix = any(
+        "inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used
+    )
+    if given.doubtful:
+        found.undecidable("sed is given an expansion that may become an option")
     named = [text for text in operands if text != ""]
     if not scripts:
         scripts, named = named[:1], named[1:]

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
+from policy.shell.assigned import CONSTRUCTS, Assigned, assigned, note_assigned
 from policy.shell.evaluated import EVERYWHERE
-from policy.shell.findings import Findings, check_assignment, note_declared
+from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.nodes import text_of
-from policy.shell.numbers import compares_numbers, names_evaluated
+from policy.shell.numbers import assigned_in_numbers, compares_numbers, evaluated_text, names_evaluated
+from policy.shell.shown import Shown, Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
     DELIMITER,
@@ -29,11 +32,11 @@ from policy.shell.undecidable import (
     not_posix,
     spaces,
 )
-from policy.shell.variables import Here, Variables, assigned_in_numbers
+from policy.shell.variables import Here, Variables, rounds
 from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tree_sitter import Node
 
@@ -41,13 +44,16 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
     is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
-    same for commands of which each runs only if all in front of it succeeded (`a && b && c`)."""
+    same for commands of which each runs only if all in front of it succeeded (`a && b && c`). `input` is what the line
+    shows of its input, if a shell may read it; `start` is the byte at which it begins."""
 
     words: list[Word]
     repeats: bool
     is_own: bool = False
     functions: frozenset[str] = frozenset()
     chain: int = -1
+    input: Shown | None = None
+    start: int = 0
 
 
 class Redirect(NamedTuple):
@@ -56,6 +62,7 @@ class Redirect(NamedTuple):
     operator: str
     target: Word
     alone: bool
+    start: int = 0
 
 
 _WORDS = words(
@@ -73,7 +80,7 @@ _CONTAINERS = words(
     "case_item negated_command command_name command_substitution process_substitution string translated_string "
     "concatenation expansion simple_expansion variable_assignments array heredoc_body herestring_redirect "
     "unary_expression binary_expression parenthesized_expression function_definition postfix_expression "
-    "subscript c_style_for_statement ternary_expression"
+    "subscript c_style_for_statement ternary_expression for_statement"
 )
 _LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
@@ -86,12 +93,21 @@ _HOLD_TESTS = words(
     "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
 )
 """Where these stand. Anywhere else the grammar takes words of a command for a test."""
+_CLOSES = frozenset({">&-", "<&-"})
+"""Redirections that take no target."""
+_CASE_ENDS = frozenset({";;", ";&", ";;&"})
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
 _MAX_IN_FRONT = 4  # `command -p -- trap`
+_LONE_DASH = re.compile(rb"(?<![^\s;&|(){}`])-(?![^\s;&|(){}`<>])")
+_MOVES = re.compile(rb"cd|chdir|pushd|popd|\\|['\"]")
+"""Marks of lines that may change the directory: by a name as it is, or in quotes."""
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?")
+_VARIABLE = re.compile(r'"?\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?"?')
+_ARRAY = re.compile(r'\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}|"\$\{([A-Za-z_][A-Za-z0-9_]*)\[@\]\}"')
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
 
 
@@ -137,11 +153,14 @@ class _Walk:
         self.posix = posix
         self.variables = variables
         self.functions = functions
-        self.evaluated: dict[str, int] = {}
+        self.chosen: Mapping[str, str | None] = {}
         found.evaluated.note_source(source)
+        self.texts = Texts(source, self._read, found.grammar)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
+        self.moves = _MOVES.search(source) is not None
         self.chains: dict[int, int] = {}
+        self.dashes: set[int] = set()
         self.quoted: list[tuple[int, int]] = []
         self.literal: list[tuple[int, int]] = []
         self.handlers = {
@@ -153,7 +172,6 @@ class _Walk:
             "variable_assignment": self._assignment,
             "test_command": self._test,
             "heredoc_redirect": self._heredoc,
-            "for_statement": self._for,
             "arithmetic_expansion": self._arithmetic,
             "compound_statement": self._compound,
             "c_style_for_statement": self._counting_loop,
@@ -169,6 +187,8 @@ class _Walk:
             if not node.is_named:  # a token
                 if is_swollen(self.source, node):
                     self.found.undecidable(f"{kind} with something in front of it")
+                if kind in _CASE_ENDS and around != "case_item":
+                    self.found.undecidable(f"{kind} that ends no pattern of a case")
                 stack.extend([(child, repeats, around) for child in reversed(node.children)])
                 continue
             self._judge_node(node, kind)
@@ -181,15 +201,18 @@ class _Walk:
                 if kind == "compound_statement" and children[0].type != "{":
                     kind = "arithmetic_expansion"
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
+        for place in (found.start() for found in _LONE_DASH.finditer(self.source)):
+            covering = root.descendant_for_byte_range(place, place + 1)
+            if place not in self.dashes and (covering is None or covering.children):
+                self.found.undecidable("a word - that the grammar drops")
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.undecidable(reason)
-        for name, until in self.evaluated.items():
-            if not self.variables.is_number(name):
-                self.found.evaluated.note_text(until)
         self.found.functions |= self.variables.functions
         return self.events
 
     def _judge_node(self, node: Node, kind: str) -> None:
+        if kind in CONSTRUCTS:
+            note_assigned(assigned(self.source, node), self.source, self.found)
         judge = DOUBTS.get(kind)
         reason = judge(self.source, node) if judge else None
         if reason is not None:
@@ -250,7 +273,7 @@ class _Walk:
     def _read(self, text: str, node: Node) -> Word:
         if "$" not in text:
             return read_word(text)
-        return read_word(text, Here(self.variables, node.start_byte))
+        return read_word(text, Here(self.variables, node.start_byte, self.chosen))
 
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
@@ -262,11 +285,17 @@ class _Walk:
         """Where a word begins: to the grammar the `$` of an argument `$"a"` is another one."""
         return node.start_byte - (self.source[node.start_byte - 1 : node.start_byte + 1] == b'$"')
 
-    def _command(self, node: Node, repeats: bool, extra: list[Node] | None = None) -> list[Node]:
+    def _command(
+        self, node: Node, repeats: bool, extra: list[Node] | None = None, dashes: Sequence[int] = ()
+    ) -> list[Node]:
+        """Emits a simple command. `extra` are words of it that the grammar puts elsewhere, `dashes` the places of words
+        `-` that it drops."""
         nodes: list[Node] = []
         children = node.children
         for child in children:
             kind = child.type
+            if kind == "number" and self.source[child.end_byte : child.end_byte + 1] in (b"<", b">"):
+                continue  # the descriptor of a redirection
             if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or self._is_mark(child):
                 nodes.append(child)
             elif kind == "file_redirect":
@@ -274,19 +303,73 @@ class _Walk:
         if extra:
             nodes.extend(extra)
             nodes.sort(key=lambda one: one.start_byte)
-        if nodes:
+        for chosen in self._rounds(nodes):
+            self.chosen = chosen
             words = self._words(nodes)
-            name = words[0].text
-            is_own = name is not None and self._is_function(name, nodes[0])
-            if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
-                self.found.undecidable("a builtin whose name is an expansion")
-            is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
-            functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
-            self.events.append(Command(words, repeats, is_own, functions, self._chain(node)))
+            for dash in reversed(dashes):
+                words.insert(sum(one.start_byte < dash for one in nodes), plain("-"))
+            shown = None
+            if takes_text(words):
+                shown = self.texts.find_input(node)
+                for place, one in enumerate(nodes[: len(words)]):
+                    words[place] = words[place]._replace(shown=self.texts.read_text(one, node))
+            if b"$" in self.source[node.start_byte : node.end_byte]:
+                self._emit_expanded(node, nodes, words, repeats, shown)
+            else:
+                self._emit(node, nodes[0], words, repeats, shown)
+        self.chosen = {}
         return children
+
+    def _rounds(self, nodes: list[Node]) -> Sequence[Mapping[str, str | None]]:
+        """The rounds in which a command runs whose words read variables of loops over words."""
+        if not nodes:
+            return ()
+        begin = nodes[0].start_byte
+        text = self.source[begin : nodes[-1].end_byte]
+        return rounds(self.variables, text.decode(), begin) if b"$" in text else ({},)
+
+    def _emit_expanded(
+        self, node: Node, nodes: list[Node], words: list[Word], repeats: bool, shown: Shown | None
+    ) -> None:
+        """Emits a command with the words that its variables become; one for each program that it may be."""
+        for place in reversed(range(min(len(nodes), len(words)))):
+            parts = self._parts(nodes[place]) if words[place].text is None else None
+            if parts is not None:
+                words[place : place + 1] = map(plain, parts)
+        if not words:
+            return
+        text = self._text(nodes[0])
+        found = _VARIABLE.fullmatch(text) if words[0].text is None else None
+        programs: list[list[str]] = []
+        if found is not None:
+            programs = self.variables.alternatives(found[1], nodes[0].start_byte, quoted=text.startswith('"'))
+        if not programs:
+            self._emit(node, nodes[0], words, repeats, shown)
+        for program in programs:
+            self._emit(node, nodes[0], [*map(plain, program), *words[1:]], repeats, shown)
+
+    def _parts(self, node: Node) -> list[str] | None:
+        """The words that a variable or an array becomes, where each is known."""
+        text, place = self._text(node), node.start_byte
+        array = _ARRAY.fullmatch(text)
+        if array is not None:
+            return self.variables.elements(array[1] or array[2], place, quoted=array[1] is None)
+        bare = _VARIABLE.fullmatch(text) if text.startswith("$") else None
+        return self.variables.parts(bare[1], place) if bare is not None else None
+
+    def _emit(self, node: Node, first: Node, words: list[Word], repeats: bool, shown: Shown | None) -> None:
+        name = words[0].text
+        is_own = name is not None and self._is_function(name, first)
+        if name in BUILTINS_THAT_MATTER and b"$" in self.source[first.start_byte : first.end_byte]:
+            self.found.undecidable("a builtin whose name is an expansion")
+        is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
+        functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
+        self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown, node.start_byte))
 
     def _chain(self, node: Node) -> int:
         """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""
+        if not self.moves:
+            return node.start_byte  # what is around a node is dear to find
         around = node.parent
         if around is not None and around.type == "redirected_statement":
             around = around.parent
@@ -316,6 +399,13 @@ class _Walk:
     def _redirected(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")
         extra: list[Node] = []
+        dashes: list[int] = []
+        for left, right in pairwise(node.children):
+            # The grammar drops a word `-` in front of a redirection.
+            gap = self.source[left.end_byte : right.start_byte]
+            if gap.strip() == b"-":
+                dashes.append(left.end_byte + gap.index(b"-"))
+        self.dashes.update(dashes)
         for child in node.children:
             if child.type == "file_redirect":
                 extra.extend(_behind_target(child))
@@ -324,8 +414,8 @@ class _Walk:
                 extra.extend(w for one in child.children if one.type == "file_redirect" for w in _behind_target(one))
         if body is not None and body.type == "command":
             rest = [child for child in node.children if child != body]
-            return [*self._command(body, repeats, extra), *rest]
-        if extra:
+            return [*self._command(body, repeats, extra, dashes), *rest]
+        if extra or dashes:
             self.found.undecidable("words behind a redirection")
         return node.children
 
@@ -336,11 +426,12 @@ class _Walk:
                 targets.append(child)
             elif child.type != "file_descriptor":
                 operator += child.type
-        if not targets:
-            if operator not in {">&-", "<&-"}:
-                self.found.undecidable("a redirection without a target")
+        if operator in _CLOSES:
             return node.children
-        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent)))
+        if not targets:
+            self.found.undecidable("a redirection without a target")
+            return node.children
+        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent), node.start_byte))
         return node.children
 
     def _declaration(self, node: Node, repeats: bool) -> list[Node]:
@@ -351,7 +442,7 @@ class _Walk:
                 value = child.child_by_field_name("value")
                 if value is not None and value.type != "array":
                     self._declared(value)
-        self.events.append(Command(words, repeats))
+        self.events.append(Command(words, repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _declared(self, value: Node) -> None:
@@ -366,19 +457,19 @@ class _Walk:
         if target.type == "subscript" and _ELEMENT.fullmatch(text):
             self._evaluate(target.children[2], repeats)
             self.found.evaluated.has_arrays = True
-            text = text.partition("[")[0]
         elif not _NAME.fullmatch(text):
             self.found.undecidable("an assignment to something else than a plain name")
         is_array = value is not None and value.type == "array"
         self.found.evaluated.has_arrays = self.found.evaluated.has_arrays or is_array
         if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.undecidable("an array whose subscripts are written out")
-        check_assignment(text, self.found, None if value is None else self._text(value))
+        if node.parent is not None and _reaches_programs(node.parent):
+            self.found.variables[text.partition("[")[0].rstrip("+")] = None
         return node.children
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":
-            self.events.append(Command([plain("["), *self._test_words(node)], repeats))
+            self.events.append(Command([plain("["), *self._test_words(node)], repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:
@@ -405,17 +496,23 @@ class _Walk:
         self.quoted.append((body.start_byte, body.end_byte))
         return [child for child in node.children if child != body]
 
-    def _for(self, node: Node, _repeats: bool) -> list[Node]:
-        for child in node.children:
-            if child.type == "variable_name":
-                check_assignment(self._text(child), self.found)
-        return node.children
-
     def _evaluate(self, node: Node, repeats: bool) -> None:
-        """Notes the names whose text is evaluated, and up to where the line can have made it."""
+        """Notes that text is evaluated which may be no number, and up to where the line can have made it."""
         until = EVERYWHERE if repeats or _is_in_pipeline(node) else node.end_byte
-        for name in names_evaluated(self.source, node):
-            self.evaluated[name] = max(self.evaluated.get(name, 0), until)
+        text = evaluated_text(self.source, node, self.variables.gives_numbers)
+        for name in names_evaluated(text):
+            if not self.variables.is_number(name, node.start_byte):
+                self.found.evaluated.note_text(until)
+                what = "a substitution or a parameter" if name == "*" else name
+                self.found.needs_interpreter(f"{what} is evaluated as a number, and nothing in the line makes it one")
+                self._evaluate_known(text, node.start_byte)
+
+    def _evaluate_known(self, text: str, place: int) -> None:
+        """Notes what arithmetic assigns that what variables are known to hold is put together to."""
+        known = _REFERENCE.sub(lambda one: self.variables.value(one[1], place) or one[0], text)
+        if known != text:
+            ones = [Assigned(name, is_number=True) for name in assigned_in_numbers(known)]
+            note_assigned(ones, self.source, self.found)
 
     def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
         self._evaluate(node, repeats)
@@ -424,21 +521,17 @@ class _Walk:
     def _compound(self, node: Node, repeats: bool) -> list[Node]:
         return self._arithmetic(node, repeats) if node.children and node.children[0].type == "((" else node.children
 
-    def _counting_loop(self, node: Node, repeats: bool) -> list[Node]:
+    def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
         for child in node.children:
             if child.type not in {"do_group", "compound_statement"}:
-                self._evaluate(child, repeats)
-                for name in assigned_in_numbers(self._text(child)):
-                    check_assignment(name, self.found)
+                self._evaluate(child, repeats=True)
         return node.named_children
 
     def _expansion(self, node: Node, repeats: bool) -> list[Node]:
-        """Subscripts and offsets are arithmetic; `${name:=word}` assigns."""
+        """Subscripts and offsets are arithmetic."""
         text = self._text(node)
         if "[" in text or ":" in text:
             self._evaluate(node, repeats)
-        if "=" in text:
-            check_assignment(text[2:].partition("=")[0].rstrip(":"), self.found)
         return node.children
 
     def _comparison(self, node: Node, repeats: bool) -> list[Node]:
@@ -455,6 +548,13 @@ def _is_in_pipeline(node: Node) -> bool:
     return parent is not None
 
 
+def _reaches_programs(parent: Node) -> bool:
+    """True for assignments in front of a program, and for those that are exported to all that follow."""
+    if parent.type == "variable_assignments":
+        return False
+    return parent.type == "command" or (parent.type == "declaration_command" and parent.children[0].type == "export")
+
+
 def _is_alone(statement: Node | None) -> bool:
     """Whether a statement is redirections and nothing else."""
     return (
@@ -466,4 +566,5 @@ def _is_alone(statement: Node | None) -> bool:
 
 def _behind_target(redirect: Node) -> list[Node]:
     """The grammar takes words behind a redirection's target for more targets; to bash they belong to the command."""
-    return [child for child in redirect.children if child.type in _WORDS][1:]
+    targets = [child for child in redirect.children if child.type in _WORDS]
+    return targets if any(child.type in _CLOSES for child in redirect.children) else targets[1:]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from policy.names import words
 from policy.shell.nodes import descendants, text_of, without_parts
 from policy.shell.numbers import arithmetic, comparison, counting_loop
-from policy.shell.tables import BUILTINS_THAT_MATTER, STEERING_VARIABLE
+from policy.shell.tables import BUILTINS_THAT_MATTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,8 @@ _PLAIN_EXPANSION = re.compile(
 )
 """An expansion, up to where its operand begins if it has one."""
 # bash ends an expansion at the first brace that closes, whatever opened before it, and the grammar may end it later.
-_PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
+_PLAIN_OPERAND = re.compile(r"(?:[^{}\\'\"`$;&|<>()\n]|\\[\w/.:,*?#%+=~!^@\[\] -])*+\}", re.ASCII)
+_QUOTED_OPERAND = re.compile(r'"[A-Za-z0-9_/.:,=+-]*"\}')
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
@@ -41,7 +42,6 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTINUATION = re.compile(r"\\\n")
 _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
 _DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
-_DESCRIPTOR = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}[<>]")
 _ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
 # Expansions
 
@@ -54,6 +54,8 @@ def _expansion(source: bytes, node: Node) -> str | None:
         return "an expansion that assigns, evaluates or is indirect"
     if begin[0].endswith("}"):
         return None if begin.end() == node.end_byte - node.start_byte else "an expansion whose end is not plain"
+    if _QUOTED_OPERAND.fullmatch(text_of(source, node), begin.end()):
+        return None
     operand = without_parts(source, node, _INNER_EXPANSIONS)[begin.end() :]
     return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
 
@@ -241,7 +243,7 @@ def is_swollen(source: bytes, token: Node) -> bool:
 def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int, int]]) -> list[str]:
     """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does. What is
     `quoted` does not count; `literal` are the single quotes of these, in which `$$` means nothing."""
-    if source.isascii() and not any(mark in source for mark in (b"\\", b"$$", b"}>", b"}<")):
+    if source.isascii() and not any(mark in source for mark in (b"\\", b"$$")):
         return []
     text = _masked(source, quoted).decode("utf-8", "replace")
     reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
@@ -249,8 +251,6 @@ def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int
         reasons.append("a word continued on the next line")
     if _ESCAPED_BLANK.search(text):
         reasons.append("an escaped blank at the start of a word, which the grammar passes over")
-    if any(STEERING_VARIABLE.fullmatch(match[1]) for match in _DESCRIPTOR.finditer(text)):
-        reasons.append("a redirection that sets a variable which steers programs")
     if _DOLLARS.search(_masked(source, literal)):
         reasons.append("$$ or a continued line in front of what may be an expansion")
     return reasons

@@ -11,48 +11,59 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.tables import NAMING_BUILTINS
+from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assigned, assigned_by_builtin
+from policy.shell.numeric import gives_numbers, is_number_word
 from policy.shell.words import read_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tree_sitter import Node
 
+    from policy.shell.words import Word
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _READ = re.compile(r"\$\{?#?([A-Za-z_][A-Za-z0-9_]*)")
-_ASSIGNED_IN_NUMBERS = re.compile(
-    r"(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)\s*+(?:\[[^\]]*+\]\s*+)?(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))"
-    r"|(?:\+\+|--)\s*+([A-Za-z_][A-Za-z0-9_]*+)"
-)
-_ASSIGNED_BY_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?=")
-_NUMBER = re.compile(r"-?[0-9]+|\$\(\([^$`'\"]*\)\)|\$\{#[A-Za-z0-9_@*\[\]]+\}|\$[#?]|\{[0-9]+\.\.[0-9]+\}")
+_MOST_ROUNDS = 64
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./,:=+@%^-]+")
+_SEVERAL_WORDS = re.compile(r"[A-Za-z0-9_./,:=+@%^-]+(?: +[A-Za-z0-9_./,:=+@%^-]+)+")
+_GLOBS = re.compile(r"[*?\[{}]|\.\.")
+_MAX_ALTERNATIVES = 4
+_MAX_CHAIN, _MAX_STEPS, _MAX_GIVEN = 16, 2_000, 32
+"""Bounds of the search for numbers: variables in a row, variables in all, and places that set one."""
+_ASKS = re.compile(rb"[$(\[]|function")
+"""Marks of lines that ask for a variable or a function."""
 _SETS_ANY = words("eval source . trap let")
 _PASSES_ON = words("command builtin time")
 _FOUND_OR_PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./*-]+|\{[0-9]+\.\.[0-9]+\}")
 """A pattern of file names, or a plain one, or a range of numbers, as a loop may go over."""
 _PLAIN_TRAP = re.compile(r"-|[A-Za-z0-9_ ./;]*")
 _AT_END = words("EXIT 0")
-_SETS_BEHIND = {"printf": "-v", "wait": "-p"}
-"""Builtins that set a variable only behind an option."""
 _OWN_OF_SHELLS = re.compile(
     r"BASH.*|RANDOM|SRANDOM|SECONDS|LINENO|EPOCH.*|_|PWD|OLDPWD|PPID|UID|EUID|GROUPS|DIRSTACK|FUNCNAME|HISTCMD|OPT.*"
     r"|REPLY|MAPFILE|COPROC|PIPESTATUS|SHLVL|IFS|HOST.*|USERNAME|histchars|OSTYPE|MACHTYPE|PS[0-9]|COLUMNS|LINES"
 )
 """Variables that the shell sets itself, whatever its environment says."""
+_NUMBERS_OF_SHELLS = words(
+    "RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS PPID UID EUID BASHPID OPTIND HISTCMD SHLVL PIPESTATUS"
+)
+"""Those of them that are numbers, as long as the line does not set them."""
 _SEQUENCES = words("program compound_statement do_group subshell command_substitution case_item")
 _NOT_BEHIND = words("elif_clause else_clause")
 
 
 class Here(NamedTuple):
-    """The variables of a line as they are at one byte of its text."""
+    """The variables of a line as they are at one byte of its text. `chosen` has for variables of loops over words the
+    one of a round, None where there are too many."""
 
     variables: Variables
     place: int
+    chosen: Mapping[str, str | None] = {}
 
     def value(self, name: str) -> str | None:
         """What a variable holds; None where that is not certain."""
-        return self.variables.value(name, self.place)
+        chosen = self.chosen.get(name)
+        return chosen if chosen is not None and "*" not in chosen else self.variables.value(name, self.place)
 
     def is_outside(self, name: str) -> bool:
         """Whether the line has no part in what a variable holds."""
@@ -60,7 +71,22 @@ class Here(NamedTuple):
 
     def pattern(self, name: str) -> str | None:
         """The pattern of the files whose names a loop gives a variable."""
-        return self.variables.pattern(name, self.place)
+        return self.chosen[name] if name in self.chosen else self.variables.pattern(name, self.place)
+
+
+def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
+    """What the variables of loops over words are in each round, for those that a text at one byte of the line reads."""
+    found: list[dict[str, str | None]] = [{}]
+    for name in sorted(names_read(text)):
+        pattern = variables.pattern(name, place) or ""
+        if not pattern.startswith("{") or "," not in pattern:
+            continue
+        choices = pattern[1:-1].split(",")
+        if len(found) * len(choices) > _MOST_ROUNDS:
+            found = [{**one, name: None} for one in found]
+        else:
+            found = [{**one, name: choice} for one in found for choice in choices]
+    return found
 
 
 class _Known(NamedTuple):
@@ -71,14 +97,25 @@ class _Known(NamedTuple):
     end: int
 
 
+class _Given(NamedTuple):
+    """One place that sets a variable: where it ends (`begin`), up to where it is certain to have run, the word that it
+    gives or that it gives a number, and the start of the function around it."""
+
+    begin: int
+    until: int
+    value: Node | None
+    is_number: bool
+    function: int
+
+
+def _is_before(one: _Given, last: _Given) -> bool:
+    """True if a variable is given the one before the other, whenever that is given."""
+    return one.begin < last.begin and one.function in {-1, last.function}
+
+
 def names_read(command: str) -> frozenset[str]:
     """The names of variables that a line may read: these of the environment are facts about it."""
     return frozenset(_READ.findall(command)) if "$" in command else frozenset()
-
-
-def assigned_in_numbers(text: str) -> list[str]:
-    """The names of variables that an arithmetic expression sets."""
-    return [one or two for one, two in _ASSIGNED_IN_NUMBERS.findall(text)]
 
 
 class Variables:
@@ -92,15 +129,20 @@ class Variables:
         self._is_whole = environment is not None
         self._learns = learns
         self._sites: dict[str, int] = {}
-        self._no_numbers: set[str] = set()
+        self._given: dict[str, list[_Given]] = {}
+        self._numbers: dict[str, list[_Given]] = {}
+        self._asked: set[str] = set()
+        self._steps = 0
         self._known: dict[str, _Known] = {}
         self._functions: dict[str, list[_Known]] = {}
+        self._lists: dict[str, tuple[list[str], int, int]] = {}
+        self._candidates: list[tuple[Node, str, Node | None]] = []
         self._found: dict[str, _Known] = {}
         self._from_disk: set[str] = set()
         self._unset: set[str] = set()
         self._anything = self._clears = False
         self.defines_functions = False
-        if not learns or b"$" in source or b"(" in source or b"function" in source:
+        if not learns or _ASKS.search(source):
             self._gather(root)
 
     def value(self, name: str, place: int) -> str | None:
@@ -138,11 +180,45 @@ class Variables:
         """The names of all functions that the line defines."""
         return frozenset(self._functions)
 
-    def is_number(self, name: str) -> bool:
-        """Whether the line gives a variable nothing but numbers; not what has no name (`*`)."""
-        if self._anything or name == "*" or name in self._no_numbers:
+    def is_number(self, name: str, place: int | None = None) -> bool:
+        """True if the line gives a variable nothing but numbers, or has certainly made it one before a byte of the
+        text; False for a parameter, and for what has no name (`*`)."""
+        if self._anything or not _NAME.fullmatch(name):
             return False
-        return name in self._sites or self._is_whole
+        if name not in self._sites:
+            return name in _NUMBERS_OF_SHELLS or (self._is_whole and not _OWN_OF_SHELLS.fullmatch(name))
+        if name in self._asked:
+            return True  # what a number is made of besides itself decides
+        numbers = self._numbers.get(name)
+        if numbers is None:
+            numbers = self._find_numbers(name)
+        given = self._given[name]
+        if len(numbers) == len(given):
+            return True
+        certain = [one for one in numbers if place is not None and one.begin <= place < one.until]
+        is_followed = bool(certain) and len(given) <= _MAX_GIVEN
+        return is_followed and all(one in numbers or _is_before(one, certain[-1]) for one in given)
+
+    def _find_numbers(self, name: str) -> list[_Given]:
+        """Return the places that give a variable nothing but a number."""
+        self._steps += 1
+        if self._steps > _MAX_STEPS or len(self._asked) > _MAX_CHAIN:
+            return []
+        self._asked.add(name)
+        given = self._given.setdefault(name, [])
+        numbers = [one for one in given if one.is_number or (one.value is not None and self.is_number_word(one.value))]
+        self._asked.discard(name)
+        if not self._asked:  # else an answer may rest on what is still asked
+            self._numbers[name] = numbers
+        return numbers
+
+    def is_number_word(self, node: Node) -> bool:
+        """True if a word can only become a number."""
+        return is_number_word(self._source, node, self.is_number, self.functions)
+
+    def gives_numbers(self, node: Node) -> bool:
+        """True if a substitution can only give numbers."""
+        return self._learns and gives_numbers(self._source, node, self.is_number, self.functions)
 
     def functions_at(self, place: int) -> frozenset[str]:
         """The functions that are certainly defined at a byte of the text."""
@@ -152,47 +228,97 @@ class Variables:
         """Whether a function from around the text may be one no more."""
         return self._clears or name in self._unset
 
+    def parts(self, name: str, place: int) -> list[str] | None:
+        """The words that a variable becomes outside of quotes; None where that is not certain."""
+        value = self.value(name, place)
+        return value.split() if value is not None and _SEVERAL_WORDS.fullmatch(value) else None
+
+    def elements(self, name: str, place: int, *, quoted: bool) -> list[str] | None:
+        """The words that the elements of an array become which is set once; None where that is not certain."""
+        known = None if self._anything or self._sites.get(name) != 1 else self._lists.get(name)
+        if known is None or _OWN_OF_SHELLS.fullmatch(name) or not known[1] <= place < known[2]:
+            return None
+        return known[0] if quoted or all(map(_PLAIN_WORD.fullmatch, known[0])) else None
+
+    def alternatives(self, name: str, place: int, *, quoted: bool) -> list[list[str]]:
+        """All words that a variable may become which the line sets in several places, one of them certain; none where
+        they are not known."""
+        values = self._values(name, place)
+        if quoted:
+            return [[one] for one in values]
+        is_plain = all(_PLAIN_WORD.fullmatch(one) or _SEVERAL_WORDS.fullmatch(one) for one in values)
+        return [one.split() for one in values] if is_plain else []
+
+    def _values(self, name: str, place: int) -> list[str]:
+        if self._anything or not self._learns or _OWN_OF_SHELLS.fullmatch(name):
+            return []
+        found = self._found.get(name)
+        if found is not None and found.begin <= place < found.end:
+            texts = found.value.strip("{}").split(",")
+            return texts if not any(map(_GLOBS.search, texts)) else []
+        ones = [one for one in self._candidates if one[1] == name]
+        is_certain = any(node.end_byte <= place < _holds_until(node) for node, _, _ in ones)
+        if not is_certain or self._sites.get(name) != len(ones) or len(ones) > _MAX_ALTERNATIVES:
+            return []
+        texts_of = [self._known_text(node, value) for node, _, value in ones]
+        return [text for text in texts_of if text] if all(texts_of) else []
+
     # What sets them
 
     def _gather(self, root: Node) -> None:
-        candidates: list[tuple[Node, str, Node | None]] = []
-        handlers: dict[str, Callable[[Node], None]] = {
-            "variable_assignment": lambda node: self._assignment(node, candidates),
-            "command": self._command,
-            "declaration_command": lambda node: self._named(node.children[1:]),
-            "unset_command": lambda node: self._forgets(node.children[1:]),
-            "for_statement": self._loop,
-            "function_definition": self._function,
-            "expansion": self._default,
-            "file_redirect": self._descriptor,
-            **dict.fromkeys(("arithmetic_expansion", "c_style_for_statement", "compound_statement"), self._numbers),
-        }
+        candidates = self._candidates
+        function = (-1, -1)
         for node in _all(root):
-            handler = handlers.get(node.type)
-            if handler is not None:
-                handler(node)
+            kind = node.type
+            if node.start_byte >= function[1]:
+                function = (-1, -1)
+            if kind == "function_definition" and function[0] < 0:
+                function = (node.start_byte, node.end_byte)
+            if kind in CONSTRUCTS:
+                for one in assigned(self._source, node):
+                    self._note(one, node, function[0], candidates)
+            elif kind == "command":
+                self._command(node, function[0])
+            elif kind == "declaration_command":
+                self._named(assigned_by_builtin("declare", self._words(node.children[1:])), node, function[0])
+            elif kind == "unset_command":
+                self._forgets(node.children[1:], node)
         for node, name, value in candidates:
             if self._learns and self._sites[name] == 1:
                 self._learn(node, name, value)
         for name in set(self._functions) if self._clears else self._unset:
             self._functions.pop(name, None)
 
-    def _numbers(self, node: Node) -> None:
-        if node.type != "compound_statement" or node.children[0].type == "((":
-            for name in assigned_in_numbers(self._text(node)):
-                self._set(name, is_number=True)
+    def _words(self, nodes: list[Node]) -> list[Word]:
+        return [read_word(self._text(one)) for one in nodes if one.type != "variable_assignment"]
 
-    def _default(self, node: Node) -> None:
-        for name in _ASSIGNED_BY_DEFAULT.findall(self._text(node)):
-            self._set(name)
-
-    def _descriptor(self, node: Node) -> None:
-        """`{name}>` sets a variable."""
-        if node.start_byte and self._source[node.start_byte - 1] == ord("}"):
+    def _note(self, one: Assigned, node: Node, function: int, candidates: list[tuple[Node, str, Node | None]]) -> None:
+        """Note what one construct sets."""
+        kind = node.type
+        if one.is_function:
+            self._function(node)
+        elif one.name is None:
             self._anything = True
+        elif kind == "for_statement":
+            self._loop(node, one.name, function)
+        elif kind == "variable_assignment" and not one.is_number:
+            self._set(one.name, self._given_by(node, one.value, function))
+            if self._is_statement(node):
+                candidates.append((node, one.name, one.value))
+            else:
+                self._sites[one.name] += 1
+        else:
+            self._set(one.name, _Given(node.end_byte, -1, None, one.is_number, function))
 
-    def _forgets(self, nodes: list[Node]) -> None:
-        self._named(nodes)
+    def _given_by(self, node: Node, value: Node | None, function: int) -> _Given:
+        """Prefix assignments of a command hold for that alone."""
+        is_prefix = node.parent is not None and node.parent.type == "command"
+        is_plain = node.children[0].type == "variable_name"
+        until = _holds_until(node) if is_plain and not is_prefix else -1
+        return _Given(node.end_byte, until, value, value is None, function)
+
+    def _forgets(self, nodes: list[Node], node: Node) -> None:
+        self._named(assigned_by_builtin("unset", self._words(nodes)), node, -1)
         self._unset.update(read_word(self._text(one)).text or "" for one in nodes)
         if self._anything:
             self._clears = True
@@ -200,26 +326,19 @@ class Variables:
     def _text(self, node: Node) -> str:
         return self._source[node.start_byte : node.end_byte].decode()
 
-    def _set(self, name: str, *, is_number: bool = False) -> None:
+    def _set(self, name: str, given: _Given) -> None:
         if name == "IFS":
             self._anything = True  # what is known of a variable is known of it in one piece
         if name in self._sites:
             self._found.pop(name, None)
             self._from_disk.discard(name)
         self._sites[name] = self._sites.get(name, 0) + 1
-        if not is_number:
-            self._no_numbers.add(name)
+        self._given.setdefault(name, []).append(given)
 
-    def _assignment(self, node: Node, candidates: list[tuple[Node, str, Node | None]]) -> None:
-        target, value = node.children[0], node.child_by_field_name("value")
-        name = _NAME.match(self._text(target))
-        if name is None:
-            self._anything = True
-            return
-        is_number = value is not None and _NUMBER.fullmatch(self._text(value)) is not None
-        self._set(name[0], is_number=is_number)
+    def _is_statement(self, node: Node) -> bool:
+        """True for a plain assignment that stands alone, or behind `export` or `readonly`."""
         parent = node.parent
-        is_plain = target.type == "variable_name" and len(node.children) in {2, 3} and node.children[1].type == "="
+        is_plain = node.children[0].type == "variable_name" and len(node.children) in {2, 3}
         exported = (
             parent is not None
             and parent.type == "declaration_command"
@@ -227,23 +346,30 @@ class Variables:
             and all(one.type in {"variable_assignment", "export", "readonly"} for one in parent.children)
         )
         is_statement = parent is not None and parent.type not in {"command", "declaration_command"}
-        if is_plain and (is_statement or exported):
-            candidates.append((node, name[0], value))
-        else:
-            self._sites[name[0]] += 1
+        return is_plain and node.children[1].type == "=" and (is_statement or exported)
 
     def _learn(self, node: Node, name: str, value: Node | None) -> None:
-        if value is None:
-            text: str | None = ""
-        else:
-            word = read_word(self._text(value), Here(self, node.start_byte))
-            text = None if word.tilde or not word.valid else word.text
-            if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
-                text = None
+        text = self._known_text(node, value)
         if text is not None:
             self._known[name] = _Known(text, node.end_byte, _holds_until(node))
+        elif value is not None and value.type == "array":
+            ones = [read_word(self._text(one), Here(self, node.start_byte)) for one in value.named_children]
+            texts = [
+                one.text for one in ones if one.text is not None and not one.tilde and not one.text.startswith("[")
+            ]
+            if len(texts) == len(ones):
+                self._lists[name] = (texts, node.end_byte, _holds_until(node))
 
-    def _command(self, node: Node) -> None:
+    def _known_text(self, node: Node, value: Node | None) -> str | None:
+        """Return the value of a plain assignment; None if it is not certain."""
+        if value is None:
+            return ""
+        if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
+            return None
+        word = read_word(self._text(value), Here(self, node.start_byte))
+        return None if word.tilde or not word.valid else word.text
+
+    def _command(self, node: Node, function: int) -> None:
         name_node = node.child_by_field_name("name")
         name = read_word(self._text(name_node)).text if name_node is not None else None
         if name is None:
@@ -256,17 +382,13 @@ class Variables:
             self._anything = True  # a builtin that is only known when it runs
             self._clears = True
         elif name == "unset":
-            self._forgets(rest)
+            self._forgets(rest, node)
         elif name in _SETS_ANY:
             self._anything = True
             # The text may unset a function in any spelling; at the shell's end that matters no more.
             self._clears = self._clears or name == "eval" or (name == "trap" and not self._is_at_end(rest))
-        elif name in _SETS_BEHIND:
-            first = read_word(self._text(rest[0])).prefix if rest else ""
-            if first.startswith(_SETS_BEHIND[name]):
-                self._named(rest, first.removeprefix(_SETS_BEHIND[name]))
-        elif name in NAMING_BUILTINS:
-            self._named(rest)
+        elif name in ASSIGNING_BUILTINS:
+            self._named(assigned_by_builtin(name, self._words(rest)), node, function)
 
     def _is_at_end(self, nodes: list[Node]) -> bool:
         """Whether a trap runs when the shell ends, or runs nothing but programs and functions by their plain names."""
@@ -276,30 +398,28 @@ class Variables:
         is_plain = _PLAIN_TRAP.fullmatch(texts[0]) is not None and "unset" not in texts[0].split()
         return is_plain or all(text in _AT_END for text in texts[1:])
 
-    def _named(self, nodes: list[Node], joined: str = "") -> None:
-        """Each word that may be the name of a variable: what it becomes is not known."""
-        for text in [joined, *(read_word(self._text(one)).text for one in nodes if one.type != "variable_assignment")]:
-            if text is None:
+    def _named(self, ones: list[Assigned], node: Node, function: int) -> None:
+        """Note variables that a builtin sets to something unknown."""
+        for one in ones:
+            if one.name is None:
                 self._anything = True
                 return
-            name = _NAME.match(text)
-            if name is not None:
-                self._set(name[0])
-                self._sites[name[0]] += 1
+            self._set(one.name, _Given(node.end_byte, -1, None, one.is_number, function))
+            self._sites[one.name] += 1
 
-    def _loop(self, node: Node) -> None:
-        for child in node.children:
-            if child.type == "variable_name":
-                values = node.children_by_field_name("value")
-                name, texts = self._text(child), [self._text(one) for one in values]
-                is_new = name not in self._sites and bool(texts)
-                self._set(name, is_number=is_new and all(map(_NUMBER.fullmatch, texts)))
-                self._sites[name] += 1
-                if is_new and all(map(_FOUND_OR_PLAIN.fullmatch, texts)):
-                    pattern = texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
-                    self._found[name] = _Known(pattern, child.end_byte, node.end_byte)
-                    if all("*" in text for text in texts):
-                        self._from_disk.add(name)
+    def _loop(self, node: Node, name: str, function: int) -> None:
+        values = node.children_by_field_name("value")
+        texts = [self._text(one) for one in values]
+        is_new = name not in self._sites and bool(texts)
+        begin = values[-1].end_byte if values else node.start_byte
+        for value in (*values, *(() if values else (None,))):
+            self._set(name, _Given(begin, -1, value, is_number=False, function=function))
+        self._sites[name] += 1
+        if is_new and all(map(_FOUND_OR_PLAIN.fullmatch, texts)):
+            pattern = texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
+            self._found[name] = _Known(pattern, begin, node.end_byte)
+            if all("*" in text for text in texts):
+                self._from_disk.add(name)
 
     def _function(self, node: Node) -> None:
         self.defines_functions = True

@@ -6,9 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell import tables as tables
-from policy.shell.arguments import family_of, judge_arguments
-from policy.shell.code import started_module
+from policy.shell.effects import judge_arguments, starts_another
 from policy.shell.words import plain
 
 if TYPE_CHECKING:
@@ -116,8 +114,4 @@ def _starts_others(base: str, arguments: list[str]) -> bool:
         return True
     if base in _UNLIKE_POSIX:
         return base == "find" and "-exec" in arguments
-    starters = (tables.WRAPPERS, tables.SHELLS, tables.OPAQUE_STARTERS, tables.SINGLE_RUNNERS)
-    if any(base in names for names in starters) or (base, *arguments[:1]) in tables.RUNNERS:
-        return True
-    module = started_module(family_of(base), [plain(word) for word in arguments])
-    return module is not None and bool(module.args) and (module.program, module.args[0].text) in tables.RUNNERS
+    return starts_another(base, [plain(word) for word in arguments])

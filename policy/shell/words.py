@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from policy.globs import ELSEWHERE
+
 if TYPE_CHECKING:
     from typing import Protocol
+
+    from policy.shell.shown import Shown
 
     class Values(Protocol):
         """What is known of the variables at one place of a line."""
@@ -26,7 +30,8 @@ class Word(NamedTuple):
     expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
     False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `pattern`
     is how it is spelled if nothing else in it is quoted or expands; `quoted` that a quote or a backslash was taken out
-    of it; `outside` that nothing of the line decides what it becomes."""
+    of it; `outside` that nothing of the line decides what it becomes; `shown` the text in it, or in the file that it
+    names, if a shell may run that."""
 
     text: str | None
     prefix: str = ""
@@ -37,6 +42,7 @@ class Word(NamedTuple):
     quoted: bool = False
     pattern: str | None = None
     outside: bool = False
+    shown: Shown | None = None
 
     @property
     def is_several(self) -> bool:
@@ -67,6 +73,12 @@ _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTES = re.compile(r"[\\'\"$`]")
 _EXPANDING = re.compile(r"[$`*?\[{]")
+_LISTS = re.compile(r"\$\{?@|\[@\]|\$\{!")
+_ANSI_C = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|(.))", re.DOTALL)
+_MAX_ESCAPES = 1_000
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
+            "\\": "\\", "'": "'", '"': '"', "?": "?"}  # fmt: skip
 _NUMBERS = frozenset({"$!", "$?", "$#", "$$"})
 _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
@@ -109,8 +121,8 @@ def read_word(source: str, values: Values | None = None) -> Word:
         elif character in _UNREADABLE:
             return _INVALID
         else:
-            known = _known(source, place, values) if character == "$" else None
-            if known is not None and _PLAIN.fullmatch(known[0]) and known[0]:
+            known = _known_bare(source, place, values) if character == "$" else None
+            if known is not None:
                 kept.append(known[0])
                 place = known[1]
                 continue
@@ -124,6 +136,26 @@ def read_word(source: str, values: Values | None = None) -> Word:
             place += 1
     text = "".join(kept)
     return Word(text, text, tilde=tilde, quoted=text != source)
+
+
+def decode_escapes(text: str) -> str | None:
+    """Return what a text with the escapes of `$'…'` stands for; None if it is not certain, or beyond ASCII."""
+    kept: list[str] = []
+    place = 0
+    if text.count("\\") > _MAX_ESCAPES:
+        return None
+    for escape in _ESCAPE.finditer(text):
+        digits = escape[1] or escape[3] or escape[4]
+        if escape[5] is not None:
+            character = _ESCAPED.get(escape[5])
+        else:
+            number = int(digits, 16) if digits else int(escape[2], 8)
+            character = chr(number) if 0 < number < 128 else None
+        if character is None:
+            return None
+        kept += (text[place : escape.start()], character)
+        place = escape.end()
+    return "".join(kept) + text[place:]
 
 
 def _special(source: str) -> Word | None:
@@ -176,6 +208,16 @@ def _known(source: str, place: int, values: Values | None) -> tuple[str, int] | 
     return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
 
 
+def _known_bare(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+    """The same outside of quotes, where only a plain value stays one word; or the text of a `$'…'` there."""
+    escaped = _ANSI_C.match(source, place)
+    if escaped is not None:
+        text = decode_escapes(escaped[1])
+        return None if text is None else (text, escaped.end())
+    known = _known(source, place, values)
+    return known if known is not None and known[0] and _PLAIN.fullmatch(known[0]) else None
+
+
 def _is_outside(source: str, values: Values | None) -> bool:
     """Whether all that expands in a word are variables that the line has no part in."""
     if values is None:
@@ -192,8 +234,12 @@ def _pattern(source: str, values: Values | None) -> str | None:
 
     def spelled(found: re.Match[str]) -> str:
         name = found[1] or found[2]
-        value = values.value(name) or values.pattern(name) or ""
-        return value if value and _PATTERN_OF_LOOP.fullmatch(value) else "$"
+        known = values.value(name)
+        value = known or values.pattern(name) or ""
+        if not value or not _PATTERN_OF_LOOP.fullmatch(value):
+            return "$"
+        is_elsewhere = not known and "/" in found.string[: found.start()]
+        return value.replace("*", ELSEWHERE) if is_elsewhere else value
 
     text = _VARIABLE.sub(spelled, source.replace('"', ""))
     return None if _QUOTES.search(text) else text
@@ -214,4 +260,31 @@ def _is_expansion(source: str, place: int) -> bool:
 def _may_split(source: str) -> bool:
     """Inside double quotes only `$@` and its like make several words; outside any expansion may."""
     wholly_quoted = source[0] == '"' and source[-1] == '"' and '"' not in source[1:-1]
-    return not wholly_quoted or "@" in source
+    return not wholly_quoted or _LISTS.search(source) is not None
+
+
+_BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
+_SEQUENCE = re.compile(r"\{[A-Za-z0-9]++\.\.[A-Za-z0-9]++\}")
+_SPECIAL = re.compile(r"[*?\[{]")
+_MAX_SPELLED, _LONGEST = 64, 256
+
+
+def braces_spelled_out(word: Word) -> list[Word]:
+    """The words that `{a,b}` makes of one, where nothing else in it is quoted or expands."""
+    if word.text is not None or word.pattern is None:
+        return [word]
+    if not _SPECIAL.search(word.pattern):
+        return [read_word(word.pattern)]
+    if "{" not in word.pattern:
+        return [word]
+    texts = [_SEQUENCE.sub("*", word.pattern)]
+    while (
+        len(texts) * len(texts[0]) <= _MAX_SPELLED * _LONGEST
+        and len(texts) <= _MAX_SPELLED
+        and _BRACES.search(texts[0])
+    ):
+        texts = [one[: at.start()] + part + one[at.end() :] for one in texts
+                 if (at := _BRACES.search(one)) for part in at[1].split(",")]  # fmt: skip
+    if len(texts) > _MAX_SPELLED or any(set("{}") & set(one) for one in texts):
+        return [word._replace(pattern=None, globs=False)]
+    return [read_word(one) for one in texts]

@@ -11,12 +11,16 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
+from policy.shell.assigned import OF_ZSH, assigned_by_builtin, note_assigned
+from policy.shell.words import UNKNOWN, plain
 
 if TYPE_CHECKING:
     from policy.shell.findings import Findings
 
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
 """What is kept, or a single-quoted text. Behind double quotes with a substitution in them everything is kept."""
+_EXPANDS_IN_STRING = re.compile(r"\\.|\$\w*[^\w\s]?", re.DOTALL)
+"""Expansions in a double-quoted text without substitutions, each with the character that decides how."""
 _SAME = re.compile(
     r"\$[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_\[:])"  # a variable, without subscript or modifier
     r"|\$[?](?![\[:])"
@@ -35,22 +39,48 @@ _NUMBERS = re.compile(
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
 _NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
+_EVALUATES_MORE = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
+"""In an argument that is evaluated: a subscript, an assignment, or a variable, whose text is evaluated in turn."""
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 
 def note_zsh_differences(text: str, found: Findings) -> None:
     """Notes what zsh may read in another way than bash does."""
     # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
-    bare = _SINGLE.sub(lambda match: match[1] or ".", text)
+    bare = _SINGLE.sub(lambda match: _in_sight(match[1] or ""), text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare:
         found.undecidable("a character that zsh reads differently")
     if _NUMBERS.search(text):
         found.undecidable("a number that zsh evaluates")
 
 
+def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
+    """The arguments that a builtin takes for numbers."""
+    if name in {"test", "["}:
+        beside = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
+        return [
+            one
+            for place in beside
+            for one in (*arguments[max(place - 1, 0) : place], *arguments[place + 1 : place + 2])
+        ]
+    if name == "print" and not any(one is not None and re.match(r"-\w*[uCf]", one) for one in arguments):
+        return [one for one in arguments if one is None or "[" in one]
+    return list(arguments[1:] if name == "printf" else arguments)
+
+
+def _in_sight(text: str) -> str:
+    """Return the part of a quoted or escaped text that zsh reads: the expansions of double quotes."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:
+        return text or "."
+    return f'"{"".join(one for one in _EXPANDS_IN_STRING.findall(text[1:-1]) if one[0] == "$")}"'
+
+
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
     """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
+    if name in OF_ZSH:
+        read = [UNKNOWN if one is None else plain(one) for one in arguments]
+        note_assigned(assigned_by_builtin(name, read), b"", found)
     first = arguments[0] if arguments else ""
     if name == "time" and (not first or first.startswith("-")):
         found.undecidable("time without a plain command behind it")
@@ -62,5 +92,5 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
         evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _EVALUATES
-    if evaluates and any(one is None or "[" in one for one in arguments):
+    if evaluates and any(one is None or _EVALUATES_MORE.search(one) for one in _evaluated_in(name, arguments)):
         found.undecidable(f"{name} evaluates numbers in zsh")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BESIDE_PYTHON = os.path.dirname(sys.executable)
-RG = installed(os.pathsep.join((_BESIDE_PYTHON, os.environ.get("PATH", ""))), "/nowhere")
+RG = installed(os.pathsep.join((_BESIDE_PYTHON, os.environ.get("PATH", ""))), ())
 needs_rg = pytest.mark.skipif(RG is None, reason="rg is not installed")
 
 TEXTS = [
@@ -158,8 +158,8 @@ def test_rg_is_looked_for_outside_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "links" / "rg").symlink_to(tmp_path / "workspace" / "rg")
     workspace = str(tmp_path / "workspace")
     places = [workspace, "relative", "", str(tmp_path / "links")]
-    assert installed(os.pathsep.join(places), workspace) is None
-    found = installed(os.pathsep.join([*places, str(tmp_path / "outside")]), workspace)
+    assert installed(os.pathsep.join(places), [workspace]) is None
+    found = installed(os.pathsep.join([*places, str(tmp_path / "outside")]), [workspace])
     assert found is not None
     assert found.program == str((tmp_path / "outside" / "rg").resolve())
 

@@ -125,6 +125,57 @@ def test_commits_work_and_hooks_stay(host: Host) -> None:
     assert not hook.exists()
 
 
+@pytest.mark.slow
+@LEVELS
+def test_putting_a_file_back_follows_no_link_that_the_command_left(host: Host, level: str) -> None:
+    own, guarded = host.home / ".bashrc", host.workspace / ".envrc"
+    own.write_text("mine")
+    guarded.write_text("echo of the repository")
+    (host.workspace / "build.py").write_text(
+        "import os\n"
+        "for end in ('.agent-host', '.new', '.tmp', '~', '.bak'):\n"
+        f"    os.symlink({str(own)!r}, '.envrc' + end)\n"
+        "open('.envrc', 'a').write('x')\n"
+    )
+    with gateway(use(shell("python3 build.py")), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    assert own.read_text() == "mine"
+    assert guarded.read_text() == "echo of the repository"
+    assert level == "namespace" or "it was put back" in answer(served)
+
+
+@pytest.mark.slow
+@LEVELS
+def test_a_folder_that_is_exchanged_for_a_link_opens_no_hook(host: Host, level: str) -> None:
+    repository(host.workspace)
+    (host.workspace / "a.py").write_text("import os\nos.rename('.git', 'e')\nos.symlink('e', '.git')\n")
+    (host.workspace / "b.py").write_text("open('.git/hooks/pre-commit', 'w').write('#!/bin/sh')\n")
+    lines = use(shell("python3 a.py")), use(shell("python3 b.py"))
+    with gateway(*lines, say("Done.")) as served:
+        host.task(served.url, "--sandbox", level)
+    assert not (host.workspace / ".git").is_symlink()
+    assert not (host.workspace / ".git/hooks/pre-commit").exists()
+    assert (host.workspace / ".git/HEAD").exists()
+
+
+@pytest.mark.slow
+@LEVELS
+def test_no_file_gets_its_owners_rights(host: Host, level: str) -> None:
+    line = (
+        "python3 -c 'import os; os.close(os.open(\"tool\", os.O_CREAT | os.O_WRONLY, 0o4755))' || "
+        "python3 -c 'import os; os.mknod(\"tool\", 0o104755)' || echo refused"
+    )
+    path = host.workspace / "theirs"
+    path.write_text("x")
+    path.chmod(0o4755)
+    write = call("WriteFile", path="theirs", content="any program")
+    with gateway(use(shell(line)), use(write), say("Done.")) as served:
+        host.task(served.url, "--sandbox", level, "--approve-all")
+    assert "refused" in answer(served, 1)
+    assert not (host.workspace / "tool").exists()
+    assert (path.read_text(), path.stat().st_mode & 0o7777) == ("any program", 0o755)
+
+
 @LEVELS
 def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path, level: str) -> None:
     main = repository(tmp_path / "main")
@@ -256,6 +307,31 @@ def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bo
     assert follows in done.stderr
     if not run:
         assert f"commands are to be held at the level {wanted}, which does not work here" in answer_of(served, 0)
+
+
+@pytest.mark.parametrize(
+    "answer", ["landlock_restrict_self:ENOSPC", "seccomp:EMFILE", "landlock_create_ruleset:ENOMEM"]
+)
+def test_a_trial_that_fails_for_a_reason_of_its_own_is_no_lack_of_a_sandbox(host: Host, answer: str) -> None:
+    with gateway(use(shell("touch inside")), say("Done.")) as served:
+        task = ("run", "Do it.", "--gateway", served.url, "--sandbox", "auto", "--policy", "ci", *JSON)
+        done = host.start(*task, program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": answer}).finish()
+        said = answer_of(served, 0)
+    assert [one["status"] for one in done.result["toolCalls"]] == ["denied"]
+    assert not (host.workspace / "inside").exists()
+    assert "the sandbox could not be tried" in said
+    assert "--sandbox none" in said
+    assert "commands are refused; --sandbox none runs them without one" in done.stderr
+    assert not (host.state / "sandbox-levels.json").exists()
+
+
+def test_a_temporary_directory_that_is_not_there_costs_no_sandbox(host: Host) -> None:
+    with gateway(use(shell("touch inside; touch ../outside")), say("Done.")) as served:
+        task = ("run", "Do it.", "--gateway", served.url, "--sandbox", "auto", "--policy", "ci", *JSON)
+        done = host.run(*task, env={"TMPDIR": "/nonexistent"})
+    assert done.result["sandbox"]["level"] == WORKING[0]
+    assert (host.workspace / "inside").exists()
+    assert not (host.root / "outside").exists()
 
 
 def answer_of(served: Gateway, number: int) -> str:
@@ -530,3 +606,57 @@ def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: 
     said = json.dumps(served.bodies[-1]["messages"][2:])
     assert ["wrote" in said, "refused" in said, "hidden" in said, "PRIVATE" in said] == [True, True, True, False], said
     assert not (host.home / "outside").exists()
+
+
+def test_answers_without_a_run_are_for_the_level_that_a_run_has(host: Host) -> None:
+    host.configure(sandbox="auto")
+    line = json.dumps({"command": "unheard-of"})
+    checked = ("policy", "check", "--policy", "ci", "RunCommand", line)
+    told = host.run(*checked, *JSON).result
+    assert (told["decision"], told["sandboxLevel"]) == ("ALLOWED", WORKING[0])
+    assert f"at the sandbox level {WORKING[0]}\n" in host.run(*checked).text
+    with gateway(use(shell("unheard-of")), say("Done.")) as served:
+        assert host.task(served.url, policy="ci").result["sandbox"]["level"] == told["sandboxLevel"]
+    for named, decision in (("none", "DENIED"), ("landlock", "ALLOWED"), ("namespace", "ALLOWED")):
+        told = host.run(*checked, "--sandbox", named, *JSON).result
+        assert (told["decision"], told["sandboxLevel"]) == (decision, named)
+    rows = json.loads(host.run("policy", "tools", "--policy", "ci", *JSON).stdout)
+    assert {row["sandboxLevel"] for row in rows} == {WORKING[0]}
+    (host.root / "own.json").write_text(json.dumps({"extends": "ci"}))
+    found = json.loads(host.run("policy", "validate", host.root / "own.json", *JSON).stdout)
+    assert (found["valid"], found["sandboxLevel"]) == (True, WORKING[0])
+    assert f"commands are held at the level {WORKING[0]}" in host.run("doctor").text
+
+
+def test_each_case_of_a_batch_has_the_level_that_it_is_for(host: Host) -> None:
+    host.configure(sandbox="auto")
+    case = {"toolName": "RunCommand", "arguments": {"command": "unheard-of"}}
+    other = "posix" if os.name == "nt" else "windows"
+    cases = [
+        case,
+        case | {"sandbox": "none"},
+        case | {"sandbox": "auto"},
+        case | {"os": other, "cwd": "C:\\p"},
+        case | {"os": other, "cwd": "C:\\p", "sandbox": "landlock"},
+        case | {"facts": {}, "cwd": "/srv/p"},
+        case | {"arguments": {"command": "ls", "bogus": 1}},
+        case | {"toolName": "None"},
+        case | {"sandbox": "x"},
+    ]
+    stdin = "".join(json.dumps(one) + "\n" for one in cases).encode()
+    done = host.run("policy", "check", "--policy", "ci", "--batch", "-", stdin=stdin)
+    levels = [json.loads(row)["sandboxLevel"] for row in done.stdout.splitlines()]
+    best = WORKING[0]
+    assert levels == [best, "none", best, "none", "landlock", best, best, best, best]
+    decisions = [json.loads(row)["decision"] for row in done.stdout.splitlines()]
+    assert decisions[:4] == ["ALLOWED", "DENIED", "ALLOWED", "DENIED"]
+
+
+def test_a_check_answers_as_a_run_whose_sandbox_could_not_be_tried(host: Host) -> None:
+    host.configure(sandbox="auto")
+    asked = ("policy", "check", "--policy", "full", "RunCommand", '{"command": "ls"}', *JSON)
+    done = host.start(*asked, program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": "seccomp:ENOMEM"}).finish()
+    assert (done.result["decision"], done.result["sandboxLevel"]) == ("DENIED", "none")
+    assert "--sandbox none" in done.result["reason"]
+    checked = host.start("doctor", program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": "seccomp:ENOMEM"}).finish()
+    assert "commands are refused" in checked.text

@@ -1,7 +1,7 @@
 """What policy allows is really run, in a jail of stub programs: nothing unlisted starts, nothing else changes.
 
 `AGENT_HOST_JAIL_LINES=200000 AGENT_HOST_JAIL_SEED=7` makes it a long hunt. `python -m tests.support.shell_hunt` does
-the same without pytest, and goes on after what it finds.
+the same without pytest, and goes on after what it finds; `--kinds` in a workspace with protected files and links.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.support.shell_lines import Lines
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the shells are POSIX's")
 
 LINES = int(os.environ.get("AGENT_HOST_JAIL_LINES", "8000"))
+KINDS = int(os.environ.get("AGENT_HOST_JAIL_LINES", "1500"))
 SEED = int(os.environ.get("AGENT_HOST_JAIL_SEED", "1"))
 WORKERS = min(os.cpu_count() or 1, 4)
 _PATIENCE_S = 120 + LINES / 20
@@ -31,9 +32,18 @@ class Report(NamedTuple):
     counts: dict[str, int]
 
 
-def hunt(lines: int, *, workers: int = 1, judge: str = "policy") -> Report:
-    """Runs a hunt in `workers` processes, each with a seed of its own."""
-    module = [sys.executable, "-m", "tests.support.shell_hunt", "--judge", judge, "--lines", str(lines // workers)]
+def hunt(lines: int, *options: str, workers: int = 1, judge: str = "policy") -> Report:
+    """Run a hunt in `workers` processes, each with a seed of its own."""
+    module = [
+        sys.executable,
+        "-m",
+        "tests.support.shell_hunt",
+        "--judge",
+        judge,
+        "--lines",
+        str(lines // workers),
+        *options,
+    ]
     started = [
         subprocess.Popen(
             [*module, "--seed", str(SEED + number)],
@@ -68,6 +78,22 @@ def test_no_allowed_line_starts_or_changes_what_it_may_not() -> None:
     assert report.counts["judged"] == LINES // WORKERS * WORKERS
     assert report.counts["run"] > report.counts["judged"] * 0.2
     assert report.counts["started"] > report.counts["run"] * 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="lists read lines without a model of what they do")
+@pytest.mark.parametrize("options", [(), ("--blocks",)], ids=["a list", "blocks alone"])
+def test_no_allowed_line_is_of_the_kinds_by_which_hunts_got_out(options: tuple[str, ...]) -> None:
+    report = hunt(KINDS, "--kinds", "--whole", *options, workers=WORKERS)
+    assert report.counts["run"] > report.counts["judged"] * 0.1
+    assert report.escapes == []
+
+
+@pytest.mark.slow
+def test_a_judge_that_allows_everything_is_found_out() -> None:
+    report = hunt(150, "--kinds", judge="everything")
+    assert {escape["problem"].split()[0] for escape in report.escapes} >= {"started", "changed"}
+    assert len(report.escapes) >= 20
 
 
 @pytest.mark.slow

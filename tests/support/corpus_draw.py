@@ -24,7 +24,7 @@ MOST_CHARACTERS = 4_000
 
 _MARK = "@@@"
 # What the runner puts in before the shell sees the text: `${{ matrix.os }}`, and CircleCI's `<< parameters.args >>`.
-_TEMPLATE = re.compile(r"\$\{\{.*?\}\}|<<\s*\w+(?:\.[\w-]+)+\s*>>", re.DOTALL)
+TEMPLATE = re.compile(r"\$\{\{.*?\}\}|<<\s*\w+(?:\.[\w-]+)+\s*>>", re.DOTALL)
 _SECRET = re.compile(
     r"\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abp]-[\w-]{10,}|npm_\w{30,}"
     r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
@@ -65,16 +65,14 @@ def _entries(file: Path, kind: str) -> list[Entry]:
     source = head.splitlines()[0].removeprefix("source: ")
     texts = [block.strip("\n") for block in blocks]
     if kind == "ci":
-        texts = list(chain.from_iterable(_pieces(_TEMPLATE.sub("value", text)) for text in texts))
+        texts = list(chain.from_iterable(in_pieces(TEMPLATE.sub("value", text)) for text in texts))
     return [
-        Entry(source, _without_secrets(text))
-        for text in texts
-        if _says_something(text) and len(text) <= MOST_CHARACTERS
+        Entry(source, without_secrets(text)) for text in texts if has_command(text) and len(text) <= MOST_CHARACTERS
     ]
 
 
-def _pieces(block: str) -> list[str]:
-    """A short block as it is; a longer one in paragraphs, and these in groups of whole statements."""
+def in_pieces(block: str) -> list[str]:
+    """Split a long block into paragraphs, and these into groups of whole statements; a short one stays whole."""
     if block.count("\n") < MOST_LINES:
         return [block]
     pieces: list[list[str]] = [[]]
@@ -95,7 +93,7 @@ def _statements(lines: list[str]) -> list[list[str]]:
     for line in lines:
         run.append(line)
         text = "\n".join(run)
-        if _is_whole(text) and (_says_something(text) or not line.strip()):
+        if _is_whole(text) and (has_command(text) or not line.strip()):
             statements.append(run)
             run = []
     return [*statements, run] if run else statements
@@ -109,12 +107,12 @@ def _is_whole(text: str) -> bool:
     return read.returncode == 0 and not read.stderr
 
 
-def _says_something(text: str) -> bool:
-    """Whether there is more in it than comments and blank lines."""
+def has_command(text: str) -> bool:
+    """True if there is more in it than comments and blank lines."""
     return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))
 
 
-def _without_secrets(text: str) -> str:
+def without_secrets(text: str) -> str:
     return _NAMED_SECRET.sub(r"\1x", _SECRET.sub("x", text))
 
 

@@ -2,8 +2,9 @@
 
 Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
 each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `git` for
-lines of a shell in a repository, `ordinary` for lines that get through by exit code 0. `abi` masks Landlock's version;
-`path` is where ordinary work finds its programs.
+lines of a shell in a repository, `ordinary` for lines that get through by exit code 0, `arranged` for lines after which
+a guarded place or what lies outside is another. `abi` masks Landlock's version; `path` is where ordinary work finds its
+programs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from policy.scope import CommandScope
-from tool_runtime.core import domain_proxy, holding, linux_probe
+from tool_runtime.core import domain_proxy, guarded, holding, linux_probe
 from tool_runtime.core import sandbox as sandbox_levels
 from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
 from tool_runtime.core.sandbox import open_sandbox
@@ -30,7 +31,7 @@ from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
-__all__ = ["holding", "linux_probe"]
+__all__ = ["guarded", "holding", "linux_probe"]
 NOBODY: Final = 65534
 PYTHON: Final = "/usr/bin/python3"
 """One that every user may start."""
@@ -116,6 +117,24 @@ def rows_of(text: str) -> list[tuple[str, str]]:
     return rows
 
 
+def digest_of(place: str) -> str:
+    """A file or a folder with all in it: names, kinds, modes of what is no link, and bytes."""
+    found = hashlib.sha256()
+    paths = [place] if os.path.lexists(place) else []
+    for folder, folders, files in os.walk(place):
+        folders.sort()
+        paths += [os.path.join(folder, name) for name in sorted(folders + files)]
+    for path in paths:
+        status = os.lstat(path)
+        content = b""
+        if stat.S_ISREG(status.st_mode):
+            with suppress(PermissionError), open(path, "rb") as file:
+                content = file.read(_MAX_PRINTED)
+        plain = f"{path}\0{status.st_mode}\0{len(content)}\0"
+        found.update(plain.encode("utf-8", "surrogateescape") + content)
+    return found.hexdigest()
+
+
 def _victim() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
 
@@ -149,11 +168,10 @@ class Place:
     def reset(self) -> None:
         """Victims and workspace as they are at first."""
         for directory in (self.outside, self.workspace, self.temporary):
-            if os.path.isdir(directory):  # what nobody can list is not removed either
-                for entry in os.scandir(directory):
-                    if entry.is_dir(follow_symlinks=False):
-                        os.chmod(entry, 0o700)
             shutil.rmtree(directory, ignore_errors=True)
+            if os.path.exists(directory):  # something in it is closed to its owner
+                subprocess.run(["chmod", "-R", "u+rwx", directory], check=True)
+                shutil.rmtree(directory)
             os.mkdir(directory)
         for name in ("hidden", "empty"):
             os.mkdir(os.path.join(self.outside, name))
@@ -167,18 +185,7 @@ class Place:
 
     def digest(self) -> str:
         """What there is outside: names, kinds, and bytes."""
-        found = hashlib.sha256()
-        for folder, folders, files in os.walk(self.outside):
-            folders.sort()
-            for name in sorted(folders + files):
-                path = os.path.join(folder, name)
-                mode = os.lstat(path).st_mode
-                content = b""
-                if stat.S_ISREG(mode):
-                    with open(path, "rb") as file:
-                        content = file.read()
-                found.update(f"{path}\0{stat.S_IFMT(mode)}\0".encode() + hashlib.sha256(content).digest())
-        return found.hexdigest()
+        return digest_of(self.outside)
 
     def program(self, rows: list[tuple[str, str]]) -> str:
         """A program that tries rows one after the other, each in a process of its own, with what they have to know."""
@@ -285,6 +292,20 @@ class Runner:
         place.reset()
         return {"name": name, "through": through, "printed": printed[-600:]}
 
+    async def arranged(self, name: str, code: str) -> dict[str, Any]:
+        """A line that arranges something for the host, and whether anything is another after it."""
+        place, workspace = self._place, self._place.workspace
+        make_repository(workspace, "printf '#!/bin/sh\\n' > .git/hooks/post-commit; printf ours > ours; mkdir .agent")
+        places = tuple(os.path.join(workspace, one) for one in (".git/hooks", ".git/config", ".agent", ".claude"))
+        before = [digest_of(one) for one in places]
+        params = _params(place, name, ["/bin/bash", "-c", code], {"PATH": "/usr/bin:/bin"})
+        params = params._replace(scope=place.scope(name)._replace(guarded=places))
+        outcome = await run_command(params, self._pool, None, self._sandbox)
+        is_other = place.digest() != place.before or [digest_of(one) for one in places] != before
+        printed = f"{_printed(outcome)[-300:]} {outcome.denials}"
+        place.reset()
+        return {"name": name, "through": is_other, "printed": printed[-600:]}
+
     async def hostile(self, rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
         """Attempts under one scope, and what came of each. A change outside that no attempt owns is one of them all."""
         place = self._place
@@ -312,9 +333,10 @@ def _printed(outcome: CommandOutcome) -> str:
     )
 
 
-def make_repository(path: str) -> None:
-    """An empty repository of git."""
+def make_repository(path: str, line: str = "true") -> None:
+    """An empty repository of git, with what a line of a shell makes in it."""
     subprocess.run(["git", "init", "-q", path], check=True)
+    subprocess.run(["/bin/sh", "-c", line], cwd=path, check=True)
 
 
 def make_commit(path: str) -> str:
@@ -386,12 +408,12 @@ def mask(abi: int) -> None:
 async def main() -> None:
     """All rows, one after the other."""
     asked = json.load(sys.stdin)
-    sandbox_levels.strongest()  # imports what another user may not read
+    list(map(sandbox_levels.look, sandbox_levels.LEVELS))  # imports what another user may not read
     if asked["user"] == "plain":
         become_plain()
     if "abi" in asked:
         mask(asked["abi"])
-    sandbox_levels._look.cache_clear()  # this process became another user on its way
+    sandbox_levels.forget()  # this process became another user on its way
     vars(domain_proxy)["resolve"] = lambda host, _port: [_HOSTS[host]] if host in _HOSTS else []
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
@@ -399,15 +421,15 @@ async def main() -> None:
             settings = SandboxSettings(
                 asked["level"],
                 required=True,
-                directory=os.path.join(place.root, "session") if asked["kind"] == "git" else None,
+                directory=os.path.join(place.root, "session"),
                 caches=os.path.join(place.temporary, "caches"),
             )
             sandbox = open_sandbox(RuntimeSettings(workspace=place.workspace, sandbox=settings), pool)
         runner = Runner(place, sandbox, pool, asked.get("path", ""))
-        if asked["kind"] in ("ordinary", "git"):
-            run = runner.ordinary if asked["kind"] == "ordinary" else runner.in_repository
+        by_line = {"ordinary": runner.ordinary, "arranged": runner.arranged, "git": runner.in_repository}
+        if asked["kind"] in by_line:
             for name, code in asked["rows"]:
-                print(json.dumps(await run(name, code)), flush=True)
+                print(json.dumps(await by_line[asked["kind"]](name, code)), flush=True)
         else:
             scopes: dict[CommandScope, list[tuple[str, str]]] = {}
             for name, code in asked["rows"]:

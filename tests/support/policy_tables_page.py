@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from config.policies import template
-from policy.rules.narrowing import NETWORK_PROGRAMS
-from policy.shell import operands, starters, tables
-from policy.shell.code import INTERPRETERS
+from policy.programs.table import PROGRAMS
+from policy.shell import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,28 +29,37 @@ def page() -> str:
     ci = next(one for one in template("ci")["capabilities"] if one["name"] == "Shell.Exec")
     places = orjson.loads(_PLACES.read_bytes())
     starts: dict[str, list[str]] = {}
-    for name, what in starters.STARTERS.items():
-        starts.setdefault(what, []).append(name)
+    for name, row in PROGRAMS.items():
+        starts.setdefault(row.what or row.starts, []).append(name)
+    runners = [
+        f"{name} {sub}" for name, row in PROGRAMS.items() for sub, one in row.subcommands if one.starts == "behind"
+    ]
     parts = [
         _INTRO,
         "## The programs of `ci`\n\n" + _listed(ci["allowedCommands"]),
-        "## What starts more than the line shows\n\nWho lists one of these consents to what it starts.",
-        "Shells, and what a file of theirs says: " + _listed(tables.SHELLS | tables.READS_FILES),
-        "Interpreters, and any code: " + _listed(INTERPRETERS),
-        *(f"{what[0].upper()}{what[1:]}: {_listed(names)}" for what, names in sorted(starts.items())),
-        "Programs with commands of their own: " + _listed(tables.OWN_LANGUAGES),
+        (
+            "## What starts more than the line shows\n\nWho lists one of these consents to what it starts, and "
+            "who lists a program that is not on this page, too: it may start anything."
+        ),
+        "Shells, and what a file of theirs says: "
+        + _listed([*starts.pop("shell"), *starts.pop("unread shell"), *tables.READS_FILES]),
+        "Interpreters, and any code: " + _listed(starts.pop("code")),
+        "Programs with commands of their own: " + _listed(starts.pop("language")),
+        *(f"{what[0].upper()}{what[1:]}: {_listed(names)}" for what, names in sorted(starts.items()) if " " in what),
         "## What is seen through\n\nThe program that stands behind one of these is judged, too.",
-        _listed([*tables.WRAPPERS, *tables.SINGLE_RUNNERS, "find -exec", *(" ".join(one) for one in tables.RUNNERS)]),
+        _listed([*starts["behind"], "find -exec", "gdb -batch", *runners]),
         "## What is not followed\n\nThese start a program that their arguments name: denied where a list decides.",
-        _listed(tables.OPAQUE_STARTERS),
-        "## Programs whose operands are judged as files\n\n" + _listed(operands.PROGRAMS),
+        _listed(starts["somewhere"]),
+        "## Programs whose operands are judged as files\n\n"
+        + _listed(name for name, row in PROGRAMS.items() if row.operands and row.starts != "behind"),
+        "## Programs that start nothing of their own\n\n" + _listed(starts[""]),
         "## Variables that a line may not set\n\nExact names, in their own case, as a pattern:",
         "```\n" + "\n".join(textwrap.wrap(tables.STEERING_VARIABLE.pattern.replace("|", " | "), 118)) + "\n```",
         "## Places\n\n`@credentials` is blocked in every built-in:",
         _listed(places["credentials"]),
         "`@steering` is blocked for writing and deleting:",
         _listed(places["steering"]),
-        "## What `allowNetwork: false` takes away\n\n" + _listed(NETWORK_PROGRAMS),
+        "## What `allowNetwork: false` takes away\n\n" + _listed(name for name, row in PROGRAMS.items() if row.network),
     ]
     return "\n\n".join(map(_wrapped, parts)) + "\n"
 

@@ -2,12 +2,15 @@
 
 Two bundles judge each line: the built-in `ci`, and `ci` with a list that names each program of the line (and what it
 allows besides stays as it is). The environment is that of a step of GitHub Actions, with the files for what it leaves.
+Of two more sets, `build` and `docs`, false refusals are counted, under `ci` and the programs that the line names, with
+a sandbox and without: all that are not in `rightly_refused.toml`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +33,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _HOME, _WORK, _TMP = "/home/u", "/home/u/project", "/tmp/agent-host-s-00000000"
 _STEP = "/ci/_temp/_runner_file_commands"
 _ENVIRONMENT = {
-    "HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP,
+    "HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP, "GITHUB_WORKSPACE": _WORK,
     **{f"GITHUB_{name.upper()}": f"{_STEP}/{name}_1" for name in ("output", "env", "path", "state", "step_summary")},
 }  # fmt: skip
 
@@ -44,18 +47,40 @@ class Row(NamedTuple):
     by_list: str
 
 
+SETS = ("build", "docs")
+LEVELS = ("none", "sandbox")
+
+
+class Refusal(NamedTuple):
+    """A line of `build` or `docs` that is refused at a level (`none` or `sandbox`), and why that is right, if it is."""
+
+    id: str
+    level: str
+    reason: str
+    right: str | None
+
+
 def rows() -> list[Row]:
     """The corpus, judged."""
-    lines = [json.loads(text) for text in (FOLDER / "lines.jsonl").read_text("utf-8").splitlines()]
-    ci = instantiate(
-        template("ci"), workspace=_WORK, home=_HOME, state_dir=f"{_HOME}/.local/state", session_id="s", now=_NOW,
-        os="posix", tmp=_TMP, step_files=step_files(_ENVIRONMENT, "posix"),
-    )  # fmt: skip
+    ci = _ci()
     found = []
-    for line in lines:
-        facts = _facts(line["line"])
-        named = sorted({one.program for one in parsed_line(facts).commands if one.program} | {"true"})
-        found.append(Row(line["id"], line["line"], _why_not(ci, facts), _why_not(_listing(ci, named), facts)))
+    for number, line in _lines("lines"):
+        facts = _facts(line)
+        named = sorted({*_programs(facts), "true"})
+        found.append(Row(number, line, _why_not(ci, facts), _why_not(_listing(ci, named), facts)))
+    return found
+
+
+def refusals(name: str) -> list[Refusal]:
+    """What is refused of the set `name`, at each level."""
+    right = tomllib.loads((FOLDER / "rightly_refused.toml").read_text("utf-8"))
+    found = []
+    for number, line in _lines(name):
+        facts = _facts(line)
+        for level in LEVELS:
+            reason = _why_not(_ci(_programs(facts), held=level == "sandbox"), facts)
+            if reason:
+                found.append(Refusal(number, level, reason, right.get(number, {}).get(level)))
     return found
 
 
@@ -83,6 +108,22 @@ def page(judged: list[Row]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _lines(name: str) -> list[tuple[str, str]]:
+    read = map(json.loads, (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines())
+    return [(one["id"], one["line"]) for one in read]
+
+
+def _ci(programs: tuple[str, ...] = (), *, held: bool = False) -> PolicyBundle:
+    return instantiate(
+        template("ci"), workspace=_WORK, home=_HOME, state_dir=f"{_HOME}/.local/state", session_id="s", now=_NOW,
+        os="posix", tmp=_TMP, step_files=step_files(_ENVIRONMENT, "posix"), programs=programs, held=held,
+    )  # fmt: skip
+
+
+def _programs(facts: CommandFacts) -> tuple[str, ...]:
+    return tuple(sorted({one.program for one in parsed_line(facts).commands if one.program}))
+
+
 def _facts(line: str) -> CommandFacts:
     facts = CommandFacts(line, _WORK, "bash", _HOME, environment=read_from(_ENVIRONMENT, line))
     paths = referenced_paths(parsed_line(facts), _WORK, _HOME)
@@ -103,12 +144,18 @@ def _why_not(bundle: PolicyBundle, facts: CommandFacts) -> str:
 
 
 def main() -> None:
-    """Writes the page and prints the most frequent reasons."""
+    """Write the page; print the most frequent reasons, and the false refusals of the other sets."""
     judged = rows()
     PAGE.write_text(page(judged), encoding="utf-8")
     for reason, count in Counter(one.by_ci for one in judged if one.by_ci).most_common(30):
         print(count, reason)
     print(page(judged).splitlines()[2])
+    for name in SETS:
+        false = [one for one in refusals(name) if one.right is None]
+        for one in false:
+            print(f"{one.id} ({one.level}): {one.reason}")
+        for level in LEVELS:
+            print(f"{name}: {sum(one.level == level for one in false)} of 100 refused falsely at the level {level}")
 
 
 if __name__ == "__main__":

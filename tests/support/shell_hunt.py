@@ -26,8 +26,10 @@ from policy.check import check_tool
 from policy.shell.commands import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits
+from tests.support.shell_kinds import BLOCKS, FILES, Kinds
 from tests.support.shell_lines import Lines
 from tests.support.tools import TOOLS
+from tests.support.tree_jail import TreeJail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +96,7 @@ def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], 
 
     def judge(line: str, shell: ShellName) -> bool:
         place = Environment(jail.work, jail.home, "posix", shell, jail.environment)
-        facts = gather(TOOLS["RunCommand"], {"command": line}, place)
+        facts = gather(TOOLS["RunCommand"], {"command": line}, place, bundle=bundle)
         return check_tool(bundle, "Shell.Exec", facts, now=_NOW, workspace=jail.work).allowed
 
     return judge
@@ -105,6 +107,13 @@ def first_word(line: str, _shell: ShellName) -> bool:
     return line.split(maxsplit=1)[0] in LISTED if line.strip() else False
 
 
+_FOOLED: dict[str, Callable[[Jail], Callable[[str, ShellName], bool]]] = {
+    "everything": lambda _jail: lambda _line, _shell: True,
+    "first-word": lambda _jail: first_word,
+    "no-redirections": lambda jail: policy(jail, anywhere=True),
+}
+
+
 def hunt(
     jail: Jail,
     judge: Callable[[str, ShellName], bool],
@@ -113,22 +122,33 @@ def hunt(
     lines: int,
     counts: Counter[str],
     only: str | None = None,
+    run: int | None = None,
 ) -> Iterator[Found]:
-    """Judges `lines` lines, runs what is allowed, and gives what escaped. `counts` gets judged, allowed, skipped,
-    opaque, run, started. `only` one shell, else all that the machine has."""
-    source = Lines(seed, corpus(jail))
+    """Judge `lines` lines, run what is allowed, and yield what escaped. `counts` gets judged, allowed, skipped, opaque,
+    run, started. `only` one shell, else all that the machine has; at most `run` lines are run, and none twice."""
     shells = jail.shells
     names = [only] if only else [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
+    ran: dict[str, set[str]] = {name: set() for name in names}
+    sources: dict[str, Lines | Kinds]
+    if isinstance(jail, TreeJail):
+        shares = BLOCKS if jail.by_blocks else FILES
+        sources = {name: Kinds(seed, name, jail.work, jail.root + "/elsewhere", shares) for name in names}
+    else:
+        sources = dict.fromkeys(names, Lines(seed, corpus(jail)))
     for number in range(lines):
-        line, shell = source.line(), names[number % len(names)]
+        if run is not None and counts["run"] >= run:
+            return
+        shell = names[number % len(names)]
+        line = sources[shell].line()
         counts["judged"] += 1
-        if "\0" in line or not line.strip() or not judge(line, shells[shell]):
+        if line in ran[shell] or "\0" in line or not line.strip() or not judge(line, shells[shell]):
             continue
         counts["allowed"] += 1
         skip = not_run(line, jail, shells[shell])
         if skip is not None:
             counts[skip] += 1
             continue
+        ran[shell].add(line)
         outcome = jail.run(line, shell)
         counts["started"] += outcome.started
         counts["run"] += 1
@@ -139,6 +159,8 @@ def hunt(
 def not_run(line: str, jail: Jail, shell: ShellName) -> str | None:
     """Why a line is not run: it may reach out of the jail, or it hands an interpreter a file of code, which a list that
     names the interpreter permits."""
+    if isinstance(jail, TreeJail):
+        return "opaque" if parse(line, shell).opaque and not jail.by_blocks else None
     bare = re.sub(r"['\"\\]", "", line.replace(jail.root, "J")).replace("/dev/null", "N")
     climbs = bare.count("..")
     if _ABSOLUTE.search(bare) or climbs > _MOST_CLIMBS or (climbs and re.search(r"while|until|for", bare)):
@@ -181,7 +203,8 @@ def shortened(found: Found, jail: Jail, judge: Callable[[str, ShellName], bool])
 
 
 def shut_in(root: str) -> None:
-    """Makes all but `root` read-only for this process; for one that is in a mount namespace of its own (Linux 5.12)."""
+    """Make all but `root` read-only for this process, and /tmp empty, because shells put here-documents there. Needs a
+    mount namespace of its own (Linux 5.12)."""
 
     class Attributes(ctypes.Structure):
         _fields_ = [
@@ -204,6 +227,8 @@ def shut_in(root: str) -> None:
     locked, free = Attributes(set=read_only), Attributes(clear=read_only)
     check(libc.syscall(mount_setattr, here, b"/", recursive, ctypes.byref(locked), size))
     check(libc.syscall(mount_setattr, here, place, 0, ctypes.byref(free), size))
+    if not os.path.realpath(root).startswith("/tmp/"):
+        check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None))
 
 
 def namespaces() -> tuple[str, ...]:
@@ -223,29 +248,70 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--judge", choices=["policy", "first-word", "no-redirections"], default="policy")
+    parser.add_argument("--judge", choices=["policy", *sorted(_FOOLED)], default="policy")
+    parser.add_argument("--run", type=int, help="end when so many lines were run")
+    parser.add_argument("--kinds", action="store_true", help="lines of shell_kinds.py, in a workspace with held files")
     parser.add_argument("--shell", choices=["bash", "sh", "dash", "zsh"], help="lines for this one only")
     parser.add_argument("--listed", choices=sorted(_LISTS), default="all", help="the programs of the list")
+    parser.add_argument("--whole", action="store_true", help="print lines as they are, not shortened")
+    parser.add_argument("--with-shells", action="store_true", help="with --kinds: the list names shells, too")
+    parser.add_argument("--blocks", action="store_true", help="with --kinds: a list of what is blocked, and no other")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes, each with a part of the lines and its own seed"
+    )
     parser.add_argument("--place", help=argparse.SUPPRESS)  # for the process that is in namespaces of its own
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="jail", ignore_cleanup_errors=True) as place:
-        words = namespaces() if asked.place is None else ()
+    if asked.workers > 1:
+        sys.exit(_in_parallel(asked))
+    if asked.place is not None:
+        shut_in(asked.place)
+        _report(Path(asked.place), asked)
+        return
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="jail", dir=memory, ignore_cleanup_errors=True) as place:
+        words = namespaces()
         if words:
             command = [*words, sys.executable, "-m", "tests.support.shell_hunt", *sys.argv[1:], "--place", place]
             sys.exit(subprocess.run(command).returncode)
-        if asked.place is not None:
-            shut_in(asked.place)
-        limits()
-        root = Path(os.path.realpath(asked.place or place), "jail")
-        root.mkdir()
-        _report(Jail(root, _LISTS[asked.listed]), asked)
+        _report(Path(place), asked)
 
 
-def _report(jail: Jail, asked: argparse.Namespace) -> None:
-    judge = first_word if asked.judge == "first-word" else policy(jail, anywhere=asked.judge == "no-redirections")
+def _kind(found: Found) -> str:
+    """What escapes of one cause have in common, more or less."""
+    return " ".join((found.problem.split()[0], *sorted(set(re.findall(r"\b[a-z]{2,}\b", found.line)))))
+
+
+def _in_parallel(asked: argparse.Namespace) -> int:
+    """Start the workers, which print what they find, and return the worst of their exit codes."""
+    module = [sys.executable, "-m", "tests.support.shell_hunt", *sys.argv[1:], "--workers", "1"]
+    share = ["--lines", str(asked.lines // asked.workers)]
+    if asked.run is not None:
+        share += ["--run", str(asked.run // asked.workers)]
+    started = [
+        subprocess.Popen([*module, *share, "--seed", str(asked.seed + number)]) for number in range(asked.workers)
+    ]
+    return max(process.wait() for process in started)
+
+
+def _report(place: Path, asked: argparse.Namespace) -> None:
+    limits()
+    root = Path(os.path.realpath(place), "jail")
+    root.mkdir()
+    if asked.kinds:
+        jail: Jail = TreeJail(root, with_shells=asked.with_shells, by_blocks=asked.blocks)
+    else:
+        jail = Jail(root, _LISTS[asked.listed])
+    if asked.judge == "policy":
+        judge = jail.policy(_NOW) if isinstance(jail, TreeJail) else policy(jail)
+    else:
+        judge = _FOOLED[asked.judge](jail)
     counts: Counter[str] = Counter()
-    for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts, only=asked.shell):
-        short = shortened(found, jail, judge) if asked.judge == "policy" else found.line
+    kinds: set[str] = set()
+    for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts, only=asked.shell, run=asked.run):
+        short, kind = found.line, _kind(found)
+        if asked.judge == "policy" and kind not in kinds and not asked.whole:  # shortening takes hundreds of runs
+            short = shortened(found, jail, judge)
+        kinds.add(kind)
         print(json.dumps({**found._asdict(), "short": short}), flush=True)
     print(json.dumps({"counts": counts, "shells": sorted(jail.shells)}), flush=True)
 

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import time
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,8 @@ PATIENCE_S = 3.0
 _DEPTH = ("d1", "d2", "d3", "d4", "d5")  # a line may climb a few times and is still inside
 # What a shell says of a name that it would start and does not find; not what scripts of programs (git has some) say.
 _MISSING = re.compile(
-    r"^(?:/\S*/)?(?:ba|da|)sh: (?:line )?\d+: (?:exec: )?(?P<name>(?!(?:command|type): ).*?): (?:command )?not found$"
+    r"^(?:/\S*/)?(?:ba|da|)sh: (?:line )?\d+: (?:exec: )?(?P<name>(?!(?:command|type|declare|typeset): ).*?): "
+    r"(?:command )?not found$"
     r"|^zsh:\d+: command not found: (?P<zsh>.*)$",
     re.MULTILINE,
 )
@@ -55,10 +57,18 @@ class Outcome(NamedTuple):
 class Jail:
     """The tree below `root`: `bin` (all of PATH), `home`, and far down `work`, in which `out` may be written."""
 
-    def __init__(self, root: Path, listed: tuple[str, ...] = LISTED) -> None:
-        """`listed` are the programs that a line may start."""
+    def __init__(
+        self,
+        root: Path,
+        listed: tuple[str, ...] = LISTED,
+        *,
+        real: Collection[str] = LISTED_REAL,
+        stubs: Collection[str] = (*LISTED, *UNLISTED),
+    ) -> None:
+        """`listed` are the programs that a line may start; those of `real` are the machine's own, if it has them."""
         self.root = str(root)
         self.listed = listed
+        self._real, self._stubs = real, stubs
         self.bin = os.path.join(self.root, "bin")
         self.home = os.path.join(self.root, "home")
         self.work = os.path.join(self.root, *_DEPTH, "work")
@@ -79,14 +89,12 @@ class Jail:
             shutil.rmtree(os.path.join(self.root, place), ignore_errors=True)
         for place in (self.bin, self.home, self.out, os.path.dirname(self._log_path), self.root + "/elsewhere"):
             os.makedirs(place)
-        for name in {*LISTED, *UNLISTED} - {".", ".."}:
-            real = shutil.which(name) if name in LISTED_REAL else None
+        for name in {*self._real, *self._stubs} - {".", ".."}:
+            real = _found(name) if name in self._real else None
             if real is not None:
                 os.symlink(os.path.realpath(real) if name != "sh" else real, os.path.join(self.bin, name))
             else:
                 self._stub(os.path.join(self.bin, name))
-        for name in ("evil", "ls", "good", "a"):  # what `./name` and an empty part of PATH would find
-            self._stub(os.path.join(self.work, name))
         self._files()
         self._log = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._before = self._snapshot()
@@ -130,6 +138,12 @@ class Jail:
         os.chmod(path, 0o755)
 
     def _files(self) -> None:
+        for name in ("evil", "ls", "good", "a"):  # what `./name` and an empty part of PATH would find
+            self._stub(os.path.join(self.work, name))
+        for place in ("1", "3"):  # what arithmetic would make of PATH
+            os.mkdir(os.path.join(self.work, place))
+            for name in ("evil", "ls", "good"):
+                self._stub(os.path.join(self.work, place, name))
         contents = {"a.txt": "a\nb\n", "names": "evil\nbad x\n", "f.txt": "1 2 3\n", ".env": "x=1\n"}
         for name, text in contents.items():
             with open(os.path.join(self.work, name), "w") as file:
@@ -198,6 +212,9 @@ class Jail:
                     shutil.rmtree(entry.path)
                 else:
                     os.unlink(entry.path)
+
+
+_found = lru_cache(maxsize=None)(shutil.which)
 
 
 def limits() -> None:

@@ -193,7 +193,7 @@ def postgres() -> Iterator[Postgres]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         settings = {
-            "port": port, "listen_addresses": "'127.0.0.1'", "unix_socket_directories": "''", "fsync": "off",
+            "port": port, "listen_addresses": "'127.0.0.1'", "unix_socket_directories": f"'{folder}'", "fsync": "off",
             "max_connections": 60, "shared_buffers": "16MB",
         }  # fmt: skip
         with (folder / "data" / "postgresql.conf").open("a") as file:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import ErrorCode
+from config import json_text
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output.artifacts import tool_output
@@ -153,6 +154,6 @@ def _names(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _json(body: bytes) -> Any:
     try:
-        return orjson.loads(body)
+        return json_text.loads(body)
     except orjson.JSONDecodeError:
         return None

@@ -17,6 +17,7 @@ import orjson
 from agent_host.errors import ServiceError, ServiceUnavailable, ServiceUnreachable
 from agent_host.http_basics import retry_after_s
 from agent_host.retrying import RetryPolicy, with_retries
+from config import json_text
 from config.lean_typing import NamedTuple
 from tool_runtime.backend.answers import error_of, refusal_of
 from tool_runtime.faults import FaultKind, ToolFault
@@ -296,7 +297,7 @@ def _keys(request: ToolRequest) -> tuple[str, str]:
 def _own(request: ToolRequest, body: bytes) -> bytes:
     """`body`, unless it is the result of another step's call. Raises _Taken."""
     try:
-        value = orjson.loads(body)
+        value = json_text.loads(body)
     except orjson.JSONDecodeError:
         return body
     step = value.get("stepId", request.step_id) if isinstance(value, dict) else request.step_id

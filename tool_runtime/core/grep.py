@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from policy.patterns import compiled, problem_of
 from tool_runtime.core.files import refuse_abandoned
 from tool_runtime.core.listing import as_bytes, glob_below
-from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_regular, resolve
+from tool_runtime.core.paths import Scope, open_dir, open_regular, resolve
 from tool_runtime.core.ripgrep import Question, Search, for_ripgrep
 from tool_runtime.core.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
+from tool_runtime.platform.directories import BY_DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

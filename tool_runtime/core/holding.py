@@ -18,11 +18,12 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.guarded import Guarded
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
-from tool_runtime.core.sandbox import find
+from tool_runtime.core.sandbox import directory_of, find
 from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.core.workspace_places import writable_roots
 from tool_runtime.platform import landlock_rules, linux_sandbox
+from tool_runtime.platform.mounts import folders_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,8 @@ class HeldCommand:
     def _look(self) -> None:
         """Look at what it must not change, and put back what others that still run have changed of that."""
         guarded, quiet = self._sandbox.guarded, self._sandbox.is_quiet()
-        self._before = guarded.begin(self._mark, self.scope.unchanged, self.scope, quiet=quiet)
+        folders = folders_between(self.scope.writes, self.scope.guarded)
+        self._before = guarded.begin(self._mark, self.scope.unchanged, self.scope, folders=folders, quiet=quiet)
         if not quiet:
             self._sandbox.late += guarded.check(self.scope.unchanged, self._before, self.scope)
 
@@ -168,7 +170,7 @@ class Sandbox:
     work."""
 
     def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
-        self.found = find(settings)
+        self.found = find(settings, directory_of(runtime))
         self._settings = settings
         self._runtime = runtime
         self._pool = pool

@@ -7,10 +7,9 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.core.paths import Scope, check_scope, open_parent, refuse_irregular, resolve
-from tool_runtime.core.writes import sync_names
+from tool_runtime.core.paths import Scope, check_scope, refuse_irregular, resolve, root_of
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.platform.moves import move_new
+from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 
 if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
@@ -20,11 +19,11 @@ def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links:
     """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged. Without
     `through_links` it is refused."""
     real = resolve(path, scope, to_change=True, through_links=through_links)
-    with os_faults(path), open_parent(real) as (directory, name):
-        refuse_irregular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
+        refuse_irregular(directory.status(name), path)
         refuse_abandoned(abandoned)
-        os.unlink(name, dir_fd=directory)
-        sync_names(directory)
+        directory.remove(name)
+        directory.sync()
 
 
 class MoveParams(NamedTuple):
@@ -40,12 +39,13 @@ class MoveParams(NamedTuple):
 def move_file(params: MoveParams, abandoned: Abandoned) -> None:
     """Move one regular file, in one step, to where nothing is. Missing directories are made. Raises ToolFault."""
     real, new_real = _ends(params)
-    with os_faults(params.path), open_parent(real) as (source, name):
-        refuse_irregular(os.stat(name, dir_fd=source, follow_symlinks=False), params.path)
-        with os_faults(params.new_path), open_parent(new_real, create=True) as (target, new_name):
+    new_root = root_of(new_real, params.new_scope)
+    with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
+        refuse_irregular(source.status(name), params.path)
+        with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
             refuse_abandoned(abandoned)
             try:
-                move_new(source, name, target, new_name)
+                source.move(name, target, new_name)
             except FileExistsError as error:
                 message = f"something is there already, and a move replaces nothing: {params.new_path}"
                 raise ToolFault(FaultKind.EXISTS, message) from error
@@ -54,8 +54,6 @@ def move_file(params: MoveParams, abandoned: Abandoned) -> None:
                     raise
                 message = f"it is on another file system, where nothing is moved to: {params.new_path}"
                 raise ToolFault(FaultKind.SYSTEM, message) from error
-            sync_names(target)
-        sync_names(source)
 
 
 def _ends(params: MoveParams) -> tuple[str, str]:
@@ -72,11 +70,11 @@ def take_back_half_move(params: MoveParams) -> bool:
         return False
     with (
         os_faults(params.path),
-        open_parent(real) as (source, name),
-        open_parent(new_real) as (target, new_name),
+        open_parent(real, root_of(real, params.scope)) as (source, name),
+        open_parent(new_real, root_of(new_real, params.new_scope)) as (target, new_name),
     ):
-        one = os.stat(name, dir_fd=source, follow_symlinks=False)
-        if not os.path.samestat(one, os.stat(new_name, dir_fd=target, follow_symlinks=False)):
+        one, other = source.status(name), target.status(new_name)
+        if one is None or other is None or not os.path.samestat(one, other):
             return False
-        os.unlink(new_name, dir_fd=target)
+        target.remove(new_name)
     return True

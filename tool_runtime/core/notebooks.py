@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from config import json_text
 from tool_runtime.core.images import judged
 from tool_runtime.output.terminal import reduced
 
@@ -48,7 +49,7 @@ class Notebook(NamedTuple):
 def shown(data: bytes) -> Notebook:
     """The notebook in `data`. Raises NotANotebook."""
     try:
-        value = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))  # it has its own bound on depth
+        value = json_text.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
         raise NotANotebook(f"it is not JSON: {error}") from error
     cells = value.get("cells") if isinstance(value, dict) else None

@@ -12,7 +12,7 @@ import errno
 import functools
 import os
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.regular_files import O_PATH, opened_there
@@ -20,6 +20,7 @@ from policy.paths import covering, is_absolute, normalize, problem_with, roots
 from policy.rules.repository_paths import repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.platform import OS_FAMILY
+from tool_runtime.platform.directories import BY_DESCRIPTOR, MAY_BE_LINK, PASS_FLAGS, is_link, step, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
     from policy.facts import OsFamily
     from policy.paths import Roots, Width
 
-BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
-_MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)  # what O_NOFOLLOW answers, by system and flags
-# O_PATH needs no read permission on a directory, only the right to pass through it.
-_DIR_FLAGS: Final = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-_LIST_FLAGS: Final = _DIR_FLAGS & ~O_PATH | os.O_RDONLY
+_LIST_FLAGS: Final = PASS_FLAGS & ~O_PATH | os.O_RDONLY
 
 
 class Scope(NamedTuple):
@@ -47,7 +44,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     spelled = _spelled_here(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
-        directory = opened_there(parent, _DIR_FLAGS)
+        directory = opened_there(parent, PASS_FLAGS)
         if directory is not None:  # then no link is in the way, up to the file itself
             try:
                 return spelled, *open_regular(directory, name, os.O_RDONLY)
@@ -159,74 +156,61 @@ def _table(entries: tuple[str, ...], width: Width) -> Roots:
     return roots(entries, OS_FAMILY, width)
 
 
-@contextmanager
-def open_parent(real: str, *, create: bool = False) -> Iterator[tuple[int | None, str]]:
-    """Directory descriptor and name under which to reach `real`; (None, real) where there are no such descriptors.
+def root_of(real: str, scope: Scope) -> str:
+    """The allowed root that covers the real path, where it names a place; the root of the file system for all else."""
+    root = covering(real, _table(scope.allowed, "narrow"), OS_FAMILY, "narrow") if scope.allowed else None
+    return root if root is not None and os.path.isabs(root) and real.startswith(root) else "/"
 
-    With `create`, missing directories are made. Raises ToolFault(PATH_CHANGED) when a component is a link by now, and
-    OSError as the system says it.
+
+@contextmanager
+def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
+    """Directory descriptor and name under which to read `real`; (None, real) where there are no such descriptors.
+    Raises ToolFault(PATH_CHANGED) when a component is a link by now, and OSError as the system says it.
     """
     parent, name = os.path.split(real)
     if not name:
         raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {real}")
     if not BY_DESCRIPTOR:
-        if create:
-            os.makedirs(parent, exist_ok=True)
         yield None, real
         return
-    fd = open_dir(parent, create=create)
+    fd = open_dir(parent)
     try:
         yield fd, name
     finally:
         os.close(fd)
 
 
-def open_dir(real: str, *, create: bool = False, to_list: bool = False) -> int:
+def open_dir(real: str, *, to_list: bool = False) -> int:
     """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
     entries can be read, where the user may do that."""
-    there = opened_there(real, _LIST_FLAGS if to_list else _DIR_FLAGS)
+    flags = _LIST_FLAGS if to_list else PASS_FLAGS
+    there = opened_there(real, flags)
     if there is not None:
         return there
     names = [name for name in real.split("/") if name]
-    fd = os.open("/", _DIR_FLAGS if names or not to_list else _LIST_FLAGS)
-    try:
-        for number, name in enumerate(names, 1):
-            below = _step(fd, name, create, _LIST_FLAGS if to_list and number == len(names) else _DIR_FLAGS)
-            os.close(fd)
-            fd = below
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    with _links_refused():
+        return walk(names, os.open("/", PASS_FLAGS if names else flags), last_flags=flags)
 
 
 def open_below(fd: int, name: str) -> int:
     """Descriptor of the directory `name` in the one that `fd` is of; no link is followed. The caller closes it. Raises
     ToolFault(PATH_CHANGED) for a link, and OSError."""
-    return _step(fd, name, create=False)
+    with _links_refused():
+        return step(fd, name)
 
 
-def _step(fd: int, name: str, create: bool, flags: int = _DIR_FLAGS) -> int:
+@contextmanager
+def _links_refused() -> Iterator[None]:
     try:
-        return os.open(name, flags, dir_fd=fd)
+        yield
     except OSError as error:
-        if error.errno in _MAY_BE_LINK:
-            refuse_link(fd, name)
-        if error.errno != errno.ENOENT or not create:
-            raise
-    with suppress(FileExistsError):  # somebody else may be faster
-        os.mkdir(name, dir_fd=fd)
-    return os.open(name, flags, dir_fd=fd)
+        if error.errno == errno.ELOOP:
+            raise _changed(error.filename) from error
+        raise
 
 
-def refuse_link(fd: int | None, name: str) -> None:
-    """Raises ToolFault(PATH_CHANGED) when `name` is a symbolic link: it was none when the path was checked."""
-    try:
-        mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    if stat.S_ISLNK(mode):
-        raise ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
+def _changed(name: str) -> ToolFault:
+    return ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
 
 
 def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_result]:
@@ -239,8 +223,8 @@ def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_re
     try:
         opened = os.open(name, flags | safe, dir_fd=fd)
     except OSError as error:
-        if error.errno in _MAY_BE_LINK:
-            refuse_link(fd, name)
+        if error.errno in MAY_BE_LINK and is_link(fd, name):
+            raise _changed(name) from error
         raise
     try:
         status = os.fstat(opened)
@@ -251,11 +235,13 @@ def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_re
     return opened, status
 
 
-def refuse_irregular(status: os.stat_result, name: str) -> None:
-    """Raises ToolFault unless `status` is that of a regular file."""
+def refuse_irregular(status: os.stat_result | None, name: str) -> None:
+    """Raises ToolFault unless `status` is that of a regular file; None is that of nothing."""
+    if status is None:
+        raise ToolFault(FaultKind.NOT_FOUND, f"{os.strerror(errno.ENOENT)}: {name}")
     if stat.S_ISDIR(status.st_mode):
         raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {name}")
     if stat.S_ISLNK(status.st_mode):
-        raise ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
+        raise _changed(name)
     if not stat.S_ISREG(status.st_mode):
         raise ToolFault(FaultKind.NOT_REGULAR, f"is not a regular file: {name}")

@@ -318,7 +318,9 @@ class Command:
     async def _ask(self) -> None:
         if WINDOWS:
             await self._pool.run(
-                lambda: subprocess.run(windows.kill_argv(self._process.pid), check=False, capture_output=True)
+                lambda: subprocess.run(
+                    windows.kill_argv(self._process.pid, os.environ), check=False, capture_output=True
+                )
             )
             return
         deadline = time.monotonic() + self._params.kill_grace_s

@@ -13,6 +13,7 @@ import tempfile
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned
+from tool_runtime.platform.programs import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,20 +170,13 @@ def _printed(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Aband
     return said.read()
 
 
-def installed(search_path: str, workspace: str) -> Ripgrep | None:
-    """`rg` from the absolute entries of PATH that lie outside of the workspace, followed to where they lead; None where
-    there is none."""
-    inside = workspace.rstrip(os.sep) + os.sep
-    for directory in search_path.split(os.pathsep):
-        if not os.path.isabs(directory):
-            continue
-        program = os.path.realpath(os.path.join(directory, "rg.exe" if os.name == "nt" else "rg"))
-        named_inside = (os.path.realpath(directory) + os.sep).startswith(inside)
-        if named_inside or program.startswith(inside) or not os.path.isfile(program) or not os.access(program, os.X_OK):
-            continue
-        kept = {name: os.environ[name] for name in ("SYSTEMROOT", "TMPDIR", "TEMP") if name in os.environ}
-        return Ripgrep(program, kept)
-    return None
+def installed(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
+    """`rg` as PATH has it, followed to where it leads; None if there is none that lies in no place `outside`."""
+    program = find_program("rg", search_path, outside)
+    if program is None:
+        return None
+    kept = {name: os.environ[name] for name in ("SYSTEMROOT", "TMPDIR", "TEMP") if name in os.environ}
+    return Ripgrep(os.path.realpath(program), kept)
 
 
 def for_ripgrep(pattern: str, *, with_returns: bool = True) -> str | None:

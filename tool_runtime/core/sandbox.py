@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -30,8 +30,8 @@ class Namespaces(NamedTuple):
 class Found(NamedTuple):
     """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
     `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
-    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for want of a file, memory
-    or time, and the next may succeed."""
+    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
+    such as want of a file, memory or time, and does not show that there is no such level."""
 
     level: Level
     works: bool
@@ -47,16 +47,29 @@ NOTHING: Final = Found("none", works=True, unheld=("anything",))
 
 
 _looking: Final = threading.Lock()
+_known: Final[dict[Level, Found]] = {}
 
 
-def look(level: Level) -> Found:
-    """Whether `level` works here, tried once in a process; from any thread."""
+def look(level: Level, directory: str = "/tmp") -> Found:  # noqa: S108  the names of its files are random
+    """Try whether `level` works here, by files in `directory`; from any thread. Once in a process, but for a trial that
+    failed for a reason of its own."""
     with _looking:
-        return _look(level)
+        return _look(level, directory)
 
 
-@functools.cache
-def _look(level: Level) -> Found:
+def forget() -> None:
+    """Have every level tried again: this process has become another user, or is held itself."""
+    _known.clear()
+
+
+def _look(level: Level, directory: str) -> Found:
+    found = _known.get(level)
+    if found is None or found.is_passing:
+        found = _known[level] = _tried(level, directory)
+    return found
+
+
+def _tried(level: Level, directory: str) -> Found:
     if level == "none":
         return NOTHING
     if sys.platform != "linux":
@@ -64,26 +77,23 @@ def _look(level: Level) -> Found:
     from tool_runtime.core import linux_probe
 
     if level == "landlock":
-        return linux_probe.landlock_level()
-    return linux_probe.namespace_level(lambda: _look("landlock"))
+        return linux_probe.landlock_level(directory)
+    return linux_probe.namespace_level(directory, lambda: _look("landlock", directory))
 
 
-def strongest() -> Found:
-    """The strongest level that works here; none at all is `NOTHING`."""
-    return next((found for found in map(look, LEVELS) if found.works), NOTHING)
-
-
-def find(settings: SandboxSettings) -> Found:
-    """The level that commands are held by under `settings`. Raises ToolFault where a level is required that does not
-    work. Tries it, which takes some milliseconds, once in a process."""
-    if settings.level == "auto":
-        found = strongest()
-        problem = "; ".join(f"{one.level}: {one.problem}" for one in map(look, LEVELS))
-    else:
-        found = look(settings.level)
-        problem = found.problem
-    if found.works and (found.level != "none" or settings.level == "none"):
+def find(settings: SandboxSettings, directory: str = "/tmp") -> Found:  # noqa: S108  as for `look`
+    """The level that commands are held by under `settings`, tried in `directory` unless it is known by now. Raises
+    ToolFault where a level is required that does not work, and where a trial failed for a reason of its own."""
+    looked = [look(one, directory) for one in (LEVELS if settings.level == "auto" else (settings.level,))]
+    found = next((one for one in looked if one.works), NOTHING)
+    problem = "; ".join(f"{one.level}: {one.problem}" if settings.level == "auto" else one.problem for one in looked)
+    if found.level != "none" or settings.level == "none":
         return found
+    if any(one.is_passing for one in looked):
+        message = (
+            f"commands are refused: the sandbox could not be tried ({problem}); --sandbox none runs them without one"
+        )
+        raise ToolFault(FaultKind.SYSTEM, message)
     if settings.required:
         named = "no level" if settings.level == "auto" else f"the level {settings.level}"
         message = f"commands are refused: {named} of the sandbox works here ({problem})"
@@ -93,9 +103,14 @@ def find(settings: SandboxSettings) -> Found:
     return NOTHING
 
 
+def directory_of(runtime: RuntimeSettings) -> str:
+    """Return the directory in which a session's levels are tried: its own for temporary files."""
+    return runtime.temporary or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as for `look`
+
+
 def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
     """What holds the commands of a session; None where nothing does. Raises ToolFault as `find` does."""
-    if runtime.sandbox is None or find(runtime.sandbox).level == "none":
+    if runtime.sandbox is None or find(runtime.sandbox, directory_of(runtime)).level == "none":
         return None
     from tool_runtime.core.holding import Sandbox
 

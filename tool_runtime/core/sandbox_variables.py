@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -44,10 +46,10 @@ def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
     settings = dict(_settings_in(home))
     downloads = [name for name in ("registry", "git") if os.path.isdir(os.path.join(home, name))]
-    above, name = os.path.split(directory)
     for place, links in ((_CACHES["CARGO_HOME"], []), (_CARGO_OFFLINE, downloads)):
         if settings or links:
-            _fill((above, name, place), settings, {one: os.path.realpath(os.path.join(home, one)) for one in links})
+            found = {one: os.path.realpath(os.path.join(home, one)) for one in links}
+            _fill(os.path.join(directory, place), settings, found)
 
 
 def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
@@ -60,26 +62,15 @@ def _settings_in(home: str) -> Iterator[tuple[str, bytes]]:
                 yield name, settings
 
 
-def _fill(place: tuple[str, ...], files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
-    """Make the directory `place`, given as one that there is and names below it, with these files and links, as far as
-    they are not there."""
-    opened = [os.open(place[0], os.O_RDONLY | os.O_DIRECTORY)]
-    try:
-        for name in place[1:]:
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=opened[-1])
-            opened.append(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
+    """Make the directory `place` with these files and links, as far as they are not there."""
+    with open_directory(place, create=PRIVATE_DIRECTORY) as directory:
         for name, data in files.items():
-            with suppress(FileExistsError):
-                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=opened[-1])
-                with os.fdopen(fd, "wb") as written:
-                    written.write(data)
+            if directory.status(name) is None:
+                directory.put(name, data, 0o600, durable=False)
         for name, target in links.items():
-            with suppress(FileExistsError):
-                os.symlink(target, name, dir_fd=opened[-1])
-    finally:
-        for fd in opened:
-            os.close(fd)
+            if directory.status(name) is None:
+                directory.put_link(name, target)
 
 
 def session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:

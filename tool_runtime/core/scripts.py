@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from typing import TYPE_CHECKING, Final
 
 from policy.facts import ScriptFacts
@@ -21,6 +20,7 @@ from tool_runtime.core.paths import Scope, spell
 from tool_runtime.core.skills import MAX_RESOURCE_BYTES
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import OS_FAMILY
+from tool_runtime.platform.programs import find_program
 from tool_runtime.tool import Abandoned
 
 if TYPE_CHECKING:
@@ -30,12 +30,16 @@ _MAX_PATH_CHARS: Final = 4096
 
 
 class SkillScripts:
-    """The scripts of the skills in an index, as programs with the PATH `path` find their interpreters. In `sandbox`
-    each run has a directory of its own; `max_runs` are as many as run in a task."""
+    """The scripts of the skills in an index. Their interpreters are found in PATH `path`, and in no place `outside`: a
+    file of the workspace runs no script. In `sandbox` each run has a directory of its own; `max_runs` are as many as
+    run in a task."""
 
-    def __init__(self, index: SkillIndex, path: str, sandbox: str, max_runs: int) -> None:
+    def __init__(
+        self, index: SkillIndex, path: str, sandbox: str, max_runs: int, outside: tuple[str, ...] = ()
+    ) -> None:
         self._index = index
         self._path = path
+        self._outside = outside
         self.sandbox = sandbox
         self.max_runs = max_runs
 
@@ -68,7 +72,7 @@ class SkillScripts:
 
     def _program(self, program: str) -> str:
         """The absolute path of a program that is named so."""
-        found = program if os.path.isabs(program) else shutil.which(program, path=self._path)
+        found = program if os.path.isabs(program) else find_program(program, self._path, self._outside)
         if found is None:
             raise ToolFault(FaultKind.NOT_FOUND, f"there is no program {program} to run it")
         return os.path.abspath(found)

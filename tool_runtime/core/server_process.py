@@ -12,7 +12,6 @@ import errno
 import os
 import queue
 import re
-import shutil
 import subprocess
 import threading
 from contextlib import suppress
@@ -257,9 +256,9 @@ class ServerProcess:
 def _refuse_missing(params: ServerParams) -> None:
     """Raises ToolFault for a program that is not there: a sandbox starts itself, and would not say so."""
     program = params.argv[0]
-    named = os.path.join(params.cwd, program) if os.path.dirname(program) else program
-    if shutil.which(named, path=params.environment.get("PATH")) is None:
-        code = errno.EACCES if os.path.isfile(named) else errno.ENOENT
+    is_file = os.path.isabs(program) and os.path.isfile(program)  # a relative one would be the workspace's
+    if not (is_file and os.access(program, os.X_OK)):
+        code = errno.EACCES if is_file else errno.ENOENT
         raise fault_of(OSError(code, os.strerror(code)), program)
 
 

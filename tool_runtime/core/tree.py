@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from policy.rules.trees import TreeRule
 from tool_runtime.core.files import refuse_abandoned
 from tool_runtime.core.ignore import NAME, Ignored, read_patterns
-from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir
+from tool_runtime.core.paths import Scope, open_dir
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import OS_FAMILY
+from tool_runtime.platform.directories import BY_DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -43,7 +43,7 @@ def table() -> Iterator[tuple[int, Row]]:
     try:
         names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        for line in os.popen("ps -axo pid=,ppid=,pgid=,state="):  # noqa: S605  a constant, for systems without /proc
+        for line in os.popen("/bin/ps -axo pid=,ppid=,pgid=,state="):  # noqa: S605  a constant, for systems without /proc
             row = line.split()
             yield int(row[0]), (int(row[1]), int(row[2]), 0, 0, not row[3].startswith("Z"))
         return

@@ -139,6 +139,14 @@ class WorkspacePlaces:
                 del self.repositories[path]
         return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
 
+    def repository_of(self, path: str) -> str | None:
+        """Return the git directory in the workspace that `path` is or lies in; None where that is the workspace."""
+        while is_under(path, self._workspace, "posix") and path != self._workspace:
+            if path in self.repositories or _is_named_git(path):
+                return path
+            path = os.path.dirname(path)
+        return None
+
     def trust(self) -> None:
         """Take the git directories that are there for the user's own."""
         self._users.update(self.repositories)

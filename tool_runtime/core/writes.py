@@ -1,7 +1,7 @@
 """Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
 
-A file is replaced in one step: readers see the old content or the new, never a part. Paths go through `paths`, so links
-that move after the check are refused and only regular files are ever touched.
+A file is replaced in one step: readers see the old content or the new, never a part. Paths go through `paths` and the
+one writer (`files.writer`), so links that move after the check are refused and only regular files are ever touched.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.core.edits import EditProblem, edited
 from tool_runtime.core.files import refuse_abandoned, refuse_size
 from tool_runtime.core.nearest import nearest_lines, places
-from tool_runtime.core.paths import Scope, check_scope, open_parent, open_regular, resolve
+from tool_runtime.core.paths import Scope, check_scope, open_regular, resolve, root_of
 from tool_runtime.core.seen import Seen
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
+from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from io import FileIO
 
     from tool_runtime.core.edits import Edit
+    from tool_runtime.files.writer import OpenDirectory
     from tool_runtime.tool import Abandoned
 
 BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -84,6 +86,14 @@ class WriteOutcome(NamedTuple):
     places: int = 0
 
 
+class _Content(NamedTuple):
+    """What a call, known by its `mark`, puts in a file, and the permissions that it wants for it."""
+
+    mark: str
+    data: bytes
+    mode: int | None = None
+
+
 class _Found(NamedTuple):
     """The file as it is before a write; `content` is None where it is too large to keep. Without a status there is
     none."""
@@ -100,7 +110,8 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     refuse_size(len(params.data), params.max_file_size_bytes, params.path)
     real = resolve(params.path, params.scope, to_change=True, through_links=params.through_links)
     kept_bytes = EDIT_MAX_BYTES if params.append else BEFORE_MAX_BYTES
-    with os_faults(params.path), open_parent(real, create=params.create_directories) as (directory, name):
+    root, create = root_of(real, params.scope), NEW_DIRECTORY if params.create_directories else None
+    with os_faults(params.path), open_parent(real, root, create=create) as (directory, name):
         found = _found(directory, name, kept_bytes, params.expected, params.path)
         data = params.data
         if params.append and found.status is not None:
@@ -108,7 +119,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        seen = _replace(directory, real, params.mark, data, found, abandoned, params.mode)
+        seen = _replace(directory, real, _Content(params.mark, data, params.mode), found, abandoned)
     size = 0 if found.status is None else found.status.st_size
     return WriteOutcome(found.status is not None, found.content, size, data, seen)
 
@@ -118,7 +129,7 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
     the lines nearest to it; CHANGED where the file is not as expected."""
     real = resolve(params.path, params.scope, to_change=True)
     check_scope(params.path, real, params.read_scope)
-    with os_faults(params.path), open_parent(real) as (directory, name):
+    with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (directory, name):
         found = _found(directory, name, EDIT_MAX_BYTES, params.expected, params.path)
         if found.status is None:
             raise ToolFault(FaultKind.NOT_FOUND, f"there is no such file: {params.path}")
@@ -130,16 +141,16 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         except EditProblem as problem:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, _explained(problem, params)) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
-        seen = _replace(directory, real, params.mark, after, found, abandoned)
+        seen = _replace(directory, real, _Content(params.mark, after), found, abandoned)
     return WriteOutcome(True, found.content, len(found.content), after, seen, replaced)
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
     """Take away the temporary file of a write whose process died in the middle; says whether there was one."""
     real = resolve(path, scope)
-    with os_faults(path), open_parent(real) as (directory, _):
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, _):
         try:
-            os.unlink(_temporary(directory, real, mark), dir_fd=directory)
+            directory.remove(_temporary(real, mark))
         except FileNotFoundError:
             return False
     return True
@@ -157,16 +168,16 @@ def _explained(problem: EditProblem, params: EditParams) -> str:
     return f"{which}{problem}; nothing was changed: {params.path}{more}"
 
 
-def _found(directory: int | None, name: str, most: int, expected: Expected, path: str) -> _Found:
+def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
     """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
-        fd, status = open_regular(directory, name, os.O_RDONLY)
+        fd, status = open_regular(directory.fd, directory.at(name), os.O_RDONLY)
     except FileNotFoundError:
         if expected.sha256 is not None:
             raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None
         return _NOTHING
     with open(fd, "rb", buffering=0) as file:
-        if not os.access(name, os.W_OK, dir_fd=directory):
+        if not os.access(directory.at(name), os.W_OK, dir_fd=directory.fd):
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
         content = file.readall() if status.st_size <= most else None
         now = Seen.of(status)
@@ -201,85 +212,28 @@ def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> Non
         raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
 
 
-def _replace(
-    directory: int | None,
-    real: str,
-    mark: str,
-    data: bytes,
-    found: _Found,
-    abandoned: Abandoned,
-    mode: int | None = None,
-) -> Seen:
-    """Put `data` in the file's place, durably. A file that changed while the new content was made is not replaced."""
-    name = os.path.basename(real) if directory is not None else real
-    temp = _temporary(directory, real, mark)
+def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Found, abandoned: Abandoned) -> Seen:
+    """Put the content in the file's place, durably. A file that changed while it was made is not replaced."""
+    name, temporary = os.path.basename(real), _temporary(real, content.mark)
     try:
-        status = _write_new(directory, temp, data, found.status, mode)
+        status = directory.write_new(temporary, content.data, mode=content.mode, like=found.status)
         refuse_abandoned(abandoned)
-        _refuse_other(directory, name, found.status)
-        os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
-        sync_names(directory)
+        _refuse_other(directory.status(name), found.status, name)
+        directory.replace(temporary, name)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temp, dir_fd=directory)
+            directory.remove(temporary)
         raise
-    return Seen.of(status, data)
+    return Seen.of(status, content.data)
 
 
-def _refuse_other(directory: int | None, name: str, found: os.stat_result | None) -> None:
-    try:
-        now = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        now = None
+def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
     if (None if now is None else Seen.of(now)) != (None if found is None else Seen.of(found)):
         raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
 
 
-def _temporary(directory: int | None, real: str, mark: str) -> str:
+def _temporary(real: str, mark: str) -> str:
     """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
     it; what is random in `mark` keeps anybody from being there first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
-    name = f".agent-host-{digest[:32]}.tmp"
-    return name if directory is not None else os.path.join(os.path.dirname(real), name)
-
-
-def sync_names(directory: int | None) -> None:
-    """Make the names in a directory durable: an effect that is reported should not be undone by a power loss. Windows
-    gives no descriptor for it, and a directory that may not be read none either: the effect has happened all the
-    same."""
-    if directory is None:
-        return
-    with suppress(OSError):
-        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
-        try:
-            os.fsync(readable)
-        finally:
-            os.close(readable)
-
-
-def _write_new(
-    directory: int | None, name: str, data: bytes, like: os.stat_result | None, wanted: int | None
-) -> os.stat_result:
-    """Create `name` with `data`, on the disk when this returns, with the owner and mode of `like`, or the mode that is
-    `wanted`; its status."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_BINARY", 0)
-    mode = 0o666 if like is None and wanted is None else 0o600
-    try:
-        fd = os.open(name, flags, mode, dir_fd=directory)
-    except FileExistsError:  # of a dead process that ran the same call
-        os.unlink(name, dir_fd=directory)
-        fd = os.open(name, flags, mode, dir_fd=directory)
-    with open(fd, "wb", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-        if like is not None and hasattr(os, "fchmod"):
-            if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
-                with suppress(PermissionError):
-                    os.fchown(fd, like.st_uid, like.st_gid)
-            os.fchmod(fd, like.st_mode & 0o7777)
-        if wanted is not None and hasattr(os, "fchmod"):
-            os.fchmod(fd, wanted)
-        os.fsync(fd)
-        return os.fstat(fd)
+    return f".agent-host-{digest[:32]}.tmp"

@@ -11,6 +11,7 @@ import mcp_types as types
 import orjson
 
 from agent_host.contracts import Artifact, Image
+from config import json_text
 from tool_runtime.core.images import judged
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
@@ -129,7 +130,7 @@ def _says(text: str, value: Any) -> bool:
     """Whether a text is the JSON of a structured content, or of the one thing that is in it."""
     inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else None
     try:
-        said = orjson.loads(text)
+        said = json_text.loads(text)
     except orjson.JSONDecodeError:
         said = text
     return bool(said == value) or (inner is not None and (bool(said == inner) or text == inner))

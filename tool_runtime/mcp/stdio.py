@@ -10,6 +10,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from config import json_text
 from tool_runtime.core.server_process import LineTooLong
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ async def _until_closed(work: object) -> None:
 
 def _message(line: bytes) -> SessionMessage | Exception:
     try:
+        json_text.check_depth(line)
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
         return error

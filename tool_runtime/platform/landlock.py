@@ -29,15 +29,19 @@ _OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _EVERY_TCP: Final = 0b11  # bind and connect
 _EVERY_SCOPE: Final = 0b11  # abstract unix sockets and signals
 _CREATE_VERSION: Final = 1
+_NONE_HERE: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
 _RULE_PATH_BENEATH: Final = 1
 _OPEN: Final = os.O_CLOEXEC | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def abi() -> int:
-    """The version of Landlock that this kernel has; 0 for none, or where it is switched off or refused."""
+    """The version of Landlock that this kernel has; 0 for none, or where it is switched off or refused. Raises OSError
+    for any other answer, which says nothing about it."""
     try:
         return linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, None, 0, _CREATE_VERSION)
-    except OSError:
+    except OSError as error:
+        if error.errno not in _NONE_HERE:
+            raise
         return 0
 
 

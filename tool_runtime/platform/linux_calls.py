@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The numbers above 423 are the same on every architecture.
 PIDFD_OPEN: Final = 434
+OPENAT2: Final = 437
 PIDFD_GETFD: Final = 438
 LANDLOCK_CREATE_RULESET: Final = 444
 LANDLOCK_ADD_RULE: Final = 445

@@ -26,6 +26,7 @@ _CLONE_TREE: Final = 1
 _CLOEXEC: Final = os.O_CLOEXEC
 _FROM_DESCRIPTOR: Final = 0x4
 _READ_ONLY: Final = 0x1
+_NO_SET_USER_ID: Final = 0x2
 _PRIVATE: Final = 1 << 18
 _REMOUNTED_FLAGS: Final = 0x0E  # no set-user-id, no devices, no programs
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
@@ -33,7 +34,7 @@ _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory o
 
 class View(NamedTuple):
     """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
-    of `writes` that lie within them."""
+    of `writes` that lie within them. Below `writes` no program runs with its owner's rights."""
 
     writes: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -48,15 +49,15 @@ def make(view: View, known: linux_calls.Numbers) -> None:
     uncovered = _kept([place for place in view.writes if any(_is_below(place, one) for one in view.hidden)])
     is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
     writes = [] if is_open else _kept(sorted(view.writes, key=len))
-    if not is_open:
-        _attributes(b"/", set_=_READ_ONLY)
+    _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
     if view.has_processes:
         _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
     _private_devices(known)
     for place, tree in writes:
+        _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
     # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
-    for place, tree in _kept(sorted(_folders_between(view), key=len)):
+    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=len)):
         _move(tree, place)
     guarded = _kept(sorted(view.guarded, key=len))
     for place, tree in guarded:
@@ -69,11 +70,11 @@ def _is_below(place: str, root: str) -> bool:
     return place.startswith(root.rstrip("/") + "/")
 
 
-def _folders_between(view: View) -> set[str]:
+def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
     """The folders below a writable place that a guarded place lies in."""
     found: set[str] = set()
-    for place in view.guarded:
-        roots = [root for root in view.writes if _is_below(place, root)]
+    for place in guarded:
+        roots = [root for root in writes if _is_below(place, root)]
         if roots:
             folder = os.path.dirname(place)
             while len(folder) > len(max(roots, key=len)):

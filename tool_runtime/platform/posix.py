@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
+from tool_runtime.platform.programs import find_program, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,14 +46,14 @@ def give_back_large_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _UNUSED_BYTES)
 
 
-def default_shell(environ: Mapping[str, str]) -> str:
-    """The user's zsh if that is what $SHELL says, else bash where it exists, else sh (TR 6.2)."""
+def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> str:
+    """The user's zsh if that is what $SHELL says, else bash where it exists, else sh (TR 6.2); none that lies in a
+    place `outside`, which are those that commands write to."""
     named = environ.get("SHELL", "")
-    if os.path.basename(named) == "zsh" and os.access(named, os.X_OK):
+    is_zsh = os.path.basename(named) == "zsh" and os.path.isabs(named)
+    if is_zsh and os.access(named, os.X_OK) and not is_within(named, outside):
         return named
-    directories = environ.get("PATH", os.defpath).split(os.pathsep)
-    candidates = (os.path.join(directory, "bash") for directory in directories if os.path.isabs(directory))
-    return next((path for path in candidates if os.access(path, os.X_OK)), "/bin/sh")
+    return find_program("bash", environ.get("PATH", os.defpath), outside) or "/bin/sh"
 
 
 def shell_argv(shell: str, command: str) -> list[str]:
@@ -200,7 +201,9 @@ def _processes() -> Iterator[ProcessEntry]:
     try:
         names = os.listdir("/proc")
     except OSError:
-        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False)
+        listing = subprocess.run(
+            ["/bin/ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False
+        )
         yield from parse_ps(listing.stdout)
         return
     for pid in youngest_first([int(name) for name in names if name.isdigit()], _read("/proc/loadavg")):

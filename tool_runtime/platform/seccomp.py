@@ -44,6 +44,8 @@ _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
 _FAST_OPEN: Final = 0x20000000
 _SET_USER_ID: Final = 0o4000
+_SET_USER_OR_GROUP_ID: Final = 0o6000
+_MAKES_A_FILE: Final = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE without the bit of O_DIRECTORY
 _SET_LEASE, _NOTIFY_OF_CHANGES = 1024, 1026
 _PRIORITY_OF_USER, _IO_PRIORITY_OF_USER = 2, 3
 _UNIX, _INET, _INET6 = 1, 2, 10
@@ -70,10 +72,15 @@ _BITS: Final[Mapping[str, tuple[int, int]]] = {
     "fchmod": (1, _SET_USER_ID),
     "fchmodat": (2, _SET_USER_ID),
     "fchmodat2": (2, _SET_USER_ID),
+    "creat": (1, _SET_USER_OR_GROUP_ID),
+    "mknod": (1, _SET_USER_OR_GROUP_ID),
+    "mknodat": (2, _SET_USER_OR_GROUP_ID),
     "sendto": (3, _FAST_OPEN),
     "sendmsg": (2, _FAST_OPEN),
     "sendmmsg": (3, _FAST_OPEN),
 }
+# Where the flags are, and the mode of a file that they may make; the kernel passes over the mode of one that is there.
+_OPENS: Final[Mapping[str, tuple[int, int]]] = {"open": (1, 2), "openat": (2, 3)}
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 
 Instruction = tuple[int, int, int, int]
@@ -115,14 +122,14 @@ def _build(wanted: Filter) -> bytes:
     ]
     if wanted.machine == "x86_64":
         code += [(_AT_LEAST, 0, 1, _X32), _refuse(errno.EPERM)]
-    for table, number in ((REFUSED, errno.EPERM), (MISSING, errno.ENOSYS)):
-        for both in table.values():
-            if both[column] >= 0:
-                code += _if_call(both[column], [_refuse(number)])
     for name, both in LOOKED_INTO.items():
         block = _block(name, wanted)
         if block and both[column] >= 0:
             code += _if_call(both[column], block)
+    for table, number in ((REFUSED, errno.EPERM), (MISSING, errno.ENOSYS)):
+        for both in table.values():
+            if both[column] >= 0:
+                code += _if_call(both[column], [_refuse(number)])
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *one) for one in code)
 
@@ -168,6 +175,10 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
     if name in _BITS:
         index, bits = _BITS[name]
         return [_argument(index), (_HAS_BIT, 0, 1, bits), refuse, *_sending(name, wanted)]
+    if name in _OPENS:
+        flags, mode = _OPENS[name]
+        made = [_argument(mode), (_HAS_BIT, 0, 1, _SET_USER_OR_GROUP_ID), refuse]
+        return [_argument(flags), (_HAS_BIT, 0, len(made), _MAKES_A_FILE), *made, allow]
     if name == "prlimit64":  # another process's limits may be read
         return [
             *(_argument(0), (_EQUAL, 4, 0, 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import ntpath
 import os
 import struct
 import subprocess
@@ -23,9 +24,19 @@ def give_back_large_memory() -> None:
     """Nothing: the allocator does it itself."""
 
 
-def default_shell(environ: Mapping[str, str]) -> str:
-    """cmd.exe (TR 6.2)."""
-    return environ.get("COMSPEC", "cmd.exe")
+def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> str:
+    """cmd.exe (TR 6.2), the system's own if the one that is named is relative or lies in a place `outside`, which are
+    those that commands write to."""
+    named = environ.get("COMSPEC", "")
+    inside = [ntpath.normcase(ntpath.normpath(one)).rstrip("\\") + "\\" for one in outside]
+    is_inside = ntpath.normcase(ntpath.normpath(named)).startswith(tuple(inside))
+    return named if ntpath.isabs(named) and not is_inside else system_program("cmd.exe", environ)
+
+
+def system_program(name: str, environ: Mapping[str, str]) -> str:
+    """The absolute path of a program of Windows itself: by its bare name it would be looked for in the current
+    directory first."""
+    return ntpath.join(environ.get("SYSTEMROOT") or "C:\\Windows", "System32", name)
 
 
 def shell_argv(shell: str, command: str) -> str:
@@ -33,9 +44,9 @@ def shell_argv(shell: str, command: str) -> str:
     return f'"{shell}" /d /s /c "{command}"'
 
 
-def kill_argv(pid: int) -> list[str]:
+def kill_argv(pid: int, environ: Mapping[str, str]) -> list[str]:
     """Ends a process and its children (TR 6.2)."""
-    return ["taskkill", "/T", "/F", "/PID", str(pid)]
+    return [system_program("taskkill.exe", environ), "/T", "/F", "/PID", str(pid)]
 
 
 def descendants(pid: int) -> dict[int, ProcessEntry]:  # noqa: ARG001  as on POSIX

@@ -13,6 +13,7 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, usable_in_header
 from agent_host.services.endpoints import checked_service_url
 from agent_host.tool_service.tool import Output, ToolFault
+from config import json_text
 from config.shapes import TEXT, ListOf, Record, Text
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _secret_of(body: bytes, field: str) -> _Secret:
     """{"data": {"data": {field: value}, "metadata": {"version": n}}}. Raises ToolFault."""
     wrong = ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is not that of a KV version 2 store")
     try:
-        data = orjson.loads(body)["data"]
+        data = json_text.loads(body)["data"]
         fields, version = data["data"], data["metadata"]["version"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise wrong from None

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import orjson
 import psycopg
 import pytest
+import trustme
 
+from agent_host.tool_service.tools.postgres import PostgresDatabase
+from agent_host.tool_service.tools.tables import Caps
+from tests.support.process import eventually
 from tests.support.tool_service import Caller, served, tenants
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.support.tool_service import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
 
@@ -95,6 +102,7 @@ WRITES = [
     "EXPLAIN ANALYZE DELETE FROM orders",
     "EXPLAIN (ANALYZE) SELECT touch()",
     "EXPLAIN (VERBOSE, ANALYZE true) UPDATE orders SET status = 'x'",
+    'EXPLAIN ("analyze") SELECT count(*) FROM orders',
     "explain analyse select 1",
     "SET transaction_read_only = off",
     "RESET ALL",
@@ -188,6 +196,132 @@ def state_of(connection: psycopg.Connection[Any]) -> list[Any]:
     return [connection.execute(query).fetchone() for query in queries]
 
 
+NO_STATEMENTS = [
+    "SELECT 1) AS q(c0) UNION ALL SELECT repeat('x', 1000000000) FROM (SELECT 1",
+    "SELECT 1) AS a, LATERAL (SELECT repeat('x', 1000000000)",
+    "SELECT 1) --",
+    "SELECT 1)\n--\n",
+    "SELECT 1 ) UNION (SELECT 2",
+    "SELECT 1) /* ( */ AS q, (SELECT 2",
+    "SELECT $$($$) AS q, (SELECT 2",
+    "SELECT (1",
+    "VALUES (1)) AS q(c0), (VALUES (2)",
+    "TABLE orders) AS q, (SELECT 1",
+    "WITH x AS (SELECT 1) SELECT * FROM x) AS q, (SELECT 2",
+    "SELECT 1) AS q WHERE touched IS NULL OR EXISTS (SELECT 1",
+    "SELECT 1 LIMIT 1) AS q OFFSET (0",
+    "EXPLAIN SELECT 1) --",
+]
+
+
+async def test_text_that_is_no_statement_by_itself_is_no_part_of_one(tmp_path: Path, shop: str) -> None:
+    async with served(tmp_path, tenants(connections(shop))) as service:
+        for query in NO_STATEMENTS:
+            result = await ask(service, query)
+            assert result["error"]["code"] == "TOOL_EXECUTION_FAILED", (query, result)
+            assert "syntax error" in result["error"]["message"], (query, result)
+        brackets = 'SELECT $a$)$a$, E\'\\\')\', ")" /* ) */ FROM (SELECT 1 AS ")") z -- )'
+        assert table(await ask(service, brackets))["rows"] == [[")", "')", 1]]
+
+
+CUT = [
+    "SELECT repeat($1, 1000000000)",
+    "SHOW shop.huge",
+    "SELECT to_json(repeat('x', 60000000))",
+    "SELECT ARRAY[repeat('x', 60000000)]",
+    "SELECT repeat('x', 60000000)::bytea",
+    "SELECT repeat('x', 1000000) FROM generate_series(1, 2000)",
+]
+TOO_LARGE = [
+    "EXPLAIN (VERBOSE) SELECT repeat('x', 60000000)",
+    "EXPLAIN (VERBOSE, FORMAT JSON) SELECT repeat('x', 60000000)",
+    "EXPLAIN SELECT * FROM orders WHERE status = repeat('x', 60000000)",
+    "SELECT repeat('x', 60000000)::int",
+    "SELECT repeat('x', 60000000)::date FROM orders",
+    "SELECT talks()",
+]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak of memory is read there")
+@pytest.mark.parametrize("way", ["tcp", "tls", "unix"])
+async def test_no_answer_takes_memory(tmp_path: Path, server: Postgres, shop: str, way: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
+        connection.execute(TALKS)
+        connection.execute(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE shop SET shop.huge = %L', repeat('s', 50000000)); END $$"
+        )
+    async with served(tmp_path, tenants(connections(await reached_by(way, server, shop), timeoutS=25))) as service:
+        table(await ask(service, "SELECT 1"))
+        for query in CUT + TOO_LARGE if way == "tcp" else CUT[1:] + TOO_LARGE[2:]:
+            before = memory_now_mb()
+            result = await ask(service, query, *(["x"] if "$1" in query else []))
+            assert memory_mb("VmHWM") - before < 50, query
+            if query in CUT:
+                assert "… [cut]" in result["outputText"], (query, result)
+            else:
+                assert "too large" in result["error"]["message"], (query, result)
+        assert table(await ask(service, "SELECT 1"))["rows"] == [[1]]
+
+
+TALKS = """CREATE OR REPLACE FUNCTION talks() RETURNS int LANGUAGE plpgsql STABLE AS
+    $$ BEGIN FOR i IN 1..100 LOOP RAISE NOTICE '%', repeat('n', 1000000); END LOOP; RETURN 1; END $$"""
+
+
+def memory_now_mb() -> int:
+    """What this process has now; its peak counts from here on."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory_mb("VmRSS")
+
+
+def memory_mb(name: str) -> int:
+    status = Path("/proc/self/status").read_text("utf-8")
+    return int(status.split(f"{name}:")[1].split()[0]) // 1024
+
+
+async def reached_by(way: str, server: Postgres, shop: str) -> str:
+    """The URL of `shop` over TCP, with TLS, or over the server's own socket."""
+    if way == "tls":
+        authority = trustme.CA()
+        issued = authority.issue_cert("127.0.0.1")
+        files = {"server.key": issued.private_key_pem, "server.crt": issued.cert_chain_pems[0]}
+        for name, blob in files.items():
+            path = server.folder / "data" / name
+            path.write_bytes(blob.bytes())
+            path.chmod(0o600)
+            owner = (server.folder / "data").stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
+        with psycopg.connect(shop, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET ssl = on")
+            connection.execute("SELECT pg_reload_conf()")
+        return f"{shop}?sslmode=require"
+    if way == "unix":
+        return f"{shop}?host={quote(str(server.folder), safe='')}"
+    return shop
+
+
+async def test_a_query_that_nobody_waits_for_any_more_ends_on_the_server(shop: str) -> None:
+    async def conninfo() -> str:
+        return shop
+
+    database = PostgresDatabase(conninfo, ["pg_sleep"])
+    try:
+        asked = asyncio.create_task(database.query("SELECT pg_sleep(50)", [], Caps()))
+        with psycopg.connect(shop, autocommit=True) as connection:
+            await asyncio.to_thread(eventually, lambda: running(connection) == 1, "the query runs")
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await asyncio.to_thread(eventually, lambda: running(connection) == 0, "the query is ended")
+        assert (await database.query("SELECT 1", [], Caps())).rows == [[1]]
+    finally:
+        await database.aclose()
+
+
+def running(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").fetchone()
+    return int(row[0]) if row else 0
+
+
 async def test_a_value_is_never_code(tmp_path: Path, shop: str) -> None:
     async with served(tmp_path, tenants(connections(shop))) as service:
         hostile = "x'; DELETE FROM orders; --"
@@ -201,7 +335,7 @@ async def test_rows_bytes_and_fields_have_caps(tmp_path: Path, shop: str) -> Non
         assert (many["rowCount"], many["truncated"]) == (100, True)
         exactly = table(await ask(service, "SELECT 1 FROM generate_series(1, 100)"))
         assert (exactly["rowCount"], exactly["truncated"]) == (100, False)
-        long = table(await ask(service, "SELECT repeat('x', 100000000)"))
+        long = table(await ask(service, "SELECT repeat('x', 60000000)"))
         assert long["rows"] == [["x" * 64 + "… [cut]"]]
         wide = table(await ask(service, "SELECT repeat('y', 60) FROM generate_series(1, 90)"))
         assert wide["truncated"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from policy.programs.table import what_it_starts
 from policy.rules.admitted import admitted, in_one_line, starters
-from policy.shell.consent import what_it_starts
 
 from .helpers import bundle
 

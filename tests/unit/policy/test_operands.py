@@ -255,13 +255,14 @@ def test_their_names_are_known_with_a_directory_and_as_they_are_elsewhere() -> N
 
 def test_what_the_line_names_is_kept_as_it_is_spelled() -> None:
     assert parse("cp -r a ~/b/*.c d").operands == (
-        Operand("cp", "a", "read", tree=True),
-        Operand("cp", "~/b/", "read", tree=True, pattern="*.c"),
-        Operand("cp", "d", "write"),
-        Operand("cp", "d/a", "write"),
-        Operand("cp", "d", "write", tree=True, pattern="*.c"),
+        Operand("cp", "a", "read", tree=True, step=1),
+        Operand("cp", "~/b/", "read", tree=True, pattern="*.c", step=1),
+        Operand("cp", "d", "write", step=1),
+        Operand("cp", "d/a", "write", made="tree", source="a", step=1),
+        Operand("cp", "d", "write", tree=True, pattern="*.c", made="tree", step=1),
     )
-    assert parse("rm '~/a' '*'").operands == (Operand("rm", "./~/a", "delete"), Operand("rm", "*", "delete"))
+    spelled = parse("ls; rm '~/a' '*'").operands
+    assert spelled == (Operand("rm", "./~/a", "delete", step=2), Operand("rm", "*", "delete", step=2))
 
 
 PLACES: dict[str, Any] = {

@@ -252,3 +252,63 @@ def test_zsh_has_variables_of_its_own() -> None:
 def test_the_names_that_a_line_reads_are_all_that_is_asked_for() -> None:
     assert names_read("ls $A ${B} ${#C} ${D:-x} '$E' $1 $? \\$F") == {"A", "B", "C", "D", "E", "F"}
     assert names_read("ls A") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("line", "commands"),
+    [
+        ("c='ls -la'; $c x", [("ls", "-la", "x")]),
+        ('c="ls -la"; $c', [("ls", "-la")]),
+        ('c="ls -la"; timeout 5 $c x', [("timeout", "5", "ls", "-la", "x"), ("ls", "-la", "x")]),
+        ("o='-l -a'; ls $o b", [("ls", "-l", "-a", "b")]),
+        ('c=(ls "a b"); "${c[@]}" x', [("ls", "a b", "x")]),
+        ("c=(ls -la); ${c[@]} x", [("ls", "-la", "x")]),
+        ('a=(); ls "${a[@]}" b', [("ls", "b")]),
+        ("c=ls; test a && c=cat; $c a", [("test", "a"), ("ls", "a"), ("cat", "a")]),
+        ('c=ls; if test a; then c="cat -n"; fi; $c a', [("test", "a"), ("ls", "a"), ("cat", "-n", "a")]),
+        ("for c in ls cat; do $c a; done", [("ls", "a"), ("cat", "a")]),
+        ("c=ls; readonly d=$c; $d", [("readonly", None), ("ls",)]),
+        ("(cd build && ../configure)", [("cd", "build"), ("../configure",)]),
+    ],
+)
+def test_a_command_in_a_variable_that_the_line_sets_is_known(line: str, commands: list[tuple[str, ...]]) -> None:
+    assert [(one.program, *one.arguments) for one in parse(line).commands] == commands
+    assert parse(line).dynamic == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "c=ls; c=$(cat b); $c",
+        "test a && c=ls; $c evil",
+        "c=; test a && c=ls; $c evil",
+        "c=ls; read c; $c",
+        "c=ls; f() { c=evil; }; read c; f; $c",
+        "c='ls *'; $c",
+        "c='ls; evil'; $c",
+        "IFS=,; c='ls,a'; $c",
+        '(c="ls -la"); $c',
+        "c=(ls); c+=(evil); ${c[@]}",
+        "c=('ls a' b); ${c[@]}",
+        'c=(ls b); "${c[*]}"',
+        'a=(); "${a[@]}" evil',
+        "c=ls; test a && c=evil; $c a",
+        "for c in ls evil; do $c a; done",
+        "for c in ls; do $c; done; $c evil",
+        "for c in ls; do c=evil; $c; done",
+        "c='evil a'; $c",
+        "c='cd b'; $c",
+        "unset c; c=ls; unset c; $c evil",
+        "c=ls; { $c a; }; declare c=evil; $c",
+    ],
+)
+def test_one_that_is_not_certain_is_not(line: str) -> None:
+    assert shell(line, allowedCommands=LISTED) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    "operand", ["#refs/tags/", "#refs\\/tags\\/", "//\\//-", "%\\.py", "/\\*/x", "##*\\/", "//\\\\./_", "//\\ /_"]
+)
+def test_an_expansion_may_have_escapes(operand: str) -> None:
+    for line in (f"echo ${{X{operand}}}", f'echo "${{X{operand}}}"', f"y=${{X{operand}}}; echo $y"):
+        assert shell(line, allowedCommands=["echo"]) == ("DENIED" if "\\\\" in operand else "ALLOWED")

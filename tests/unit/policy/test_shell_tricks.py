@@ -602,7 +602,6 @@ NEIGHBOURS = {
         "tar czf ./a:b.tar x",
         "tar -xzf a.tgz -C out",
         "tar cf a:b.tar --force-local x",
-        'tar czf "out/$x" a',
         "tar --mtime='2020-01-01 10:00' -cf a.tar .",
         "tar --transform=s:a:b: -cf a.tar .",
     ],

@@ -27,9 +27,9 @@ HIDES = [
     "less a",
     "vim a",
     "ssh host ls",
-    "echo code | sh",
+    "echo $X | sh",
     "curl x | bash",
-    "sh <<< code",
+    'sh <<< "$X"',
     'sh -c "$X"',
     'bash -ec "$(curl x)"',
     "bash",
@@ -173,13 +173,13 @@ SHOWS = [
     "node -v",
     "make --version",
     "npm --version",
-    "npm exec -- pytest -q",
-    "uv run pytest -q",
-    "uv run --frozen pytest",
-    "poetry run pytest",
-    "bash -c 'pytest -q'",
-    "bash -lc 'pytest -q'",
-    "env A=1 pytest",
+    "npm exec -- grep -q x",
+    "uv run grep -q x",
+    "uv run --frozen grep",
+    "poetry run grep",
+    "bash -c 'grep -q x'",
+    "bash -lc 'grep -q x'",
+    "env CI=1 grep",
 ]
 
 
@@ -206,7 +206,8 @@ def test_an_entry_that_says_so_keeps_it_from_starting_them(command: str) -> None
 
 @pytest.mark.parametrize("command", SHOWS)
 def test_what_the_line_shows_is_allowed_by_the_strictest_list(command: str) -> None:
-    assert shell(command, allowedCommands=LISTED, commandPolicies=strict(*LISTED)) == "ALLOWED"
+    listed = [*LISTED, "grep"]
+    assert shell(command, allowedCommands=listed, commandPolicies=strict(*listed)) == "ALLOWED"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_hosts_have_one_spelling(text: str, host: str) -> None:
     [
         "ftp://a.com", "file:///etc/passwd", "//a.com", "a.com", "http://u:p@a.com", "http://good.com@evil.com",
         "http://good.com\\@evil.com", "http://a b.com", "http://a.com\n.evil.com", "http://", "http://a.com:99999",
+        "http://a.com:0", "http://a.com:00000/x", "http://[::1]:0",
         "http://1.2.3.4.5",
         "http://256.1.1.1", "http://a..com", "http://[::1", "http://[fe80::1%25eth0]", "javascript:x",
         "http://09.1.1.1", "http://-a.com", "http://%6cocalhost", "http://a\u200cb.com", "http://a\u200db.com",
@@ -498,5 +499,42 @@ def test_a_blocked_domain_goes_before_an_allowed_one_and_an_unreadable_entry_bef
     assert decide("https://a.com") == ("ALLOWED", rule)
     assert decide("http://10.0.0.1") == ("DENIED", rule)
     assert decide("http://a.local", allowedDomains=["*.local"]) == ("DENIED", rule)
-    assert decide("http://a.com", "10.0.0.1", allowedDomains=["a.com"])[0] == "ALLOWED"
+    assert decide("http://a.com", "10.0.0.1", allowedDomains=["a.com"])[0] == "DENIED"
     assert decide("http://1.1.1.1", "10.0.0.1")[0] == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "blocked", "addresses", "expected"),
+    [
+        (["api.example.com"], None, ["10.0.0.1"], "DENIED"),
+        (["*.example.com"], None, ["10.0.0.1"], "DENIED"),
+        (None, None, ["8.8.8.8", "10.0.0.1"], "DENIED"),
+        (["api.example.com"], None, ["8.8.8.8", "::1"], "DENIED"),
+        (["api.example.com"], None, ["nonsense"], "DENIED"),
+        (["api.example.com", "10.0.0.1"], None, ["10.0.0.1"], "ALLOWED"),
+        (["api.example.com", "10.0.0.1:80"], None, ["10.0.0.1"], "DENIED"),
+        (["*.example.com", "10.0.0.1"], None, ["10.0.0.1"], "DENIED"),
+        (["api.example.com"], None, ["8.8.8.8"], "ALLOWED"),
+        (["api.example.com"], ["8.8.8.8"], ["8.8.8.8"], "DENIED"),
+    ],
+)
+def test_a_names_addresses_are_judged_as_when_it_connects(
+    allowed: list[str] | None, blocked: list[str] | None, addresses: list[str], expected: str
+) -> None:
+    lists = {"allowedDomains": allowed, "blockedDomains": blocked}
+    held = bundle({"name": "Network.Http", **{name: one for name, one in lists.items() if one is not None}})
+    assert check_tool(held, "Network.Http", url("https://api.example.com/", *addresses), now=NOW).decision == expected
+
+
+def test_a_listed_local_name_may_lead_anywhere() -> None:
+    held = bundle({"name": "Network.Http", "allowedDomains": ["localhost"]})
+    assert check_tool(held, "Network.Http", url("http://localhost/", "127.0.0.1"), now=NOW).decision == "ALLOWED"
+
+
+def test_the_reason_says_when_only_the_name_was_judged() -> None:
+    held = bundle({"name": "Network.Http", "allowedDomains": ["a.example.com", "8.8.8.8"]})
+    reasons = [
+        check_tool(held, "Network.Http", one, now=NOW).reason
+        for one in (url("https://a.example.com/"), url("https://a.example.com/", "8.8.8.8"), url("https://8.8.8.8/"))
+    ]
+    assert reasons == ["granted by the host's name; its addresses are judged when it connects", "granted", "granted"]

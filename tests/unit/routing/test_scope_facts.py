@@ -194,3 +194,25 @@ def test_a_git_that_is_a_link_or_a_pipe(tmp_path: Path, main: Path) -> None:
     os.mkfifo(other / ".git")
     assert repository_of(str(one.resolve())) is None
     assert repository_of(str(other.resolve())) is None
+
+
+def test_a_workspace_opens_no_place_by_a_link_or_an_environment_of_its_own(home: Path) -> None:
+    """What it may write itself does not say what its commands may read."""
+    private = home / "private" / "bin"
+    program(private / "deploy")
+    work = home / "w" / "bin"
+    work.mkdir()
+    (work / "git").symlink_to(private / "deploy")
+    (work.parent / "pyvenv.cfg").write_text(f"home = {private}\n")
+    found = facts(home, work).toolchains
+    assert not [one for one in found if one.startswith(str(home / "private"))]
+
+
+def test_an_environment_in_the_workspace_is_read_with_its_interpreter(home: Path) -> None:
+    base = program(home / ".local" / "pythons" / "3.12" / "bin" / "python3.12")
+    program(base.parent / "python3")
+    work = home / "w" / ".venv" / "bin"
+    work.mkdir(parents=True)
+    (work / "python3").symlink_to(base)
+    (work.parent / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    assert str(base.parent.parent) in facts(home, work).toolchains

@@ -19,6 +19,7 @@ from agent_host.rpc.messages import (
     parse,
     refuse_line,
 )
+from config.json_text import MAX_DEPTH
 
 IDS = st.none() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 PARSE, INVALID, PARAMS = -32700, -32600, -32602
@@ -53,12 +54,16 @@ def test_a_number_beyond_64_bits_among_others(number: int) -> None:
     assert [request.id_json for request in line.requests] == [b"1", b"null", str(number).encode(), b'"x"']
 
 
-def test_deep_nesting_beside_such_a_number() -> None:
-    """The reader of exact numbers follows less deep than the first one: the request is served all the same."""
-    deep = b"[" * 1000 + b"]" * 1000
-    (request,) = parse(b'{"jsonrpc":"2.0","id":%d,"method":"m","params":{"x":%s}}' % (10**25, deep)).requests
-    assert request.fault is None
-    assert json.loads(request.id_json or b"") == 1e25
+@pytest.mark.parametrize("given_id", [7, 10**25, "\ud83d"])
+def test_a_request_nests_as_deep_as_every_reader_follows(given_id: Any) -> None:
+    def request(depth: int) -> Any:
+        deep = "[" * depth + "]" * depth
+        line = f'{{"jsonrpc":"2.0","id":{json.dumps(given_id)},"method":"m","params":{{"x":{deep}}}}}'
+        return parse(line.encode()).requests[0]
+
+    assert request(MAX_DEPTH - 2).fault is None
+    assert json.loads(request(MAX_DEPTH - 2).id_json) == given_id
+    assert request(MAX_DEPTH - 1).fault == Fault(PARSE, "this line cannot be read: it nests deeper than 200 levels")
 
 
 def test_many_such_numbers_are_read_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,34 @@ class Move:
         project = self.project
         versions = FirstVersions(project.baselines)
         return as_text(preview(versions, kept=project.kept.get, workspace=str(self.new), former=former))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("kind", ["link", "link in a link", "pipe", "large", "device"])
+def test_what_a_command_put_in_the_place_of_a_file_is_not_read(project: Project, tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    (outside / "sub").mkdir(parents=True)
+    for place in (outside, outside / "sub"):
+        (place / "a.txt").write_text("secret\n")
+    project.before("d/a.txt", b"one\n")
+    folder = project.root / "d"
+    if kind.startswith("link"):
+        shutil.rmtree(folder)
+        folder.symlink_to(outside if kind == "link" else project.root / "e")
+        (project.root / "e").symlink_to(outside / "sub")
+    elif kind == "large":
+        os.truncate(folder / "a.txt", 3 << 40)
+    else:
+        (folder / "a.txt").unlink()
+        if kind == "device":
+            (folder / "a.txt").symlink_to("/dev/zero")
+        else:
+            os.mkfifo(folder / "a.txt")
+    if kind == "large":  # nobody reads it to count its lines, either
+        project.kept.clear()
+    text = project.patch()
+    assert text.startswith("# d/a.txt: ")
+    assert "secret" not in text
 
 
 def test_a_moved_file_is_compared_where_it_is(project: Project, tmp_path: Path) -> None:

@@ -638,7 +638,10 @@ def test_a_start_under_the_same_id_after_a_cut_off_prune(tmp_path: Path) -> None
 # --- what refuses -----------------------------------------------------------------------------------------------------
 
 _AS_NOBODY = """
-import os, shutil, sys  # what removes folders is imported while the interpreter may still be read
+import importlib, os, pkgutil, shutil, sys
+import state
+for module in pkgutil.iter_modules(state.__path__, "state."):
+    importlib.import_module(module.name)  # while this user may still read them
 from state.retention import Limits, choose
 from state.session_pruner import SessionPruner
 if os.geteuid() == 0:

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.core import moves as core_moves
+from tool_runtime.files import writer
 from tool_runtime.platform import moves
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def test_another_file_system_is_refused(call: Call, workspace: Path, monke
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     (workspace / "a").write_text("x")
-    monkeypatch.setattr(core_moves, "move_new", elsewhere)
+    monkeypatch.setattr(writer, "move_new", elsewhere)
     code, message = error_of(await move(call, workspace / "a", workspace / "b"))
     assert code == "TOOL_EXECUTION_FAILED"
     assert "another file system" in message

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host import regular_files
-from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_directory, open_file, resolve
+from tool_runtime.core.paths import Scope, open_dir, open_directory, open_file, resolve
 from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.platform.directories import BY_DESCRIPTOR
 
 if TYPE_CHECKING:
     from pathlib import Path

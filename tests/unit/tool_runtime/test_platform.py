@@ -251,9 +251,9 @@ def test_an_earlier_member_is_recognised_and_its_number_alone_is_not_enough() ->
 
 def test_windows_commands() -> None:
     assert windows.default_shell({"COMSPEC": r"C:\Windows\system32\cmd.exe"}) == r"C:\Windows\system32\cmd.exe"
-    assert windows.default_shell({}) == "cmd.exe"
+    assert windows.default_shell({}) == r"C:\Windows\System32\cmd.exe"
     assert windows.shell_argv("cmd.exe", 'echo "a b" & dir') == '"cmd.exe" /d /s /c "echo "a b" & dir"'
-    assert windows.kill_argv(7) == ["taskkill", "/T", "/F", "/PID", "7"]
+    assert windows.kill_argv(7, {"SYSTEMROOT": r"D:\W"}) == [r"D:\W\System32\taskkill.exe", "/T", "/F", "/PID", "7"]
 
 
 def test_windows_paths() -> None:

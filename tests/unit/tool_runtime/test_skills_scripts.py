@@ -113,6 +113,17 @@ async def test_what_a_script_leaves_is_named(place: Place) -> None:
     assert os.stat(first["sandbox"]).st_mode & 0o777 == 0o700
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+async def test_what_lies_where_a_script_put_a_link_is_not_named(place: Place, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("x")
+    place.script(f"import os\nhere = os.getcwd()\nos.rmdir(here)\nos.symlink({str(outside)!r}, here)")
+    answer = answered(await place.run())
+    assert "files" not in answer
+    assert os.listdir(outside) == ["secret"]
+
+
 async def test_it_may_start_in_its_skill(place: Place) -> None:
     place.script("import os; print(os.getcwd()); print(os.path.dirname(__file__))")
     answer = answered(await place.run(cwd="skill"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -259,6 +261,68 @@ def test_a_tracked_file_behind_a_link_is_not_looked_at(project: Path) -> None:
     shutil.rmtree(project / "sub")
     (project / "sub").symlink_to(outside)
     assert seen(project, lambda: write(outside, c_txt="changed")).files == {}
+
+
+PLACES = (
+    *(".gitignore", ".git/index", ".git/config", ".git/HEAD", "a.txt", "sub/c.txt", ".git/objects/pack/pack-1.idx"),
+    *(".git/objects", ".git", "sub"),
+)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["pipe", "link", "dangling link", "link to itself", "large", "device", "folder"])
+def test_what_a_command_puts_in_the_place_of_a_file_leads_nowhere(project: Path, place: str, kind: str) -> None:
+    outside = project.parent / "outside"
+    write(outside, secret_txt="secret", c_txt="secret", index="secret")
+
+    def work() -> None:
+        path = project / place
+        if path.is_dir() and not path.is_symlink():
+            path.rename(project / "away")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "large":
+            path.touch()
+            os.truncate(path, 3 << 40)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            targets = {"link": str(outside), "device": "/dev/zero", "link to itself": str(path)}
+            path.symlink_to(targets.get(kind, "none"))
+
+    for _ in range(2):  # both as what a command finds and as what it leaves
+        changes = seen(project, work)
+        assert not any("secret" in path for path in changes.files)
+        assert b"secret" not in [held for held in changes.files.values() if isinstance(held, bytes)]
+        if (project / "away").exists() and not (project / place).is_symlink():
+            shutil.rmtree(project / "away")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_names_of_a_folder_that_a_link_leads_to_meanwhile_are_not_told(project: Path) -> None:
+    outside, other = project.parent / "outside", project / "other"
+    write(outside, secret_txt="secret")
+    going = threading.Event()
+
+    def exchange() -> None:
+        while not going.is_set():
+            with contextlib.suppress(OSError):
+                (project / "sub").rename(other)
+                (project / "sub").symlink_to(outside)
+                (project / "sub").unlink()
+                other.rename(project / "sub")
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    try:
+        for _ in range(150):
+            assert "sub/secret.txt" not in seen(project, list).files
+    finally:
+        going.set()
+        thread.join()
 
 
 def test_the_walk_ends_at_its_limit_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ class CommandTools:
 
     @functools.cached_property
     def _shell(self) -> str:
-        return self._settings.shell or current.default_shell(os.environ)
+        return self._settings.shell or current.default_shell(os.environ, self._settings.writable_places)
 
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:

@@ -48,7 +48,7 @@ class TreeTools:
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
-        return installed(os.environ.get("PATH", ""), self._settings.workspace)
+        return installed(os.environ.get("PATH", ""), self._settings.writable_places)
 
     def _list_at_once(self, call: CallContext) -> ToolOutput | None:
         params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)

@@ -58,7 +58,7 @@ class TreeTools:
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
-        return installed(os.environ.get("PATH", ""), self._settings.workspace)
+        return installed(os.environ.get("PATH", ""), self._settings.writable_places)
 
     async def _list_files(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
+from config import json_text
 from tool_runtime.core.process import end_leftovers
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.families.desktop.timeouts import command_timeout_s
@@ -115,7 +116,7 @@ class ProjectTools:
             raise ToolFault(FaultKind.SYSTEM, f"{manifest.name} printed more than {_MAX_ANSWER_BYTES} bytes")
         raw = outcome.stdout.ends.render(_MAX_ANSWER_BYTES)
         try:
-            value: Any = orjson.loads(raw)
+            value: Any = json_text.loads(raw)
         except orjson.JSONDecodeError as error:
             raise ToolFault(FaultKind.SYSTEM, f"{manifest.name} printed no JSON: {error}{behind}") from error
         if manifest.output is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +18,10 @@ from tool_runtime.families.programs import command_params, kept, printed, refusa
 from tool_runtime.families.skills import limits
 from tool_runtime.families.skills.specs import RUN_SCRIPT
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
+from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
+from tool_runtime.platform.programs import trusted_path
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped
 
@@ -67,7 +68,9 @@ class ScriptTools:
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:
         wanted = (*_VARIABLES, *_ON_WINDOWS) if WINDOWS else _VARIABLES
-        return {name: value for name, value in environment_under(self._settings).items() if name.upper() in wanted}
+        shown = {name: value for name, value in environment_under(self._settings).items() if name.upper() in wanted}
+        # An interpreter may be a script of `env` itself, as pyenv's are.
+        return shown | {"PATH": trusted_path(shown.get("PATH", os.defpath), self._settings.writable_places)}
 
     async def _run(self, call: CallContext) -> ToolOutput:
         if self._scripts is None:
@@ -123,20 +126,22 @@ def _prepared(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, st
         raise ToolFault(FaultKind.PATH_CHANGED, f"the script has changed since it was judged: {script.path}")
     if arguments.get("cwd") == "skill":
         return script, script.folder
-    with os_faults(scripts.sandbox):
-        os.makedirs(scripts.sandbox, mode=0o700, exist_ok=True)
-        return script, tempfile.mkdtemp(prefix="run-", dir=scripts.sandbox)
+    name = f"run-{os.urandom(8).hex()}"
+    with os_faults(scripts.sandbox), open_directory(scripts.sandbox, create=PRIVATE_DIRECTORY) as directory:
+        directory.make_directory(name, PRIVATE_DIRECTORY)
+    return script, os.path.join(scripts.sandbox, name)
 
 
 def _left_in(sandbox: str) -> list[str]:
     """What a script left in its directory, by name. An empty one goes."""
     try:
-        names = sorted(os.listdir(sandbox))
-    except OSError:  # the script took it away
+        with open_directory(sandbox) as directory:
+            names = directory.names()
+    except OSError:  # the script took it away, or put a link there
         return []
     if not names:
-        with suppress(OSError):
-            os.rmdir(sandbox)
+        with suppress(OSError), open_parent(sandbox) as (directory, name):
+            directory.remove_directory(name)
     return list(map(name_for_json, names[:_MAX_LISTED]))
 
 

@@ -95,6 +95,18 @@ def test_calls_of_other_architectures_are_refused() -> None:
         ("fchmod", (3, 0o4755), errno.EPERM),
         ("fchmodat", (3, 1, 0o4000), errno.EPERM),
         ("fchmodat2", (3, 1, 0o4000), errno.EPERM),
+        ("openat", (3, 1, 0, 0o4755), ALLOWED),  # a mode that nothing gets
+        ("openat", (3, 1, 0o101, 0o644), ALLOWED),
+        ("openat", (3, 1, 0o101, 0o1777), ALLOWED),
+        ("openat", (3, 1, 0o101, 0o4755), errno.EPERM),
+        ("openat", (3, 1, 0o2000302, 0o2755), errno.EPERM),
+        ("openat", (3, 1, 0o20000002, 0o4755), errno.EPERM),  # O_TMPFILE, whichever bit O_DIRECTORY is
+        ("openat", (3, 1, 0o20000002, 0o600), ALLOWED),
+        ("openat", (3, 1, 1 << 32 | 0o100, 1 << 32 | 0o4000), errno.EPERM),
+        ("openat", (3, 1, 0o100, 0o100644), ALLOWED),
+        ("mknodat", (3, 1, 0o104755), errno.EPERM),
+        ("mknodat", (3, 1, 0o102755), errno.EPERM),
+        ("mknodat", (3, 1, 0o010644), ALLOWED),  # a named pipe
         ("prlimit64", (0, 7, 1), ALLOWED),
         ("prlimit64", (5, 7, 0, 1), ALLOWED),
         ("prlimit64", (5, 7, 1), errno.EPERM),
@@ -126,6 +138,26 @@ def test_calls_of_other_architectures_are_refused() -> None:
 )
 def test_calls_that_are_looked_into(machine: str, name: str, arguments: tuple[int, ...], expected: str | int) -> None:
     assert judge(machine, "supervised", name, *arguments) == expected
+
+
+@pytest.mark.parametrize("network", ["closed", "supervised", "open"])
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("open", (1, 0, 0o4755), ALLOWED),
+        ("open", (1, 0o101, 0o666), ALLOWED),
+        ("open", (1, 0o101, 0o4755), errno.EPERM),
+        ("open", (1, 0o20200002, 0o2755), errno.EPERM),
+        ("creat", (1, 0o755), ALLOWED),
+        ("creat", (1, 0o4755), errno.EPERM),
+        ("mknod", (1, 0o104755), errno.EPERM),
+        ("mknod", (1, 0o140755), ALLOWED),
+    ],
+)
+def test_calls_that_one_machine_has(
+    network: seccomp.Network, name: str, arguments: tuple[int, ...], expected: str | int
+) -> None:
+    assert judge("x86_64", network, name, *arguments) == expected
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
+import subprocess
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
-from tests.support.held import make_repository
+from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime.core import sandbox
 from tool_runtime.core.guarded import Entry, Guarded
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterator
 
     Run = Callable[..., Awaitable[ToolResult]]
 
@@ -93,6 +98,100 @@ async def test_landlock_puts_back_what_nobody_else_wrote(run: Run, repository: P
     assert "it was put back" in text_of(result)
     saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_file() or path.is_symlink()]
     assert bool(saved) == ("removed" not in name and name != "all hooks")
+
+
+TRICKS = dict(rows_of(Path(__file__).with_name("arranged.txt").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", TRICKS)
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+async def test_what_a_command_arranges_for_the_host_leads_nowhere(
+    run: Run, repository: Path, tmp_path: Path, level: str, name: str
+) -> None:
+    outside = tmp_path / "out"
+    outside.mkdir()
+    (outside / "victim").write_text("victim")
+    (repository / "ours").write_text("ours")
+    before = state(repository)
+    result = await run(level, TRICKS[name])
+    assert state(repository) == before
+    assert level == "namespace" or "it was put back" in text_of(result)
+    assert not (repository / ".git").is_symlink()
+    assert (repository / ".git/HEAD").exists() or "around it" in name
+    assert {one.name: one.read_text() for one in outside.iterdir()} == {"victim": "victim"}
+    assert (repository / "ours").read_text() == "ours"
+    saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_symlink()]
+    assert not saved
+    assert sum(path.stat().st_size for path in (tmp_path / "session").rglob("*")) < 16 * 1024 * 1024
+
+
+@pytest.fixture
+def plain_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of a user without root's rights, who this is meanwhile."""
+    place = Path(tempfile.mkdtemp(prefix="guarded-", dir="/tmp")).resolve()  # the tests' own is for their user alone
+    monkeypatch.setenv("HOME", str(place))
+    if os.geteuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+    yield place
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    shutil.rmtree(place)
+
+
+def by_this_user(line: str, place: Path) -> None:
+    """Run a line with none but the effective user's rights, which a shell would give up."""
+    user, group = os.geteuid(), os.getegid()
+    subprocess.run(["/bin/bash", "-c", line], cwd=place, check=False, user=user, group=group)
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o555, 0o000])
+def test_a_folder_that_was_closed_already_is_closed_again(plain_place: Path, mode: int) -> None:
+    place = plain_place / "hooks"
+    place.mkdir()
+    (place / "hook").write_text("mine")
+    place.chmod(mode | 0o500)
+    guarded = Guarded(str(plain_place / "session"))
+    before = guarded.begin("m", [str(place)])
+    by_this_user(f"chmod 700 . && echo evil > hook && echo x > new && chmod {mode:o} .", place)
+    told = guarded.end("m", [str(place)], before, alone=True)
+    assert place.stat().st_mode & 0o777 == mode | 0o500
+    assert (place / "hook").read_text() == "mine"
+    assert os.listdir(place) == ["hook"], told
+
+
+def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+    """Between any two steps of the host. What is put back may then stay as it was left, and nothing outside changes."""
+    place, outside = tmp_path / "ws" / "d", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "hook").write_text("victim")
+    place.mkdir(parents=True)
+    (place / "hook").write_text("mine")
+    going = threading.Event()
+
+    def exchange() -> None:
+        other = place.with_name("e")
+        while not going.is_set():
+            with suppress(OSError):
+                place.rename(other)
+                place.symlink_to(outside)
+                place.unlink()
+                other.rename(place)
+
+    guarded = Guarded(str(tmp_path / "session"))
+    thread = threading.Thread(target=exchange)
+    before = guarded.begin("m", [str(place / "hook")])
+    thread.start()
+    try:
+        for _ in range(300):
+            with suppress(OSError):
+                (tmp_path / "ws" / "e" / "hook").write_text("evil")
+            guarded.end("m", [str(place / "hook")], before, alone=True)
+    finally:
+        going.set()
+        thread.join()
+    assert [(one.name, one.read_text()) for one in outside.iterdir()] == [("hook", "victim")]
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -177,7 +276,7 @@ def test_what_somebody_writes_after_the_command_stays(tmp_path: Path) -> None:
     place.write_text("mine")
 
     class Late(Guarded):
-        def _save(self, path: str, entry: Entry | None) -> str | None:
+        def _save(self, path: str, entry: Entry) -> str | None:
             kept = super()._save(path, entry)
             place.write_text("somebody's own")
             return kept

@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
 ORDINARY = rows_of((HERE / "ordinary.txt").read_text(encoding="utf-8"))
 GIT = rows_of((HERE / "git_hostile.txt").read_text(encoding="utf-8"))
+ARRANGED = rows_of((HERE / "arranged.txt").read_text(encoding="utf-8"))
 ROOT = Path(__file__).resolve().parents[4]
 
 pytestmark = [
@@ -73,6 +74,19 @@ def test_most_of_it_steers_git_where_nothing_judges_it() -> None:
     """Else the table would show nothing."""
     came = run("none", "plain", "git", GIT)
     assert sum(row["through"] for row in came.values()) >= 25
+
+
+@pytest.mark.parametrize("user", ["root", "plain"])
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+def test_what_is_arranged_for_the_host_leads_nowhere(level: sandbox.Level, user: str) -> None:
+    came = run(level, user, "arranged", ARRANGED)
+    assert came.keys() == {name for name, _ in ARRANGED}
+    assert {name: row["printed"] for name, row in came.items() if row["through"]} == {}
+
+
+def test_what_is_arranged_is_found_where_nothing_holds_it() -> None:
+    came = run("none", "plain", "arranged", ARRANGED)
+    assert sum(row["through"] for row in came.values()) > len(ARRANGED) - 3
 
 
 def test_most_of_them_get_through_where_nothing_holds_them() -> None:

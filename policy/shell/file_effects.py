@@ -1,0 +1,536 @@
+"""Which files a program of a line changes that the line names, and what it makes beside them: by its row's `operands`.
+
+Where the bundle has an entry for it, a file that `rm` is given is a File.Delete, one that `cp` makes a File.Write, one
+that it takes a File.Read. What a program does that has no such row is not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from policy.shell.downloads import curl_files, wget_files
+from policy.shell.file_uses import FileCase, FileUse, Made, split_pattern, use_of
+from policy.shell.find import WRITES as FIND_WRITES
+from policy.shell.find import found_below
+from policy.shell.words import UNKNOWN, Word, plain
+
+if TYPE_CHECKING:
+    from policy.shell.findings import Findings
+    from policy.shell.options import Given
+
+_OLD_OPTION = re.compile(r"\+[0-9]+")
+_ANY_NAME = Word(None, pattern="*", globs=True)
+_CHANGE = r"[ugoa]*(?:[-+=](?:[rwxXst]+|[ugo])?)+"
+_MODE = re.compile(rf"[0-7]{{1,5}}|{_CHANGE}(?:,{_CHANGE})*")
+_PACKED = re.compile(r"(.*?)(?:[._-](?:gz|z)|\.(?:Z|bz2?|xz|lzma|zst|lz4|taz|t[gbx]z2?|tlz|tzst))\Z")
+
+
+def note_files(case: FileCase, found: Findings) -> None:
+    """Notes the files that a program is given to change, and those that its options name."""
+    uses = [use_of("read", word) for word in case.given.values("read") if word.text not in {"", "-"}]
+    uses += [use_of("write", word) for word in case.given.values("write") if word.text not in {"", "-"}]
+    shape = case.row.operands
+    judge = _SHAPES.get(shape)
+    if judge is not None:
+        uses += judge(case, found)
+    else:
+        uses += [use_of("write", word) for word in case.given.values("into")]
+        uses += _by_place(case.given.operands, shape.split())
+    for use in uses:
+        found.uses[use._replace(program=case.program)] = None
+
+
+def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
+    """Operands by their places. Behind a word that may be several, or none, each may have any place. `+1` is an option
+    as they once were."""
+    operands = [word for word in operands if not _OLD_OPTION.fullmatch(word.text or "")]
+    found: list[FileUse] = []
+    is_certain = True
+    for place, word in enumerate(operands):
+        is_certain = is_certain and not word.is_several
+        certain = kinds[place : place + 1] or [kind for kind in kinds[-1:] if kind.endswith("*")]
+        meant = certain if is_certain else kinds
+        modes = {kind.rstrip("*") for kind in meant} - {"skip"}
+        if word.text != "-":
+            found += [use_of(mode, word) for mode in ("read", "write", "delete") if mode in modes]
+    return found
+
+
+def _named(word: Word, name: Callable[[str], str]) -> Word:
+    """A word of another name: what a program makes beside a file."""
+    if word.text is not None:
+        text = name(word.text)
+        return word._replace(text=text, prefix=text)
+    return word._replace(pattern=None if word.pattern is None else name(word.pattern), prefix="")
+
+
+# Copying and moving
+
+
+def _delete(case: FileCase, _found: Findings) -> list[FileUse]:
+    return [use_of("delete", word, tree=case.given.has("tree")) for word in case.given.operands]
+
+
+def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
+    base, given = case.base, case.given
+    if given.has("directories"):
+        return [use_of("write", word) for word in given.operands]
+    is_moved, is_linked = base == "mv", base == "ln"
+    tree = given.has("tree")
+    is_link = given.has("symbolic") and (is_linked or base == "cp")
+    sources, into = given.operands, given.values("into")
+    target = into[-1] if into else None
+    if target is None and (not is_linked or len(sources) > 1):
+        sources, target = sources[:-1], sources[-1] if sources else None
+        if target is not None and target.is_several:
+            sources = [*sources, target]
+    if is_linked and target is not None and is_link and not given.has("relative"):
+        sources = [_seen_from(target, word) for word in sources]
+    uses = [use_of("read", word, tree=tree or is_moved) for word in sources]
+    uses += [use_of("delete", word, tree=True) for word in sources if is_moved]
+    if target is None and is_linked and sources:
+        target = plain(".")
+    if target is None:
+        return uses
+    made: Made = "link" if is_link else "tree" if is_moved or tree or given.has("links") else ""
+    is_made = len(sources) < 2 and not into  # else it is a directory, and stays the one that it is
+    source = sources[0].text if sources and is_made and made == "tree" else None
+    uses.append(use_of("write", target)._replace(made=made if is_made else "", source=source))
+    copies: list[FileUse] = []
+    if target.text:
+        at = FileUse("", "write", target.text, target.tilde)
+        for word in sources:
+            source = word.text if made == "tree" else None
+            copies += [one._replace(made=made, source=source) for one in _copies(at, word, given, tree)]
+    uses += copies
+    return uses + _backups(case, [uses[len(uses) - len(copies) - 1], *copies])
+
+
+def _copies(into: FileUse, source: Word, given: Given, tree: bool) -> list[FileUse]:
+    """What comes into a directory: the source by its own name, what a glob finds, and of `from/.` names unknown. To
+    some programs `from/` is what is in it, as it is where the target is said to be no directory."""
+    spelled = source.pattern if source.text is None else source.text
+    if spelled is not None and given.has("parents"):
+        name = spelled.strip("/")
+    else:
+        name = "**" if spelled is None else spelled.rstrip("/").rpartition("/")[2]
+    if source.text is None:
+        return [into._replace(tree=tree, pattern=name)]
+    is_named = name not in {"", ".", ".."}
+    made = [into._replace(path=f"{(into.path or '').rstrip('/')}/{name}")] if is_named else []
+    if tree and (given.has("exact") or not is_named or source.text.endswith("/")):
+        made.append(into._replace(tree=True, pattern="**"))
+    return made
+
+
+def _backups(case: FileCase, written: list[FileUse]) -> list[FileUse]:
+    """The names under which a program keeps what it replaces."""
+    suffixes = case.given.values("suffix")
+    if not suffixes and not case.given.has("backup"):
+        return []
+    suffix = suffixes[-1].text if suffixes else "~"
+    if suffix is None or "/" in suffix:
+        return [FileUse("", "write", None)]
+    return [
+        one._replace(path=one.path.rstrip("/") + suffix, made="") if one.pattern is None and one.path
+        else one._replace(pattern=f"{one.pattern}{suffix}", made="")
+        for one in written
+    ]  # fmt: skip
+
+
+def _seen_from(link: Word, target: Word) -> Word:
+    """A symbolic link's relative target is read from the directory of the link."""
+    if target.text is None or link.text is None or target.text.startswith("/") or target.tilde:
+        return target
+    path = link.text.rpartition("/")[0]
+    joined = f"{path}/{target.text}" if path else target.text
+    return target._replace(text=joined, prefix=joined, tilde=link.tilde)
+
+
+def _sync(case: FileCase, _found: Findings) -> list[FileUse]:
+    """rsync: a tree comes into its last operand, unless that is on another machine."""
+    operands = case.given.operands
+    if not operands or (operands[-1].text is not None and ":" in operands[-1].text.partition("/")[0]):
+        return []
+    into = [use_of("write", word)._replace(made="tree") for word in (operands[-1], *case.given.values("into"))]
+    copies = [
+        one._replace(made="tree")
+        for word in operands[:-1]
+        if into[0].path is not None and into[0].pattern is None
+        for one in _copies(into[0], word, case.given, case.given.has("tree"))
+    ]
+    tree = case.given.has("tree")
+    sources = [word for word in operands[:-1] if word.text is None or ":" not in word.text.partition("/")[0]]
+    return [*(use_of("read", word, tree=tree) for word in sources), *into, *copies]
+
+
+def _mode(case: FileCase, _found: Findings) -> list[FileUse]:
+    """chmod, chown, chgrp: the first operand says what the others get."""
+    given = case.given
+    first = given.operands[0].text if given.operands else None
+    skips = 0 if given.values("reference") else 1
+    if case.base == "chmod" and (given.has("mode") or first is None or not _MODE.fullmatch(first)):
+        skips = 0  # a mode that begins with a dash is no operand
+    return [use_of("write", word, tree=given.has("tree")) for word in given.operands[skips:]]
+
+
+# Programs with ways of their own
+
+
+def _dd(case: FileCase, _found: Findings) -> list[FileUse]:
+    uses = []
+    for word in case.given.operands:
+        name, assigns, value = (word.text if word.text is not None else word.prefix).partition("=")
+        path = None if word.text is None else value
+        if assigns and name in {"of", "if"}:
+            uses.append(FileUse("", "write" if name == "of" else "read", path))
+        elif word.text is None and not assigns:
+            uses.append(FileUse("", "write", None))
+    return uses
+
+
+def _find(case: FileCase, found: Findings) -> list[FileUse]:
+    args = case.args
+    if case.given.doubtful:
+        found.undecidable(f"{case.base} is given an expansion that may become an option")
+    uses: list[FileUse] = []
+    texts = [word.text for word in args]
+    if "-delete" in texts:
+        uses += [use_of("delete", word, tree=True) for word in found_below(args)]
+    for place, text in enumerate(texts):
+        if text in FIND_WRITES and place + 1 < len(args):
+            uses.append(use_of("write", args[place + 1]))
+    return uses
+
+
+def _sed(case: FileCase, _found: Findings) -> list[FileUse]:
+    given = case.given
+    if not given.has("inplace"):
+        return []
+    operands = [word for word in given.operands if word.text != ""][0 if given.values("script") else 1 :]
+    uses = [use_of("write", word) for word in operands]
+    for suffix in given.values("suffix"):
+        if suffix.text != "":
+            uses += [use_of("write", _backup_of_sed(word, suffix.text)) for word in operands]
+    return uses
+
+
+def _backup_of_sed(word: Word, suffix: str | None) -> Word:
+    """sed puts the name in the place of each `*` of a suffix, and takes one with a slash for another directory."""
+    if suffix is None:
+        return UNKNOWN
+    if "*" not in suffix:
+        return _named(word, lambda name: name + suffix)
+
+    def beside(name: str) -> str:
+        directory, slash, last = name.rpartition("/")
+        made = suffix.replace("*", last)
+        return made if "/" in suffix else f"{directory}{slash}{made}"
+
+    return _named(word, beside)
+
+
+def _yq(case: FileCase, _found: Findings) -> list[FileUse]:
+    return [use_of("write", word) for word in case.given.operands] if case.given.has("inplace") else []
+
+
+def _split(case: FileCase, _found: Findings) -> list[FileUse]:
+    operands = case.given.operands
+    words = operands[1:] if len(operands) > 1 or any(word.is_several for word in operands) else [plain("x")]
+    return [_begun(word) for word in words]
+
+
+def _csplit(case: FileCase, _found: Findings) -> list[FileUse]:
+    return [_begun(word) for word in case.given.values("prefix") or [plain("xx")]]
+
+
+def _begun(word: Word) -> FileUse:
+    """All files whose names begin with a word."""
+    if word.text is None:
+        return FileUse("", "write", None)
+    directory, slash, name = word.text.rpartition("/")
+    return FileUse("", "write", directory + slash or ".", word.tilde, pattern=name + "*")
+
+
+def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
+    """Without an operand the names stand in the patch; it may make links, too."""
+    given = case.given
+    if given.has("stdout"):
+        return []
+    if not given.operands:
+        return [
+            FileUse("", "make", word.text, word.tilde, made="tree") for word in given.values("into") or [plain(".")]
+        ]
+    if given.values("prefix"):
+        return [FileUse("", "write", None)]
+    written = [use_of("write", given.operands[0])]
+    beside = [
+        _named(given.operands[0], lambda name: name + ".orig"),
+        _named(given.operands[0], lambda name: name + ".rej"),
+    ]
+    return [*written, *(use_of("write", word) for word in beside), *_backups(case, written)]
+
+
+# Archives and packed files
+
+
+def _pack(case: FileCase, found: Findings) -> list[FileUse]:
+    return _packed(case, found, unpacks=case.given.has("unpack"))
+
+
+def _unpack(case: FileCase, found: Findings) -> list[FileUse]:
+    return _packed(case, found, unpacks=True)
+
+
+def _packed(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]:
+    given = case.given
+    if given.has("unnamed"):
+        return [FileUse("", "write", None)]
+    if given.has("stdout") or given.values("write"):
+        return []
+    tree = given.has("tree")
+    stays = given.has("keep") or (case.base.endswith(("zstd", "zstdmt")) and not given.has("remove"))
+    suffixes = [one.text for one in given.values("suffix")]
+    uses: list[FileUse] = []
+    for word in given.operands:
+        if word.text == "-":
+            continue
+        uses += [] if stays else [use_of("delete", word, tree=tree)]
+        if tree or None in suffixes or given.has("named"):
+            place = use_of("write", word)
+            uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("", "write", None))
+        elif unpacks:
+            uses.append(use_of("write", _named(word, lambda name: _unpacked(name, suffixes))))
+        else:
+            uses.append(use_of("write", _named(word, lambda name: name + (suffixes[-1] or "" if suffixes else ".*"))))
+    return [one if one.path is None or "*" not in one.path else _globbed(one) for one in uses]
+
+
+def _unpacked(name: str, suffixes: list[str | None]) -> str:
+    """The name without its suffix; the name of a packed file may be given without it."""
+    for suffix in suffixes:
+        if suffix and name.endswith(suffix):
+            return name[: -len(suffix)]
+    match = _PACKED.match(name)
+    return name if match is None else match[1] + (".tar" if re.search(r"\.t(?:a?z|[gbx]z2?|lz|zst)\Z", name) else "")
+
+
+def _globbed(use: FileUse) -> FileUse:
+    directory, pattern = split_pattern(use.path or "")
+    return use._replace(path=directory, pattern=pattern)
+
+
+def _lz4(case: FileCase, found: Findings) -> list[FileUse]:
+    if case.given.has("many") or len(case.given.operands) < 2:
+        return [one for one in _pack(case, found) if one.mode != "delete" or case.given.has("remove")]
+    return _by_place(case.given.operands, ["skip", "write"])
+
+
+def _extracted(words: list[Word]) -> list[FileUse]:
+    """What an archive brings to a directory: it is written, and nobody knows what links are among it."""
+    return [use_of("write", word)._replace(made="tree") for word in words or [plain(".")]]
+
+
+def _tar(case: FileCase, found: Findings) -> list[FileUse]:
+    """GNU tar starts a remote shell for an archive whose name has a colon before any slash."""
+    given = case.given
+    archives = given.values("archive")
+    if not given.has("local") and any(_is_remote(word, drives=case.drives) for word in archives):
+        found.undecidable("tar is given an archive that may be on another machine")
+    if given.values("listed") and not given.has("verbatim"):
+        found.undecidable("tar -T takes options from a file")
+    uses: list[FileUse] = []
+    if given.has("create"):
+        uses += [use_of("write", word) for word in archives if word.text != "-"]
+        uses += [use_of("delete", word, tree=True) for word in given.operands if given.has("remove")]
+    elif given.has("extract") and not given.has("stdout"):
+        if given.has("anywhere"):
+            found.undecidable("tar -P writes wherever the archive says")
+        if given.has("renames"):
+            uses.append(FileUse("", "write", None))
+        uses += _extracted(given.values("into"))
+    return uses
+
+
+def _is_remote(word: Word, *, drives: bool) -> bool:
+    name, whole = (word.prefix, False) if word.text is None else (word.text, True)
+    head, slash, _ = name.partition("/")
+    if drives and re.match(r"[A-Za-z]:\\|[A-Za-z]:\Z", head):
+        return False
+    return ":" in head or not (whole or slash or word.outside)
+
+
+def _extract(case: FileCase, _found: Findings) -> list[FileUse]:
+    return [] if case.given.has("stdout") else _extracted(case.given.values("into"))
+
+
+def _sevenzip(case: FileCase, _found: Findings) -> list[FileUse]:
+    command = case.given.operands[0].text if case.given.operands else None
+    if command in {"x", "e", None}:
+        return _extracted(case.given.values("into"))
+    return [use_of("write", word) for word in case.given.operands[1:2] if command in {"a", "u", "d", "rn"}]
+
+
+def _cpio(case: FileCase, found: Findings) -> list[FileUse]:
+    if any(_is_remote(word, drives=case.drives) for word in case.given.values("archive")):
+        found.undecidable("cpio is given an archive that may be on another machine")
+    return _extracted(case.given.values("into") or case.given.operands[:1]) if case.given.has("extract") else []
+
+
+def _jar(case: FileCase, _found: Findings) -> list[FileUse]:
+    words = case.given.operands
+    mode = (words[0].text or "x") if words else ""
+    if "x" in mode:
+        return _extracted([])
+    return [use_of("write", word) for word in words[1:2] if {"c", "u"} & set(mode) and "f" in mode]
+
+
+def _zip(case: FileCase, _found: Findings) -> list[FileUse]:
+    given = case.given
+    archives = given.operands[:1]
+    uses = [use_of("write", _named(word, _zipped)) for word in archives if word.text != "-"]
+    return uses + [use_of("delete", word, tree=True) for word in given.operands[1:] if given.has("remove")]
+
+
+def _zipped(name: str) -> str:
+    if name.endswith("."):
+        return name[:-1]
+    return name if "." in name.rpartition("/")[2] else name + ".zip"
+
+
+def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
+    words = case.given.operands
+    mode = (words[0].text or "x").lstrip("-") if words else "x"
+    return _extracted(case.given.values("into")) if mode[:1] == "x" else [use_of("write", word) for word in words[1:2]]
+
+
+def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
+    """A file whose name is made of a template, in a directory that a variable may name."""
+    if "TMPDIR" in found.variables:
+        return [FileUse("", "write", None)]
+    suffix = next((word.text for word in case.given.values("suffix")), "")
+    uses = []
+    for word in case.given.operands:
+        if word.text is None or suffix is None:
+            uses.append(FileUse("", "write", None))
+            continue
+        directory, slash, name = word.text.rpartition("/")
+        uses.append(FileUse("", "write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
+    into = [use_of("write", word) for word in case.given.values("into")]
+    return [one._replace(path=f"{into[0].path}/{one.path}") if into else one for one in uses] or into
+
+
+# git
+
+
+def _worktree(case: FileCase, _found: Findings) -> list[FileUse]:
+    """What changes the files of a repository may make links anywhere in it."""
+    words = case.lead.values("directory") or [plain(".")]
+    return [use_of("make", word)._replace(made="tree") for word in words]
+
+
+def _init(case: FileCase, _found: Findings) -> list[FileUse]:
+    """A bare repository is laid out in the directory itself."""
+    words = case.given.operands or [plain(".")]
+    return _in_repository(
+        case, [use_of("make", word)._replace(made="tree") for word in words if case.given.has("bare")]
+    )
+
+
+def _checkout(case: FileCase, found: Findings) -> list[FileUse]:
+    """The files that follow `--` are written."""
+    texts = [word.text for word in case.args]
+    named = case.args[texts.index("--") + 1 :] if "--" in texts else []
+    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in named])]
+
+
+def _restore(case: FileCase, found: Findings) -> list[FileUse]:
+    words = case.given.operands
+    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in words])]
+
+
+def _git_rm(case: FileCase, _found: Findings) -> list[FileUse]:
+    given = case.given
+    words = [] if given.has("keep") else given.operands
+    return _in_repository(case, [use_of("delete", word, tree=given.has("tree")) for word in words])
+
+
+def _git_mv(case: FileCase, found: Findings) -> list[FileUse]:
+    return _in_repository(case, _copy(case._replace(base="mv"), found))
+
+
+def _in_repository(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
+    """Files as they are named from the directory of `git -C`."""
+    directories = case.lead.values("directory")
+    if not directories:
+        return uses
+    base, tilde = (directories[0].text, directories[0].tilde) if len(directories) == 1 else (None, False)
+    found = []
+    for one in uses:
+        if one.path is not None and one.path.startswith("/"):
+            found.append(one)
+        else:
+            path = None if base is None or one.path is None else f"{base}/{one.path}"
+            found.append(one._replace(path=path, tilde=tilde))
+    return found
+
+
+def _clone(case: FileCase, found: Findings) -> list[FileUse]:
+    given = case.given
+    if len(given.operands) > 1:
+        words = given.operands[1:]
+    else:
+        words = [_named(word, _cloned) if word.text else _ANY_NAME for word in given.operands]
+    if case.lead.values("directory"):
+        return _worktree(case, found)
+    return [use_of("write", word)._replace(made="tree") for word in (*words, *given.values("into"))]
+
+
+def _cloned(address: str) -> str:
+    """The directory that git names after what it clones."""
+    return re.sub(r"/?\.git\Z|\.bundle\Z", "", address.rstrip("/")).rpartition("/")[2].rpartition(":")[2] or "."
+
+
+_Shape = Callable[[FileCase, "Findings"], list[FileUse]]
+_SHAPES: dict[str, _Shape] = {
+    "copy": _copy,
+    "sync": _sync,
+    "delete*": _delete,
+    "mode": _mode,
+    "dd": _dd,
+    "find": _find,
+    "sed": _sed,
+    "yq": _yq,
+    "split": _split,
+    "csplit": _csplit,
+    "patch": _patch,
+    "pack": _pack,
+    "unpack": _unpack,
+    "lz4": _lz4,
+    "tar": _tar,
+    "extract": _extract,
+    "sevenzip": _sevenzip,
+    "cpio": _cpio,
+    "jar": _jar,
+    "zip": _zip,
+    "worktree": _worktree,
+    "pull": _worktree,
+    "submodule": _worktree,
+    "clone": _clone,
+    "checkout": _checkout,
+    "init": _init,
+    "restore": _restore,
+    "git rm": _git_rm,
+    "git mv": _git_mv,
+    "ar": _ar,
+    "mktemp": _mktemp,
+    "curl": curl_files,
+    "wget": wget_files,
+}
+STRICT = frozenset({
+    "copy", "delete*", "mode", "write*", "skip write", "read write", "write skip*", "sed", "split", "csplit", "patch",
+    "pack", "unpack",
+})  # fmt: skip
+"""Shapes whose options are all known: one that is not makes the line undecidable, since it may name a file."""

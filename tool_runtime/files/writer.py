@@ -1,0 +1,236 @@
+"""The one writer into workspaces and into the temporary directories of sessions.
+
+What a sandboxed command may write is the command's to arrange: it leaves links, named pipes, devices and hard links
+where the host is about to write, and swaps a directory for a link between the host's look and its use. The host has all
+of the user's rights, so that one name of a command's making would be a way out of the sandbox. Therefore:
+
+- A path is real when it comes here: policy has judged it with all links followed. It is opened from the allowed root
+  that covers it and follows no link on the way, by one call where the system has one (openat2), else component by
+  component.
+- From there on a name is one component of a directory that is held open. Nothing is done by a path.
+- A new file is made with O_EXCL, under a name that nobody can guess or that follows from a secret of the call, and
+  takes its place by a rename in the held directory: what lies there, a link, a pipe, another name of somebody's file,
+  goes and is not written through.
+- No file gets a set-user-id or set-group-id bit, nor keeps one that it is moved with. A directory keeps the
+  set-group-id bit that it inherits: files in it have its group.
+
+Writing in place belongs here as well: by a descriptor that is opened in the held directory as `core.paths.open_regular`
+opens one. What Windows lacks is in `platform.directories`. `tests/unit/test_one_writer.py` keeps all other code from
+writing by path.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from tool_runtime.platform import directories
+from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS
+from tool_runtime.platform.moves import move_new
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PERMISSIONS: Final = 0o777
+"""The bits of a mode that a file gets from the host."""
+NEW_DIRECTORY: Final = 0o777
+"""The mode of a directory that is made for somebody, before their umask."""
+PRIVATE_DIRECTORY: Final = 0o700
+_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+_NEW_FILE: Final = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+class OpenDirectory:
+    """A directory that is held open. Names are those of entries in it, one component each; all methods raise OSError.
+
+    `fd` is None where the system has no calls relative to a descriptor.
+    """
+
+    def __init__(self, path: str, fd: int | None) -> None:
+        self.path = path
+        self.fd = fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def at(self, name: str) -> str:
+        """What to call the entry in a call that is given `fd`, too. Raises ValueError for what is no name."""
+        if name in ("", os.curdir, os.pardir) or os.path.basename(name) != name:
+            raise ValueError(f"it is no name in a directory: {name!r}")
+        return name if self.fd is not None else os.path.join(self.path, name)
+
+    def names(self) -> list[str]:
+        """The names of all entries, sorted."""
+        return directories.names(self.fd, self.path)
+
+    def status(self, name: str) -> os.stat_result | None:
+        """The status of the entry itself, not of what it links to; None where there is none."""
+        try:
+            return os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def write_new(
+        self,
+        name: str,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        like: os.stat_result | None = None,
+        durable: bool = True,
+    ) -> os.stat_result:
+        """Make the file `name` with `data`, on the disk when this returns if it is `durable`; its status. It gets the
+        owner and the permissions of `like`, or those of `mode`; with neither those of a new file. An entry of the name,
+        which a dead process has left, goes first."""
+        made_with = 0o666 if mode is None and like is None else 0o600
+        try:
+            fd = os.open(self.at(name), _NEW_FILE, made_with, dir_fd=self.fd)
+        except FileExistsError:
+            self.remove(name)
+            fd = os.open(self.at(name), _NEW_FILE, made_with, dir_fd=self.fd)
+        with open(fd, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            if like is not None and hasattr(os, "fchmod"):
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                    with suppress(PermissionError):
+                        os.fchown(fd, like.st_uid, like.st_gid)
+                os.fchmod(fd, like.st_mode & PERMISSIONS)
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(fd, mode & PERMISSIONS)
+            if durable:
+                os.fsync(fd)
+            return os.fstat(fd)
+
+    def replace(self, temporary: str, name: str, *, durable: bool = True) -> None:
+        """Give the entry `temporary` the name `name`, in one step and in place of what has it."""
+        os.replace(self.at(temporary), self.at(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        if durable:
+            directories.sync(self.fd)
+
+    def put(self, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
+        """Have the file `name` hold `data`, whatever lies there but a directory: whole or not at all."""
+        with self._temporary() as temporary:
+            self.write_new(temporary, data, mode=mode, durable=durable)
+            self.replace(temporary, name, durable=durable)
+
+    def put_link(self, name: str, target: str) -> None:
+        """Have `name` be a symbolic link to `target`, in place of what lies there but a directory."""
+        with self._temporary() as temporary:
+            os.symlink(target, self.at(temporary), dir_fd=self.fd)
+            self.replace(temporary, name)
+
+    @contextmanager
+    def _temporary(self) -> Iterator[str]:
+        """A name that nobody can guess; what has it goes where the block fails."""
+        name = f".agent-host-{os.urandom(16).hex()}.tmp"
+        try:
+            yield name
+        except BaseException:
+            with suppress(OSError):
+                self.remove(name)
+            raise
+
+    def make_directory(self, name: str, mode: int = NEW_DIRECTORY) -> None:
+        """Make the directory `name`. Raises FileExistsError for anything of that name."""
+        os.mkdir(self.at(name), mode, dir_fd=self.fd)
+
+    def below(self, name: str) -> OpenDirectory:
+        """The directory `name` in this one, to be closed by the caller; no link is followed."""
+        if self.fd is None:
+            directories.refuse_links_on(self.at(name))
+            return OpenDirectory(self.at(name), None)
+        return OpenDirectory(os.path.join(self.path, name), directories.step(self.fd, self.at(name)))
+
+    def set_permissions(self, name: str, mode: int) -> None:
+        """Change the permissions of a file or a directory, and of no link. A directory keeps what it has of other
+        bits, a file loses them."""
+        found = os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False).st_mode
+        other = found & stat.S_ISGID if stat.S_ISDIR(found) else 0
+        directories.set_mode(self.fd, self.at(name), mode & (0o1000 | PERMISSIONS) | other)
+
+    def move(self, name: str, to: OpenDirectory, new_name: str) -> None:
+        """Move a file to where nothing is, see `platform.moves`. Bits by which it would run with its owner's rights
+        go first; where they cannot, or would go from another name of the file as well, it is not moved."""
+        found = os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_IDS:
+            if found.st_nlink > 1:
+                raise PermissionError(1, "it runs with its owner's rights, and has another name", name)
+            self.set_permissions(name, found.st_mode)
+        move_new(self.fd, self.at(name), to.fd, to.at(new_name))
+        directories.sync(to.fd)
+        directories.sync(self.fd)
+
+    def link(self, name: str, new_name: str) -> None:
+        """Give a file of this directory another name in it. Raises FileExistsError for anything of that name."""
+        os.link(self.at(name), self.at(new_name), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+
+    def remove(self, name: str) -> None:
+        """Remove an entry that is no directory."""
+        os.unlink(self.at(name), dir_fd=self.fd)
+
+    def remove_directory(self, name: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(self.at(name), dir_fd=self.fd)
+
+    def walk(self, name: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        """The directory `name` and all below it: the path of each, and the names of directories and others in it."""
+        return directories.walk_down(self.fd, self.at(name), self.path)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a directory with all in it; links go, and not what they lead to."""
+        directories.remove_tree(self.fd, self.at(name))
+
+    def sync(self) -> None:
+        """Make the names in it durable."""
+        directories.sync(self.fd)
+
+
+def open_directory(real: str, root: str = "/", *, create: int | None = None) -> OpenDirectory:
+    """The directory at the real path `real`, which lies in `root` or is it, to be closed by the caller. Missing
+    ones are made with the mode `create`, if that is given. Raises OSError, ELOOP where a link is on the way by now."""
+    if not BY_DESCRIPTOR:
+        directories.refuse_links_on(real, create=create)
+        return OpenDirectory(real, None)
+    fd = directories.open_at_once(root)
+    if fd is None:
+        fd = directories.walk(_names(root), os.open("/", PASS_FLAGS), create=create)
+    below = os.path.relpath(real, root)
+    if below == os.curdir:
+        return OpenDirectory(real, fd)
+    there = directories.open_at_once(below, fd)
+    if there is None:
+        there = directories.walk(_names(below), fd, create=create)
+    else:
+        os.close(fd)
+    return OpenDirectory(real, there)
+
+
+@contextmanager
+def open_parent(real: str, root: str = "/", *, create: int | None = None) -> Iterator[tuple[OpenDirectory, str]]:
+    """The directory of the real path `real`, as `open_directory` opens it, and the last name. Raises IsADirectoryError
+    for the root of the file system, and OSError."""
+    parent, name = os.path.split(real)
+    if not name:
+        raise IsADirectoryError(21, "is a directory", real)
+    with open_directory(parent, root if len(root) <= len(parent) else "/", create=create) as directory:
+        yield directory, name
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]

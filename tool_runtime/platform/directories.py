@@ -1,0 +1,163 @@
+"""Directories that are reached without following a link and then held open, and what is done to a name in one.
+
+A directory is a descriptor, or None where the system has no calls relative to one (Windows): then a name is a whole
+path, and each component is looked at just before it is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from agent_host.regular_files import O_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
+# O_PATH needs no read permission on a directory, only the right to pass through it.
+PASS_FLAGS: Final = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
+"""The answers to O_NOFOLLOW where a link is in the way, by system and flags."""
+_AT_FDCWD: Final = -100
+_NO_SYMLINKS: Final = 0x04
+_BENEATH: Final = 0x08
+_IO_REPARSE_TAG_MOUNT_POINT: Final = 0xA0000003  # a junction, which Windows reports as a directory
+LINK_IN_THE_WAY: Final = "a link took its place after the path was checked"
+
+
+def open_at_once(path: str, directory: int | None = None) -> int | None:
+    """Descriptor of the directory at the absolute `path`, or beneath `directory`, by one call that follows no link
+    (Linux 5.6). None where that call does not open it, which says nothing about why."""
+    if sys.platform != "linux":
+        return None
+    from tool_runtime.platform import linux_calls  # most sessions start with a call that writes nothing
+
+    resolve = _NO_SYMLINKS | (0 if directory is None else _BENEATH)
+    how = struct.pack("=3Q", PASS_FLAGS, 0, resolve)
+    at = _AT_FDCWD if directory is None else directory
+    try:
+        return linux_calls.call(linux_calls.OPENAT2, at, os.fsencode(path), how, len(how))
+    except OSError:
+        return None
+
+
+def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | None = None) -> int:
+    """Descriptor of the directory `name` in another; where nothing is, it is made with the mode `create`, if that is
+    given. Raises OSError, ELOOP for a link."""
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in MAY_BE_LINK and is_link(directory, name):
+            raise OSError(errno.ELOOP, LINK_IN_THE_WAY, name) from error
+        if error.errno != errno.ENOENT or create is None:
+            raise
+    with suppress(FileExistsError):  # somebody else may be faster
+        os.mkdir(name, create, dir_fd=directory)
+    return os.open(name, flags, dir_fd=directory)
+
+
+def walk(names: Sequence[str], start: int, *, create: int | None = None, last_flags: int = PASS_FLAGS) -> int:
+    """Descriptor of the directory that `names` lead to from the descriptor `start` on, which is closed. Raises OSError
+    as `step` does."""
+    fd = start
+    try:
+        for number, name in enumerate(names, 1):
+            below = step(fd, name, last_flags if number == len(names) else PASS_FLAGS, create=create)
+            os.close(fd)
+            fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def refuse_links_on(path: str, *, create: int | None = None) -> None:
+    """Where there are no descriptors: look at each component of an absolute path, and make what is missing with
+    the mode `create`, if that is given. Raises OSError, ELOOP for a link or a junction."""
+    above, name = os.path.split(path)
+    if not name:
+        return
+    refuse_links_on(above, create=create)
+    if create is not None and not os.path.lexists(path):
+        with suppress(FileExistsError):
+            os.mkdir(path, create)
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == _IO_REPARSE_TAG_MOUNT_POINT:
+        raise OSError(errno.ELOOP, LINK_IN_THE_WAY, path)
+
+
+def is_link(directory: int | None, name: str) -> bool:
+    """True if `name` is a symbolic link. Raises OSError, but not for what is missing."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def set_mode(directory: int | None, name: str, mode: int) -> None:
+    """Change the mode of a file or a directory, and of no link. Raises OSError."""
+    if sys.platform == "win32":
+        os.chmod(name, mode)
+        return
+    # A file that nobody may read is opened by O_PATH alone, and then changed by its name among the descriptors.
+    fd = os.open(name, O_PATH | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            raise OSError(errno.ELOOP, LINK_IN_THE_WAY, name)
+        os.chmod(f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd, mode)
+    finally:
+        os.close(fd)
+
+
+def names(directory: int | None, path: str) -> list[str]:
+    """The names in a directory, which has the given path, sorted. Raises OSError."""
+    if directory is None:
+        return sorted(os.listdir(path))
+    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return sorted(os.listdir(readable))
+    finally:
+        os.close(readable)
+
+
+def walk_down(directory: int | None, name: str, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """A directory and all below it, from the top down: the path of each, where `directory` has the given one, and the
+    names of directories and of all else in it. No link is followed. Raises OSError for what cannot be looked at."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    if directory is None:
+        yield from os.walk(name, onerror=fail)
+        return
+    for below, folders, files, _ in os.fwalk(name, onerror=fail, dir_fd=directory):
+        yield os.path.join(path, below), folders, files
+
+
+def remove_tree(directory: int | None, name: str) -> None:
+    """Remove a directory with all in it; of a link the link. Raises OSError."""
+    import shutil  # brings every compression there is, and few calls remove a tree
+
+    if BY_DESCRIPTOR and shutil.rmtree.avoids_symlink_attacks:
+        shutil.rmtree(name, dir_fd=directory)
+    else:
+        shutil.rmtree(name)
+
+
+def sync(directory: int | None) -> None:
+    """Make the names in a directory durable. Windows gives no descriptor for it, and a directory that may not be read
+    none either: the effect has happened all the same."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
