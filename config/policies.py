@@ -65,8 +65,12 @@ def as_file(name: str) -> str:
 
 
 def place_groups() -> dict[str, list[str]]:
-    """The groups of places that path lists may name, placeholders in their entries."""
-    return _read("places")
+    """The groups of places that path lists may name, placeholders in their entries. The file has beside them, as
+    `reasons`, what was decided about single names of a workspace: guarded is what starts a program when somebody opens,
+    enters or lists a project, without asking for a build or a test."""
+    groups: dict[str, list[str]] = _read("places")
+    groups.pop("reasons")
+    return groups
 
 
 def _read(name: str) -> dict[str, Any]:

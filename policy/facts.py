@@ -28,7 +28,8 @@ class PathFacts(NamedTuple):
     present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
     capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
     repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a
-    configuration of one. `tree`: it is a directory, and the call acts on all that is in it. `also` are the other paths
+    configuration of one. `makes_repository` is a directory that the path would complete to one while it has such files
+    already. `tree`: it is a directory, and the call acts on all that is in it. `also` are the other paths
     of the call, or this one again, each with the capability that it
     needs there; a path among these has none of its own.
     """
@@ -44,6 +45,7 @@ class PathFacts(NamedTuple):
     in_repository: bool = False
     tree: bool = False
     also: tuple[tuple[str, PathFacts], ...] = ()
+    makes_repository: str | None = None
 
     @property
     def real_paths(self) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ class CommandScope(NamedTuple):
     innermost decides (`policy.rules.scope_verdict.refusal`). `domains`: host names that may be reached,
     as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
     which agents' sockets may be used, `ssh` and `gpg`.
+
+    `nested` are entries `ROOT/**/NAME` of places that are guarded at any depth, as they are found on the disk. In git
+    directories below `writes` what a command leaves is judged by `policy.rules.git_directory`, but for those that one
+    of `given`, the bundle's allowed paths for writing, names itself. `judged` are configurations among `guarded` that
+    are written and judged so, since everyday commands of git change harmless keys in them.
     """
 
     reads: tuple[str, ...] | None = None
@@ -58,6 +63,14 @@ class CommandScope(NamedTuple):
     blocked_domains: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     unheld: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """The guarded places of which a command may leave no change at all."""
+        return tuple(one for one in self.guarded if one not in self.judged)
 
     def to_wire(self, level: SandboxLevel, withheld: tuple[str, ...] = ()) -> dict[str, Any]:
         """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that

@@ -22,7 +22,8 @@ from policy.facts import (
 from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
 from policy.paths import nested_parts, normalize
-from policy.rules.repository_paths import repositories_by_shape
+from policy.rules.git_directory import STEERING, is_laid_out
+from policy.rules.repository_paths import repositories_by_shape, repositories_in_the_making
 from policy.shell.commands import Operand, parsed_line, referenced_paths
 from policy.shell.variables import names_read
 
@@ -193,8 +194,12 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
     absolute = os.path.normpath(absolute)
     real, found = _found_at(absolute)
     steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
+    makes = _made_repository(real)
     if found is None:
-        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes, in_repository=steers)
+        return PathFacts(
+            requested, absolute, real, "missing",
+            new_size_bytes=new_size_bytes, in_repository=steers, makes_repository=makes,
+        )  # fmt: skip
     is_file = stat.S_ISREG(found.st_mode)
     return PathFacts(
         requested,
@@ -205,6 +210,7 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
         in_repository=steers,
+        makes_repository=makes,
     )
 
 
@@ -224,7 +230,7 @@ def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
 
 
 def _in_repository(path: str) -> bool:
-    """Whether a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
+    """True if a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
     with its objects and refs, or with the name of the directory that has them."""
 
     def has(directory: str, *names: str) -> bool:
@@ -232,6 +238,23 @@ def _in_repository(path: str) -> bool:
 
     directories = repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY)
     return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
+
+
+def _made_repository(path: str) -> str | None:
+    """Return the directory that `path` would make a git directory, in which names by which git starts programs are
+    there already; None for none."""
+    for directory, part in repositories_in_the_making(normalize(path, _OS_FAMILY), _OS_FAMILY):
+        names = _names_in(directory)
+        if not is_laid_out(names) and is_laid_out((*names, part)) and not STEERING.isdisjoint(map(str.lower, names)):
+            return directory
+    return None
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (OSError, ValueError):
+        return []
 
 
 def _command(subject: str, arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:

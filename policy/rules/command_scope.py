@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, nested_parts, normalize
+from policy.paths import is_absolute, nested_parts, nested_path, normalize
 from policy.places import Places
-from policy.rules.repository_paths import is_git, names_repository
+from policy.rules.repository_paths import is_called, is_git, names_repository
 from policy.rules.scope_verdict import may_write
 from policy.rules.session_paths import is_shared_temporary
 from policy.scope import CommandScope, Widening
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from policy.scope import RepositoryFacts, ScopeFacts
 
 _ROOTS = {"posix": ("/",), "windows": ()}
-_STEERED_BY = ("hooks", "config", "config.worktree", "info")
-"""What of a repository's directory decides which programs git runs."""
+_CONFIG = "config"
+_STEERED_BY = ("hooks", _CONFIG, "config.worktree", "info")
+"""What of a repository's directory decides which programs git runs; what a command leaves of all else in it is judged
+(`git_directory`)."""
 _SECRET_OF_KEYRING = ("private-keys-v1.d", "openpgp-revocs.d", "secring.gpg", "random_seed", "sshcontrol")
 _OF_LINKED = ("commondir", "gitdir", "config.worktree")
 """What of a linked working tree's directory does."""
@@ -72,6 +74,9 @@ def command_scope(
         tuple(dict.fromkeys((*_listed(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
         () if bundle.sandbox is None else bundle.sandbox.agents,
         (*blocks.unheld, *_not_held(bundle, facts)),
+        blocks.nested,
+        tuple(one for one in blocks.judged if written.contain(one) and not blocks.hide(one)),
+        tuple(_own_roots(bundle, Name.FILE_WRITE, facts, os)),
     )
 
 
@@ -165,11 +170,14 @@ def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ())
 
 class _Blocks(NamedTuple):
     """What no command reads (`hidden`) and what none changes (`guarded`), with what of the lists cannot be held.
-    `ends_commits`: the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
+    `nested` are names that are guarded at any depth, `judged` configurations of git that no list names. `ends_commits`:
+    the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
 
     hidden: tuple[str, ...]
     guarded: tuple[str, ...]
     unheld: tuple[str, ...]
+    nested: tuple[str, ...]
+    judged: tuple[str, ...]
     ends_commits: bool
     unread: Places
     unchanged: Places
@@ -178,7 +186,11 @@ class _Blocks(NamedTuple):
     def of(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
         patterns: dict[str, list[str]] = {}
         reading = _blocked(bundle, (Name.FILE_READ,), patterns, os)
-        changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), patterns, os)
+        by_name: dict[str, list[str]] = {}
+        changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), by_name, os)
+        for root, names in by_name.items():
+            patterns[root] = list(dict.fromkeys((*patterns.get(root, ()), *names)))
+        nested = tuple(nested_path(root, name, os) for root, names in by_name.items() for name in names)
         keyring = _keyring(bundle, facts, os)
         if keyring is not None and keyring in reading:
             reading = [one for one in reading if one != keyring] + [f"{keyring}/{name}" for name in _SECRET_OF_KEYRING]
@@ -186,13 +198,19 @@ class _Blocks(NamedTuple):
         hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
         split = _with_repository_split(bundle, changing, facts, os)
         ends_commits = Places(split, os).contain(_git_of(facts, os))
-        guarded = [*split, *facts.steering, *_steering_of(facts.repository, bundle, os)]
+        steering = _steering_of(facts.repository, bundle, os)
+        guarded = [*split, *facts.steering, *steering]
+        named = Places((one for one in changing if one not in bundle.by_groups), os)
+        configs = (one for one in (*split, *steering) if one not in changing and is_called(one, _CONFIG, os))
+        judged = tuple(one for one in dict.fromkeys(configs) if not named.contain(one))
         unheld = tuple(
             f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
             for root, names in patterns.items()
         )
         unread, unchanged = Places(hidden, os), Places(guarded, os)
-        return cls(_outermost(hidden, os), _outermost(guarded, os), unheld, ends_commits, unread, unchanged)
+        return cls(
+            _outermost(hidden, os), _outermost(guarded, os), unheld, nested, judged, ends_commits, unread, unchanged
+        )
 
     def hide(self, place: str) -> bool:
         """Whether nothing of the place may be read."""
@@ -303,4 +321,4 @@ def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
         if entry is not None and entry.max_file_size_bytes is not None:
             yield f"{entry.name}.maxFileSizeBytes: a command may take files of any size"
     if writes and facts.repository is not None:
-        yield "hooks and configuration of other repositories below what may be written"
+        yield "hooks and configuration of other repositories that lie outside of the workspace"

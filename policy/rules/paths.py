@@ -102,6 +102,10 @@ def repository_places(case: Case) -> Decision | str | None:
             name = ".git" if place.startswith(".git") else "repository"
             reason = f"{path} says which programs git runs, and no allowed path names its {name}"
             return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
+    made = facts.makes_repository
+    if made is not None:
+        reason = f"{facts.real_path} makes a git repository of {made}, which has what starts programs in one"
+        return denied(entry.name, f"{REPOSITORY_RULE}: {made}", reason)
     return None
 
 

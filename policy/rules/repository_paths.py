@@ -1,33 +1,30 @@
-"""Which paths say what git runs: known by their spelling alone, whatever machine they are of."""
+"""Paths of git repositories that only git may write: known by their spelling alone, whatever machine they are of."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from policy.paths import is_under, key, normalize
+from policy.rules.git_directory import FILES, SHAPE, STEERING, refused_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from policy.facts import OsFamily
 
-_REPOSITORY_FILES = frozenset({"config", "config.worktree", "commondir", "gitdir"})
-_REPOSITORY_FOLDERS = ("hooks", "rebase-merge", "rebase-apply", "sequencer")
-_STEERING = _REPOSITORY_FILES.union(_REPOSITORY_FOLDERS)
 _MOST_DIRECTORIES = 3
 
 
 def repository_place(
     path: str, allowed: Iterable[str] | None, os: OsFamily, *, in_repository: bool = False
 ) -> str | None:
-    """What of a git repository a normalised absolute path would change so that git runs other programs from then on:
-    its hooks, its configuration, what a rebase or cherry-pick goes on with (a list of commands, for one), or the files
-    (`.git` itself, `commondir`, `gitdir`) that say where they are. None for any other path, and for one that an entry
-    of `allowed` covers which names a `.git` itself. Letter case and characters that file systems leave out of names do
-    not matter.
+    """Return what of a git repository a normalised absolute path would change so that git may run other programs from
+    then on: `.git` itself, or anything in it whose name alone may start something (`git_directory.refused_name`). None
+    for any other path, and for one that an entry of `allowed` covers which names a `.git` itself. Letter case and
+    characters that file systems leave out of names do not matter.
 
-    `in_repository`: the directory that would have to be a repository is laid out like one, whatever it is called. Then
-    an entry of `allowed` has to be that directory, or lie in it."""
+    `in_repository`: the directory that would have to be a repository is laid out like one, whatever it is called, or is
+    by this change. Then an entry of `allowed` has to be that directory, or lie in it."""
     place = _repository_place(path, os)
     if place is not None:
         return None if names_repository(path, allowed, os) else place
@@ -38,27 +35,46 @@ def repository_place(
 
 
 def is_git(path: str, os: OsFamily) -> bool:
-    """Whether a normalised absolute path is called `.git`."""
-    return _parts(path, os)[-1] == ".git"
+    """True if a normalised absolute path is called `.git`."""
+    return is_called(path, ".git", os)
+
+
+def is_called(path: str, name: str, os: OsFamily) -> bool:
+    """True if `name` is the last component of a normalised absolute path."""
+    return _parts(path, os)[-1] == name
 
 
 def names_repository(path: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
-    """Whether an entry of `allowed` that covers the path names a `.git` itself."""
+    """True if an entry of `allowed` that covers the path names a `.git` itself."""
     return any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ())
 
 
+def gives_whole(directory: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
+    """True if an entry of `allowed` names the git directory itself, so that what is in it is as free as any file."""
+    return names_repository(directory, allowed, os) or any(is_under(one, directory, os) for one in allowed or ())
+
+
 def repositories_by_shape(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
-    """(directory, what of it) for each directory of which a normalised absolute path would be a hook, the configuration
-    or the like if that directory were a repository, nearest first and three at most. None for most paths, and for those
-    in a `.git`, which that name describes."""
+    """Return (directory, part of it) for each directory of which a normalised absolute path would be a hook, the
+    configuration or the like if that directory were a repository, nearest first and three at most. None for most paths,
+    and for those in a `.git`, which that name describes."""
+    return _by_names(path, os, STEERING)
+
+
+def repositories_in_the_making(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
+    """Return the same for each directory that the path may make a repository of (`HEAD`, `objects`, `refs`)."""
+    return _by_names(path, os, SHAPE)
+
+
+def _by_names(path: str, os: OsFamily, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
     folded = _parts(key(path, os, "wide"), os)
-    if _STEERING.isdisjoint(folded) or ".git" in folded:
+    if names.isdisjoint(folded) or ".git" in folded:
         return ()
     last = len(folded) - 1
     found = [
         (place, part)
         for place, part in enumerate(folded)
-        if place > 0 and (part in _REPOSITORY_FOLDERS or (place == last and part in _REPOSITORY_FILES))
+        if place > 0 and part in names and (place == last or part not in FILES)
     ]
     separator = "/" if os == "posix" else "\\"
     parts = _parts(path, os)
@@ -77,13 +93,10 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
     if ".git" not in plain:
         return None
     parts = _parts(plain, os)
+    refused = None
     for place, part in enumerate(parts):
-        inside = parts[place + 1 :]
-        if part != ".git":
-            continue
-        if not inside:
-            return ".git"
-        named = next((folder for folder in _REPOSITORY_FOLDERS if folder in inside), inside[-1])
-        if named in _REPOSITORY_FOLDERS or named in _REPOSITORY_FILES:
-            return f".git/{named}"
-    return None
+        if part == ".git":
+            inside = parts[place + 1 :]
+            named = refused_name(inside)
+            refused = ".git" if not inside else refused if named is None else f".git/{named}"
+    return refused

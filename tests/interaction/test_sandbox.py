@@ -191,6 +191,57 @@ def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path, level
     assert not hook.exists()
 
 
+COMMONDIR = """
+import os, subprocess
+subprocess.run(["git", "init", "-q", "--bare", "build/c"])
+open("build/c/config", "a").write('[core]\\n\\tbare = false\\n\\tfsmonitor = "touch %s/../ran; false"\\n' % os.getcwd())
+open(".git/commondir", "w").write(os.getcwd() + "/build/c\\n")
+"""
+
+
+@LEVELS
+@pytest.mark.parametrize("policy", ["workspace", "ci"])
+def test_what_a_command_leaves_starts_nothing_at_the_users_next_git_status(host: Host, level: str, policy: str) -> None:
+    repository(host.workspace)
+    (host.workspace / "build.py").write_text(COMMONDIR)
+    with gateway(use(shell("python3 build.py")), say(".")) as at:
+        done = host.task(at.url, "--sandbox", level, policy=policy)
+    assert done.code == 0, done.stderr
+    assert ".git/commondir: it was put back" in answer(at)
+    for where in (host.workspace, host.workspace / "build" / "c"):
+        subprocess.run(["git", "status", "-s"], cwd=where, check=False, capture_output=True)
+    assert not (host.root / "ran").exists()
+
+
+@LEVELS
+def test_settings_of_everyday_stay_and_those_that_start_programs_do_not(host: Host, level: str) -> None:
+    repository(host.workspace)
+    line = "git config user.name Somebody && git remote add origin https://example.org/x && git config core.pager evil"
+    with gateway(use(shell("git config user.name Somebody")), use(shell(line)), say(".")) as at:
+        host.task(at.url, "--sandbox", level, policy="ci")
+    kept = (host.workspace / ".git" / "config").read_text()
+    assert "Somebody" in kept
+    assert "evil" not in kept
+    assert "core.pager" in answer(at)
+
+
+@LEVELS
+def test_what_starts_programs_and_is_new_below_is_named(host: Host, level: str) -> None:
+    (host.workspace / "old").mkdir()
+    (host.workspace / "old" / ".envrc").write_text("mine")
+    (host.workspace / "build.py").write_text(
+        "import os; os.makedirs('a/.vscode')\n"
+        "for name in ('a/.vscode/tasks.json', 'old/.envrc', 'new.code-workspace'): open(name, 'a').write('x')\n"
+    )
+    with gateway(use(shell("true")), use(shell("python3 build.py")), say(".")) as at:
+        done = host.task(at.url, "--sandbox", level, policy="ci")
+    assert f"{host.workspace}/a/.vscode: it is new and was left there" in answer(at)
+    assert f"{host.workspace}/old/.envrc: it was put back" in answer(at)
+    assert f"{host.workspace}/new.code-workspace: it was put back" in answer(at)
+    assert (host.workspace / "old" / ".envrc").read_text() == "mine"
+    assert str(host.workspace / "a" / ".vscode" / "tasks.json") in done.result["filesChanged"]
+
+
 def test_a_literal_git_ends_commits(host: Host) -> None:
     repository(host.workspace)
     path = host.root / "policy.json"

@@ -1,10 +1,10 @@
 """Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
 Reads {"level", "user", "kind", "abi", "path", "rows": [[name, code]]} from standard input; prints a line of JSON for
-each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `ordinary`
-for lines of a shell, which get through by exit code 0, `arranged` for lines after which a guarded place or what lies
-outside is another. `abi` masks Landlock's version; `path` is where ordinary work
-finds its programs.
+each row: its name, whether it got through, and what it printed. `kind` is `hostile` for programs of Python, `git` for
+lines of a shell in a repository, `ordinary` for lines that get through by exit code 0, `arranged` for lines after which
+a guarded place or what lies outside is another. `abi` masks Landlock's version; `path` is where ordinary work finds its
+programs.
 """
 
 from __future__ import annotations
@@ -266,6 +266,32 @@ class Runner:
         place.reset()
         return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:]}
 
+    async def in_repository(self, name: str, code: str) -> dict[str, Any]:
+        """A program that leaves something in a git directory of a workspace, and whether it steers git afterwards: by
+        what is in the workspace's own, and by what starts when somebody works in each directory."""
+        place = self._place
+        ran, victim = os.path.join(place.outside, "ran"), os.path.join(place.workspace, "victim")
+        top = make_commit(place.workspace)
+        before, mine = steering_of(top), _told(victim)
+        kept = [os.path.join(top, one) for one in ("hooks", "config", "info")]
+        scope = CommandScope(
+            writes=(place.workspace, place.temporary, "/dev/null"),
+            guarded=tuple(kept),
+            nested=(f"{place.workspace}/**/*.code-workspace",),
+            judged=(kept[1],),
+            given=(place.workspace,),
+        )
+        environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside, "TMPDIR": place.temporary}
+        line = code.replace("{E}", f"touch {ran}; false")
+        params = _params(place, name, ["/bin/bash", "-c", line], environment)._replace(scope=scope, timeout_s=60)
+        printed = _printed(await run_command(params, self._pool, None, self._sandbox))
+        through = steering_of(top) != before
+        await self._pool.run(lambda: work_in(place.workspace, environment))
+        new = (ran, os.path.join(place.workspace, "evil.code-workspace"))
+        through = through or _told(victim) != mine or any(_told(one) != MISSING for one in new)
+        place.reset()
+        return {"name": name, "through": through, "printed": printed[-600:]}
+
     async def arranged(self, name: str, code: str) -> dict[str, Any]:
         """A line that arranges something for the host, and whether anything is another after it."""
         place, workspace = self._place, self._place.workspace
@@ -313,6 +339,57 @@ def make_repository(path: str, line: str = "true") -> None:
     subprocess.run(["/bin/sh", "-c", line], cwd=path, check=True)
 
 
+def make_commit(path: str) -> str:
+    """A repository of git with a commit, and its git directory."""
+    make_repository(path)
+    for name in ("f", "victim"):
+        with open(os.path.join(path, name), "w", encoding="utf-8") as file:
+            file.write("mine\n")
+    for words in ("config user.name A", "config user.email a@b", "add .", "commit -qm one"):
+        subprocess.run(["git", "-C", path, *words.split()], check=True)
+    return os.path.join(path, ".git")
+
+
+def steering_of(top: str) -> dict[str, str]:
+    """What a git directory has besides objects, heads and messages, by its path there."""
+    found = {}
+    for name in ("config", "commondir", "hooks", "info", "branches", "remotes"):
+        for folder, folders, files in os.walk(os.path.join(top, name)):
+            for one in (*folders, *files):
+                found[os.path.join(folder, one)] = _told(os.path.join(folder, one))
+        found[name] = _told(os.path.join(top, name))
+    return found
+
+
+MISSING: Final = "False False"
+
+
+def _told(path: str) -> str:
+    if not os.path.lexists(path) or os.path.islink(path) or os.path.isdir(path):
+        return f"{os.path.islink(path)} {os.path.isdir(path)}"
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+_WORK: Final = (
+    "status", "rebase --continue", "cherry-pick --continue", "commit -q --allow-empty -m x", "checkout -q HEAD",
+    "fetch",
+)  # fmt: skip
+_MAX_VISITED: Final = 30
+
+
+def work_in(workspace: str, environment: dict[str, str]) -> None:
+    """What somebody does later in each directory of a workspace, outside of any sandbox."""
+    folders = [workspace]
+    for folder, below, _ in os.walk(workspace):
+        below[:] = [one for one in below if one != ".git"]
+        folders += [os.path.join(folder, one) for one in below]
+    for folder in folders[:_MAX_VISITED]:
+        for words in _WORK:
+            argv = ["git", "-c", "core.editor=true", *words.split()]
+            subprocess.run(argv, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+
+
 def become_plain() -> None:
     """Another user's rights from here on, where this is root's process."""
     if os.getuid() == 0:
@@ -341,14 +418,18 @@ async def main() -> None:
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
         if asked["level"] != "none":
-            caches, directory = os.path.join(place.temporary, "caches"), os.path.join(place.root, "session")
-            settings = SandboxSettings(asked["level"], required=True, directory=directory, caches=caches)
-            sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
+            settings = SandboxSettings(
+                asked["level"],
+                required=True,
+                directory=os.path.join(place.root, "session"),
+                caches=os.path.join(place.temporary, "caches"),
+            )
+            sandbox = open_sandbox(RuntimeSettings(workspace=place.workspace, sandbox=settings), pool)
         runner = Runner(place, sandbox, pool, asked.get("path", ""))
-        if asked["kind"] in ("ordinary", "arranged"):
-            one = runner.ordinary if asked["kind"] == "ordinary" else runner.arranged
+        by_line = {"ordinary": runner.ordinary, "arranged": runner.arranged, "git": runner.in_repository}
+        if asked["kind"] in by_line:
             for name, code in asked["rows"]:
-                print(json.dumps(await one(name, code)), flush=True)
+                print(json.dumps(await by_line[asked["kind"]](name, code)), flush=True)
         else:
             scopes: dict[CommandScope, list[tuple[str, str]]] = {}
             for name, code in asked["rows"]:

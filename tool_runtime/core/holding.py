@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
+from tool_runtime.core.guarded import Guarded
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import directory_of, find
 from tool_runtime.core.sandbox_variables import offline_variables, session_variables, through_proxy
 from tool_runtime.core.supervisor import Supervisor
+from tool_runtime.core.workspace_places import writable_roots
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.mounts import folders_between
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
-    from tool_runtime.core.guarded import Guarded, Look
+    from tool_runtime.core.guarded import Look
     from tool_runtime.core.launching import Launcher
     from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
@@ -60,7 +62,10 @@ class HeldCommand:
         self._cwd = cwd
         self._mark = os.urandom(8).hex() if mark is None else mark
         self._before: Look | None = None
+        self._is_over = False
+        self._listener: int | None = None
         self.scope = scope
+        self.is_looked_at = bool(scope.guarded) or sandbox.may_write_here(scope)
         self.denials: dict[Denial, None] = {}
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
@@ -74,9 +79,8 @@ class HeldCommand:
         OSError where it cannot be held."""
         restriction = self._sandbox.restriction(self.scope)
         try:
-            if self.scope.guarded:
-                folders = sorted(folders_between(self.scope.writes, self.scope.guarded))
-                self._before = self._sandbox.guarded.begin(self._mark, self.scope.guarded, folders)
+            if self.is_looked_at:
+                self._look()
             self._sandbox.began(self)
             process, listener = self._sandbox.started(self.scope, restriction, launch)
         except OSError:
@@ -84,8 +88,17 @@ class HeldCommand:
             self.gone()
             raise
         if listener is not None:
+            self._listener = listener
             self._sandbox.watch(listener, self, restriction)
         return process
+
+    def _look(self) -> None:
+        """Look at what it must not change, and put back what others that still run have changed of that."""
+        guarded, quiet = self._sandbox.guarded, self._sandbox.is_quiet()
+        folders = folders_between(self.scope.writes, self.scope.guarded)
+        self._before = guarded.begin(self._mark, self.scope.unchanged, self.scope, folders=folders, quiet=quiet)
+        if not quiet:
+            self._sandbox.late += guarded.check(self.scope.unchanged, self._before, self.scope)
 
     def report(self, denial: Denial) -> None:
         """Remember a refusal. Safe from any thread."""
@@ -97,9 +110,13 @@ class HeldCommand:
     def over(self) -> None:
         """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
         before, self._before = self._before, None
+        if not self._sandbox.has_programs(self._listener):
+            self._sandbox.left(self)
         if before is not None:
-            alone = self._sandbox.is_alone(self)
-            for denial in self._sandbox.guarded.end(self._mark, self.scope.guarded, before, alone=alone):
+            self._is_over = True
+            found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
+            late, self._sandbox.late = self._sandbox.late, []
+            for denial in (*late, *found):
                 self.report(denial)
         self._sandbox.ended(self)
 
@@ -129,6 +146,8 @@ class HeldCommand:
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
+        if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
+            self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
         self._sandbox.left(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
@@ -159,12 +178,20 @@ class Sandbox:
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
         self._running: set[HeldCommand] = set()
-        self._crowded: set[HeldCommand] = set()
+        self._has_looked = False
+        self.late: list[Denial] = []
+        """What programs that outlived their command had changed: for the next result."""
         self._with_programs: set[HeldCommand] = set()
         self._agents = agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+
+    async def look_around(self, scope: CommandScope) -> None:
+        """Look through the workspace in another thread, before the first command that may write there."""
+        if not self._has_looked and self.may_write_here(scope):
+            await self._pool.run(lambda: self.guarded.find(scope))
+            self._has_looked = True
 
     def hold(
         self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
@@ -174,8 +201,7 @@ class Sandbox:
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
     def began(self, command: HeldCommand) -> None:
-        """A command is about to run: none that runs by now is alone any more."""
-        self._crowded.update(self._running, [command] if self._running else [])
+        """A command is about to run."""
         self._running.add(command)
         if self.found.is_supervised:
             self._with_programs.add(command)
@@ -183,22 +209,31 @@ class Sandbox:
     def ended(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
         self._running.discard(command)
-        self._crowded.discard(command)
 
     def left(self, command: HeldCommand) -> None:
         """No program of a command is left."""
         self._with_programs.discard(command)
 
-    def is_alone(self, command: HeldCommand) -> bool:
-        """Whether no other command, and nothing that one has left running, can have written since it began."""
-        return command not in self._crowded and not self._with_programs - {command}
+    def may_have_left(self, command: HeldCommand) -> bool:
+        """True if programs of a command were there when anybody looked last."""
+        return command in self._with_programs
+
+    def has_programs(self, listener: int | None) -> bool:
+        """True if a program is left of the command that the supervisor asks about by this descriptor."""
+        return listener is not None and self._supervisor is not None and self._supervisor.has_programs(listener)
+
+    def is_quiet(self) -> bool:
+        """True if no command runs, and nothing that one has left running, that may write in the workspace."""
+        return not any(one.is_looked_at for one in (*self._running, *self._with_programs))
+
+    def may_write_here(self, scope: CommandScope) -> bool:
+        """True if a command under `scope` may write in the workspace."""
+        return bool(writable_roots(scope, self._runtime.workspace))
 
     @functools.cached_property
     def guarded(self) -> Guarded:
         """What looks at guarded places."""
-        from tool_runtime.core.guarded import Guarded
-
-        return Guarded(self._settings.directory)
+        return Guarded(self._settings.directory, self._runtime.workspace)
 
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
@@ -235,7 +270,8 @@ class Sandbox:
         if self._launcher is None:
             self._launcher = Launcher()
         launcher = self._launcher
-        view = View(scope.writes, scope.guarded, scope.hidden, self.found.namespaces.processes)
+        guarded = (*scope.unchanged, *self.guarded.at_top(scope))
+        view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 
         def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
@@ -304,6 +340,8 @@ class Sandbox:
         if self._launcher is not None:
             await self._pool.run(self._launcher.close)
             self._launcher = None
+        if "guarded" in vars(self):
+            self.guarded.close()
         for proxy in list(self._proxies):
             self._end_proxy(proxy)
         if self._ending:

@@ -122,6 +122,8 @@ async def run_command(
     Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
     pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
     """
+    if sandbox is not None and params.scope is not None:
+        await sandbox.look_around(params.scope)
     command = Command(params, pool, guard, sandbox)
     timed_out = False
     left = NOBODY

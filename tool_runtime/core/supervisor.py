@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tool_runtime.platform.seccomp_notify import Notice
 
 _RETRY_S: Final = 0.02
+_LEAVING_MS: Final = 20
+"""So long a program that has just ended may still count as one, with the thread of the host that has started it."""
 _LONGEST_WAIT_S: Final = 150.0
 _MAX_WAITING: Final = 128
 """So many connections are waited for at once: each takes up to two of the host's descriptors."""
@@ -58,6 +60,7 @@ class Supervisor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
         self._held: dict[int, tuple[HeldSockets, Callable[[], None]]] = {}
+        self._closing_one = threading.Lock()
         self._connecting: dict[int, _Waiting] = {}
         self._again: list[_Waiting] = []
         self._closing = False
@@ -69,6 +72,15 @@ class Supervisor:
         closed and `gone` called, in the supervisor's thread."""
         self._held[listener] = held, gone
         self._poll.register(listener, select.EPOLLIN)
+
+    def has_programs(self, listener: int) -> bool:
+        """True if a program is left of the command that `watch` was given this descriptor for. Safe from any thread."""
+        with self._closing_one:  # so that the number is nobody else's meanwhile
+            if listener not in self._held:
+                return False
+            poll = select.poll()
+            poll.register(listener, 0)
+            return not poll.poll(_LEAVING_MS)
 
     def close(self) -> None:
         """Answer nobody any more: what still runs has no socket that is looked into. Blocks for a moment."""
@@ -108,10 +120,11 @@ class Supervisor:
             self._connected(self._connecting.pop(descriptor))
 
     def _let_go(self, listener: int) -> None:
-        _, gone = self._held.pop(listener)
-        with suppress(OSError):
-            self._poll.unregister(listener)
-        os.close(listener)
+        with self._closing_one:
+            _, gone = self._held.pop(listener)
+            with suppress(OSError):
+                self._poll.unregister(listener)
+            os.close(listener)
         gone()
 
     def _decide(self, listener: int, notice: Notice) -> None:

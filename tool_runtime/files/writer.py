@@ -176,6 +176,10 @@ class OpenDirectory:
         directories.sync(to.fd)
         directories.sync(self.fd)
 
+    def link(self, name: str, new_name: str) -> None:
+        """Give a file of this directory another name in it. Raises FileExistsError for anything of that name."""
+        os.link(self.at(name), self.at(new_name), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+
     def remove(self, name: str) -> None:
         """Remove an entry that is no directory."""
         os.unlink(self.at(name), dir_fd=self.fd)

@@ -79,6 +79,49 @@ def test_other_files_are_what_they_were(disk: Disk, name: str) -> None:
     assert disk.writes(name).allowed
 
 
+@pytest.mark.parametrize("steers", ["config", "hooks/post-checkout", "info/attributes", "branches/x", "sequencer/todo"])
+@pytest.mark.parametrize("last", ["HEAD", "objects/x", "refs/heads/main", "commondir"])
+@pytest.mark.parametrize("inside", ["made", ""])
+def test_no_file_completes_a_repository_that_starts_programs(disk: Disk, steers: str, last: str, inside: str) -> None:
+    """In whichever order its parts are written: each by itself is a file of a project."""
+    others = (
+        ["HEAD"] if last == "commondir" else [one for one in ("HEAD", "objects/x", "refs/x") if one[:4] != last[:4]]
+    )
+    for name in (steers, *others):
+        path = os.path.join(inside, name)
+        assert disk.writes(path).allowed, path
+        os.makedirs(os.path.dirname(disk.path(path)), exist_ok=True)
+        with open(disk.path(path), "w", encoding="utf-8"):
+            pass
+    answer = disk.writes(os.path.join(inside, last))
+    assert answer.decision == "DENIED"
+    assert answer.reason.endswith("which has what starts programs in one")
+
+
+@pytest.mark.parametrize("last", ["HEAD", "objects/x", "refs/heads/main"])
+def test_a_repository_that_starts_nothing_may_be_completed(disk: Disk, last: str) -> None:
+    assert disk.writes(f"near/{last}").allowed
+    assert disk.writes(f"src/{last}").allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("sub/.git/objects/ab/cd", True),
+        ("sub/.git/HEAD", True),
+        ("sub/.git/info/exclude", True),
+        ("sub/.git/info/attributes", False),
+        ("sub/.git/branches/x", False),
+        ("sub/.git/unheard-of", False),
+        ("sub/.git/modules/x/config", False),
+        ("sub/.git/worktrees/x/commondir", False),
+        ("sub/.git", False),
+    ],
+)
+def test_below_a_git_only_names_that_start_nothing(disk: Disk, name: str, allowed: bool) -> None:
+    assert disk.writes(name).allowed is allowed
+
+
 def test_an_allowed_path_may_name_the_repository(disk: Disk) -> None:
     assert disk.writes("meta/config", "meta").allowed
     assert disk.writes("meta/hooks/x", "", "meta/hooks").allowed

@@ -20,6 +20,7 @@ from tool_runtime.platform import landlock
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
 ORDINARY = rows_of((HERE / "ordinary.txt").read_text(encoding="utf-8"))
+GIT = rows_of((HERE / "git_hostile.txt").read_text(encoding="utf-8"))
 ARRANGED = rows_of((HERE / "arranged.txt").read_text(encoding="utf-8"))
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -59,6 +60,20 @@ def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
     assert len(came) == len(HOSTILE) > 220
     through = {name: row["printed"] for name, row in came.items() if row["through"]}
     assert through.keys() <= not_held(level), through
+
+
+@pytest.mark.parametrize("user", ["root", "plain"])
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+def test_nothing_that_steers_git_is_left(level: sandbox.Level, user: str) -> None:
+    came = run(level, user, "git", GIT)
+    assert len(came) == len(GIT) > 40
+    assert not {name: row["printed"] for name, row in came.items() if row["through"]}
+
+
+def test_most_of_it_steers_git_where_nothing_judges_it() -> None:
+    """Else the table would show nothing."""
+    came = run("none", "plain", "git", GIT)
+    assert sum(row["through"] for row in came.values()) >= 25
 
 
 @pytest.mark.parametrize("user", ["root", "plain"])

@@ -1,0 +1,234 @@
+"""Judge the names and contents of a git directory: the one place that says what of it git goes by. Pure.
+
+A git directory decides which programs git runs, for the person too who types `git status` in it later. So the names are
+a list of those that start nothing: objects, refs, logs, the index, heads and messages. What git itself continues with
+(a rebase, `worktrees`, `modules`) and configuration may stay if the content starts nothing. Every other name, known or
+not, is not a command's to leave. Names are compared without letter case, as some file systems do.
+
+`refused_name` judges by the name alone, for whoever has no content: file tools, and names in an archive.
+`left_problem` judges what a command has left.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from config.lean_typing import NamedTuple
+from policy.paths import is_under, normalize
+from policy.rules.git_config import config_problem, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+FREE_FOLDERS = frozenset({"objects", "refs", "logs", "reftable", "rr-cache", "lfs"})
+"""Folders whose content starts nothing, whatever it is; of git's extensions those that keep only contents."""
+_NAMES = (
+    r"(?:head|index|packed-refs|shallow|auto_merge|[a-z_]+_head|merge_[a-z_]+|[a-z_]+msg|[a-z_]+_description|bisect_\w+"
+    r"|notes_merge_\w+|gc\.pid|gc\.log)"
+)
+_FREE_NAMES = (
+    rf"{_NAMES}(?:\.lock)?|config\.lock|index\.[\w.-]+|next-index-\d+(?:\.lock)?|sharedindex\.\w+|packed-refs\.new"
+    r"|shallow_\w+"
+)
+STATE_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
+"""Folders that git continues with."""
+CONFIGS = frozenset({"config", "config.worktree"})
+CONTAINERS = ("worktrees", "modules")
+"""Folders of other git directories: those of linked working trees, and of submodules."""
+_LEADING = frozenset({"commondir", "gitdir"})
+SHAPE = frozenset({"head", "objects", "refs", "commondir"})
+"""Names that make a directory a git directory, whatever it is called."""
+STEERING = CONFIGS.union(_LEADING, CONTAINERS, STATE_FOLDERS, ("hooks", "info", "branches", "remotes"))
+"""Names by which git may start a program, in a directory that is laid out like a git directory."""
+FILES = CONFIGS.union(_LEADING, ("head", "description"))
+"""Those that are files where git makes them."""
+_LIKE_GIT = STEERING.union(SHAPE, ("description",))
+_EXCLUDE = ("info", "exclude")
+_STRATEGIES = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
+_TODO = frozenset({
+    "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
+    "merge", "m", "update-ref", "u", "noop", "break", "b", "revert",
+})  # fmt: skip
+"""The steps of a rebase that start nothing: all that git knows but `exec`."""
+_QUOTED = r"'(?:[^']|'\\['!]')*'"
+_AUTHOR = rf"(?:(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED})?\n?)*"
+_APPLY_OPTION = (
+    r" ?'(?:-[pC]\d+|--whitespace=[\w-]+|--(?:directory|exclude|include)=[^']*|--ignore-(?:space-change|whitespace)"
+    r"|--reject)'"
+)
+_COMMON_OF_TREE = b"../.."
+_MAX_LINK = 4096
+
+Role = Literal["own", "worktree", "module"]
+Kind = Literal["file", "directory", "other"]
+
+
+class GitDirectory(NamedTuple):
+    """One git directory. `path` is absolute and real. `role`: of a linked working tree (`worktrees/NAME`), of a
+    submodule (`modules/NAME`), or neither. `is_new`: a command has made it, so that it has what git's templates have.
+    `is_strict`: names that git does not know are refused too; a directory that is only laid out like a repository may
+    have a project's files beside them."""
+
+    path: str
+    role: Role = "own"
+    is_new: bool = False
+    is_strict: bool = True
+
+
+class Left(NamedTuple):
+    """One entry of it: `content` is a file's, None for one that is too large to be kept. `target` is the real path of
+    what the content names (`target_of`), None for nothing."""
+
+    kind: Kind
+    content: bytes | None = b""
+    target: str | None = None
+
+
+def is_free(name: str) -> bool:
+    """True for a name directly in a git directory, in lower case, whose content starts nothing."""
+    return name in FREE_FOLDERS or re.fullmatch(_FREE_NAMES, name) is not None
+
+
+def refused_name(inside: Sequence[str]) -> str | None:
+    """Return the part of a path inside a git directory, given by its components in lower case, that only git itself may
+    write there; None where the name alone starts nothing."""
+    if not inside:
+        return None
+    first = inside[0]
+    if first == "worktrees":
+        return refused_name(inside[2:]) if len(inside) > 2 else first
+    if first == "modules":  # whose names may have slashes
+        splits = [inside[at:] for at in range(2, len(inside)) if inside[at] in _LIKE_GIT or is_free(inside[at])]
+        return next(filter(None, map(refused_name, splits)), None) if splits else first
+    if (first in CONFIGS and len(inside) > 1) or tuple(inside) == _EXCLUDE:  # a folder is not read as a configuration
+        return None
+    return None if is_free(first) else first
+
+
+def is_laid_out(names: Iterable[str]) -> bool:
+    """True where a directory with these entries is one that git takes for a git directory."""
+    folded = {name.lower() for name in names} & SHAPE
+    return "head" in folded and ({"objects", "refs"} <= folded or "commondir" in folded)
+
+
+def target_of(content: bytes | None, directory: str) -> str | None:
+    """Return where a file leads whose content is a path or `gitdir: PATH`, absolute by spelling; None for nowhere."""
+    if content is None or len(content) > _MAX_LINK or b"\0" in content:
+        return None
+    named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir: ").rstrip("\r\n")
+    return normalize(named, "posix", directory) if named and "\n" not in named else None
+
+
+def left_problem(
+    of: GitDirectory, inside: Sequence[str], left: Left | None, before: Left | None, roots: Sequence[str]
+) -> str | None:
+    """Say why a command may not leave what it did in a git directory; None where it starts nothing.
+
+    `inside` are the components of the entry's path in it, those of working trees and submodules left out (they are git
+    directories themselves). `left` is what is there now, None for nothing; `before` likewise, before the command.
+    `roots` are the real places in which a working tree may lie."""
+    name = inside[0].lower()
+    if left is not None and left.kind == "other":
+        return "a git directory has no links and no devices"
+    if name in FREE_FOLDERS or (left is None and (of.is_new or name in STATE_FOLDERS)):
+        return None
+    if name in STATE_FOLDERS:
+        return _state_problem(name, [one.lower() for one in inside[1:]], left)
+    if len(inside) == 1 and (re.fullmatch(_FREE_NAMES, name) or (of.role == "worktree" and name == "locked")):
+        return None
+    if name in CONTAINERS:
+        return None if left is None or left.kind == "directory" else "git keeps directories there"
+    if of.role == "worktree" and name in _LEADING:
+        return _leading_problem(name, left, roots)
+    if name in CONFIGS and len(inside) == 1:
+        return _configuration_problem(of, left, before, roots)
+    if left is not None and left.kind == "file" and tuple(one.lower() for one in inside) == _EXCLUDE:
+        return None
+    if of.is_new and left is not None and _is_of_template([one.lower() for one in inside], left):
+        return None
+    if not of.is_strict and name not in _LIKE_GIT:
+        return None
+    return "git may start a program by it" if name in _LIKE_GIT else "git makes no such file there"
+
+
+def git_file_problem(left: Left, known: Iterable[str]) -> str | None:
+    """Say why a command may not leave an entry that is called `.git` and is no directory; `known` are the git
+    directories that are judged."""
+    if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
+        return "it leads to no git directory"
+    return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
+
+
+def _configuration_problem(
+    of: GitDirectory, left: Left | None, before: Left | None, roots: Sequence[str]
+) -> str | None:
+    if left is None:
+        return "a command may not remove it"
+    if left.kind != "file" or left.content is None:
+        return "it cannot be read as git reads it"
+    if left.target is not None and not any(is_under(left.target, root, "posix") for root in roots):
+        return "its working tree lies elsewhere"
+    earlier = before.content if before is not None and before.kind == "file" else b""
+    return config_problem(left.content, earlier or b"", of.path, roots)
+
+
+def _leading_problem(name: str, left: Left | None, roots: Sequence[str]) -> str | None:
+    if left is None:
+        return None
+    if left.kind != "file" or left.content is None:
+        return "it leads elsewhere"
+    if name == "commondir":
+        return None if left.content.strip() == _COMMON_OF_TREE else "it leads elsewhere"
+    is_within = left.target is not None and any(is_under(left.target, root, "posix") for root in roots)
+    return None if is_within and (left.target or "").endswith("/.git") else "it leads elsewhere"
+
+
+def _is_of_template(inside: Sequence[str], left: Left) -> bool:
+    """True for what `git init` copies from its templates, and what says no more than that."""
+    if len(inside) == 1:
+        return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
+    folder, name = inside[0], inside[-1]
+    is_sample = folder == "hooks" and name.endswith(".sample")
+    return len(inside) == 2 and left.kind == "file" and (is_sample or (folder, name) == ("info", "refs"))
+
+
+_TEMPLATE = frozenset({"description", "hooks", "info", "branches"})
+
+
+def _state_problem(folder: str, inside: Sequence[str], left: Left | None) -> str | None:
+    if left is None or left.kind == "directory":
+        return None
+    if left.content is None:
+        return "it is too large to be judged"
+    if len(inside) != 1:
+        return None
+    text = left.content.decode("utf-8", "surrogateescape")
+    name = inside[0].removesuffix(".backup")
+    if name in ("git-rebase-todo", "done", "todo") and not all(map(_is_step, text.split("\n"))):
+        return "it has a step that starts a program, or that git does not know"
+    if name == "strategy" and text.strip() not in _STRATEGIES:
+        return "it names a strategy that is not git's own"
+    if name == "author-script" and not re.fullmatch(_AUTHOR, text):
+        return "it sets more than an author"
+    if name == "apply-opt" and not re.fullmatch(rf"(?:{_APPLY_OPTION})*\s*", text):
+        return "it has an option that git am does not pass on"
+    if folder == "sequencer" and name == "opts":
+        return _options_problem(left.content)
+    return None
+
+
+def _is_step(line: str) -> bool:
+    line = line.lstrip(" \t")
+    if not line[:1].isalpha():
+        return True
+    return re.split(r"[ \t\r]", line, maxsplit=1)[0] in _TODO
+
+
+def _options_problem(content: bytes) -> str | None:
+    found = settings_of(content)
+    if found is None or any(one.section != "options" for one in found):
+        return "it cannot be read as git reads it"
+    if any(one.key == "strategy" and one.value not in _STRATEGIES for one in found):
+        return "it names a strategy that is not git's own"
+    return None
