@@ -178,7 +178,8 @@ the calls of each tool ([opentelemetry.md](opentelemetry.md)).
 `cp__exec` starts `ls`, `pwd`, `cat`, `grep`, `find`, `head`, `tail`, `echo`, `stat`, `wc` and `sleep` of `/bin` and
 `/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; what they name lies in the roots, links
 followed. Options that start programs, change files or follow links (`find -delete`, `find -exec`, `grep -f`,
-`grep -R`) are refused. Without a sandbox this list guides and does not hold. Entries of `[[native.exec]]` in the user's configuration add programs:
+`grep -R`) are refused. Without a sandbox this list guides and does not hold. Entries of `[[native.exec]]` in the
+user's configuration add programs:
 
 ```toml
 [[native.exec]]
