@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _BEHIND = re.compile(r"(?:[^=@]*=)?[@<]\"?(?P<path>[^;,\"]*)|[^=@]*@(?P<behind>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"(?i)file:(?://(?:localhost|127\.0\.0\.1)?)?(?P<path>/.*)", re.DOTALL)
+_FILE = re.compile(r"(?i)file:")
 _SCHEME_IN_PIECES = re.compile(r"[^/:]*[\[{][^/]*://")
 _BY_SERVER = Word(None, "./", pattern="./**", globs=True)
 """A name that the server gives."""
@@ -26,6 +27,7 @@ def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
     if any(word.text not in {"http", "https"} for word in given.values("proto")):
         found.undecidable("curl --proto-default makes files of addresses")
     uses = [one for word in _texts(given) for one in _of_url(word)]
+    uses += [FileUse("", "read", None) for word in given.operands if word.text is None and _FILE.match(word.prefix)]
     if given.has("upload"):
         uses += [one._replace(mode="write") for one in uses]
     uses += [one for used in given.used for one in _behind_a_mark(used.option.roles, used.value)]

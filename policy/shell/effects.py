@@ -265,6 +265,8 @@ def _name_variables(base: str, args: list[Word], found: Findings) -> None:
     for word in args:
         text = word.prefix if word.text is None else word.text
         name, assigns, value = text.partition("=")
+        if base == "export" and name and not text.startswith("-"):
+            found.variables[name] = None
         if assigns and name:
             note_declared(None if word.text is None else value, value, found)
         if text.startswith("-"):

@@ -419,7 +419,10 @@ def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
         directory, slash, name = word.text.rpartition("/")
         uses.append(FileUse("", "write", directory + slash or ".", word.tilde, pattern=f"{name.rstrip('X')}*{suffix}"))
     into = [use_of("write", word) for word in case.given.values("into")]
-    return [one._replace(path=f"{into[0].path}/{one.path}") if into else one for one in uses] or into
+    if not into or not uses:
+        return uses or into
+    base = into[0].path
+    return [one._replace(path=None if None in {base, one.path} else f"{base}/{one.path}") for one in uses]
 
 
 # git

@@ -93,6 +93,9 @@ _HOLD_TESTS = words(
     "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
 )
 """Where these stand. Anywhere else the grammar takes words of a command for a test."""
+_EXPORTS = re.compile(r"-[A-Za-z]*x[A-Za-z]*")
+_INHERITED = frozenset({"TMPDIR"})
+"""Variables that a command of a session has, so that its programs see each assignment."""
 _CLOSES = frozenset({">&-", "<&-"})
 """Redirections that take no target."""
 _CASE_ENDS = frozenset({";;", ";&", ";;&"})
@@ -463,7 +466,7 @@ class _Walk:
         self.found.evaluated.has_arrays = self.found.evaluated.has_arrays or is_array
         if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.undecidable("an array whose subscripts are written out")
-        if node.parent is not None and _reaches_programs(node.parent):
+        if text in _INHERITED or (node.parent is not None and _reaches_programs(self.source, node.parent)):
             self.found.variables[text.partition("[")[0].rstrip("+")] = None
         return node.children
 
@@ -548,11 +551,13 @@ def _is_in_pipeline(node: Node) -> bool:
     return parent is not None
 
 
-def _reaches_programs(parent: Node) -> bool:
+def _reaches_programs(source: bytes, parent: Node) -> bool:
     """True for assignments in front of a program, and for those that are exported to all that follow."""
-    if parent.type == "variable_assignments":
-        return False
-    return parent.type == "command" or (parent.type == "declaration_command" and parent.children[0].type == "export")
+    if parent.type != "declaration_command":
+        return parent.type == "command"
+    return parent.children[0].type == "export" or any(
+        _EXPORTS.fullmatch(text_of(source, one)) for one in parent.children
+    )
 
 
 def _is_alone(statement: Node | None) -> bool:

@@ -41,6 +41,8 @@ _NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
 _EVALUATES_MORE = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
 """In an argument that is evaluated: a subscript, an assignment, or a variable, whose text is evaluated in turn."""
+_CLOBBERS = re.compile(r">&[!|]")
+"""One operator, whose target is the next word."""
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 
@@ -48,7 +50,7 @@ def note_zsh_differences(text: str, found: Findings) -> None:
     """Notes what zsh may read in another way than bash does."""
     # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
     bare = _SINGLE.sub(lambda match: _in_sight(match[1] or ""), text)
-    if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare:
+    if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare or _CLOBBERS.search(bare):
         found.undecidable("a character that zsh reads differently")
     if _NUMBERS.search(text):
         found.undecidable("a number that zsh evaluates")
