@@ -391,6 +391,8 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     elif read.is_code:
         if not found.run_shown(_shown_text(read.word), grammar):
             found.mark_opaque(program, "-c …", in_line=True)
+            if found.grammar == "zsh":
+                found.undecidable(f"{base} -c runs text of a variable, which is not followed in zsh")
     else:
         shown = found.input if read.word is None else _shown_file(read.word, found)
         if shown is not None and base in tables.UNREAD_SHELLS:
@@ -398,6 +400,8 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
         elif shown is None and read.word is None and found.is_called:
             found.undecidable(f"{base} in a loop or a function reads what that is given")
         elif not found.run_shown(shown, grammar):
+            if found.grammar == "zsh" and shown is not None:
+                found.undecidable(f"{base} runs text of a variable, which is not followed in zsh")
             what = f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads"
             found.mark_opaque(program, what)
 

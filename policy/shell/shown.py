@@ -38,6 +38,8 @@ _SPELLED = words("word raw_string number")
 _EXPANSIONS = words("expansion simple_expansion command_substitution arithmetic_expansion process_substitution")
 _GROUPS = words("list compound_statement subshell negated_command command_substitution process_substitution do_group")
 _STATEMENTS = _GROUPS | words("command redirected_statement pipeline for_statement if_statement while_statement")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_ECHO_OPTION, _PRINT_OPTION = re.compile(r"-[neE]+"), re.compile(r"-[rRnlE-]+")
 _PASSES_ON = words("time command builtin exec env nohup sudo")
 _FILTERS = words("tee head tail sort uniq tac grep pv")
 """Programs whose output is lines of their input."""
@@ -65,7 +67,14 @@ def takes_text(words: Iterable[Word]) -> bool:
 class Texts:
     """The texts of one line, found from the nodes of its tree."""
 
-    def __init__(self, source: bytes, read: Callable[[str, Node], Word], grammar: Grammar) -> None:
+    def __init__(
+        self,
+        source: bytes,
+        read: Callable[[str, Node], Word],
+        grammar: Grammar,
+        literals: Callable[[str], list[str]],
+    ) -> None:
+        self._literals = literals
         """`read` reads a word with what is known of variables."""
         self._source = source
         self._read = read
@@ -167,6 +176,8 @@ class Texts:
             return shown if shown is None or name == "tee" else shown._replace(is_whole=False)
         if name in {"echo", "yes"}:
             return self._read_echo(args)
+        if name == "print" and self._grammar == "zsh":
+            return self._read_echo(args, _PRINT_OPTION)
         return self._read_printf(args) if name == "printf" else None
 
     def _read_cat(self, args: list[Node], command: Node) -> Shown | None:
@@ -182,11 +193,11 @@ class Texts:
         text = "".join(one.text for one in parts[:_MAX_PARTS] if one is not None)
         return _bound(text, len(parts) <= _MAX_PARTS and all(one is not None and one.is_whole for one in parts))
 
-    def _read_echo(self, args: list[Node]) -> Shown:
+    def _read_echo(self, args: list[Node], options: re.Pattern[str] = _ECHO_OPTION) -> Shown:
         """POSIX leaves it to a shell whether echo takes `-e`, and escapes without it."""
         decodes, end, is_certain = self._grammar == "zsh", "\n", True
-        while args and re.fullmatch(r"-[neE]+", option := text_of(self._source, args[0])):
-            decodes = decodes or "e" in option
+        while args and options.fullmatch(option := text_of(self._source, args[0])):
+            decodes = (decodes or "e" in option) and not {"r", "R"} & set(option)
             is_certain = is_certain and (self._grammar == "bash" or option == "-n")
             end = "" if "n" in option else end
             args = args[1:]
@@ -273,6 +284,7 @@ class Texts:
             whole = self._read(f'"{text}"', node).text
             if whole is not None and not set("*?[") & set(whole):
                 return Shown(" ".join(whole.split()))
+            return self._spell_variable(text)
         if kind == "concatenation":
             parts = [self._spell(child) for child in node.children]
             return Shown("".join(one.text for one in parts), all(one.is_whole for one in parts))
@@ -284,6 +296,12 @@ class Texts:
         if kind == "word":
             return Shown(_ESCAPED.sub(r"\1", text), is_whole=False)
         return Shown(UNKNOWN, is_whole=False)
+
+    def _spell_variable(self, text: str) -> Shown:
+        """What the line assigns to a variable of which it is not known what it holds: one of these texts, if any."""
+        name = _VARIABLE.fullmatch(text)
+        texts = [] if name is None else self._literals(name[1])
+        return Shown("\n".join(texts) or UNKNOWN, is_whole=False)
 
     def _spell_substitution(self, node: Node) -> Shown:
         shown = self._find_output(node)
@@ -303,7 +321,8 @@ class Texts:
                 kept.append(word.text)
             else:
                 is_substitution = child.type == "command_substitution"
-                shown = self._spell_substitution(child) if is_substitution else Shown(UNKNOWN, is_whole=False)
+                text = text_of(self._source, child)
+                shown = self._spell_substitution(child) if is_substitution else self._spell_variable(text)
                 kept.append(shown.text)
                 is_whole = is_whole and shown.is_whole
             place = child.end_byte

@@ -158,7 +158,7 @@ class _Walk:
         self.functions = functions
         self.chosen: Mapping[str, str | None] = {}
         found.evaluated.note_source(source)
-        self.texts = Texts(source, self._read, found.grammar)
+        self.texts = Texts(source, self._read, found.grammar, variables.literals)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.moves = _MOVES.search(source) is not None

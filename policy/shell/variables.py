@@ -249,6 +249,11 @@ class Variables:
         is_plain = all(_PLAIN_WORD.fullmatch(one) or _SEVERAL_WORDS.fullmatch(one) for one in values)
         return [one.split() for one in values] if is_plain else []
 
+    def literals(self, name: str) -> list[str]:
+        """All plain texts that the line assigns to a variable, whichever counts."""
+        ones = [one for one in self._candidates if one[1] == name][:_MAX_ALTERNATIVES]
+        return [text for node, _, value in ones if (text := self._known_text(node, value))]
+
     def _values(self, name: str, place: int) -> list[str]:
         if self._anything or not self._learns or _OWN_OF_SHELLS.fullmatch(name):
             return []
