@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
+from policy.names import CapabilityName
 from tool_runtime.families.catalogue import NATIVE, SKILLS
+from tool_runtime.families.desktop.calls import kept_at, mark_of, scope_of
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.sandbox_grant import with_grant, without_grant
@@ -158,11 +162,13 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
+        kept = None if self._settings.kept is None else kept_at(self._settings, request)
+        if kept is not None and os.path.exists(kept):
+            left = await self._pool.run(lambda: _taken_back(left, kept, request))
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
             return left
         from tool_runtime.core.guarded import Guarded
-        from tool_runtime.families.desktop.calls import mark_of
 
         guarded, mark = Guarded(sandbox.directory), mark_of(request)
         return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
@@ -238,6 +244,18 @@ class LocalToolRouter:
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 
 
+def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
+    """With what became of a file that a call wrote in place whose process died."""
+    from tool_runtime.core import in_place
+
+    scope = scope_of(request, CapabilityName.FILE_WRITE)
+    try:
+        state = in_place.take_back(kept, scope)
+    except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
+        return left
+    return left if state is None else left._replace(file=state, settle=functools.partial(in_place.settle, kept))
+
+
 def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
     return ToolResult(
         request.tool_name,
@@ -255,6 +273,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         skill=output.skill,
         denials=output.denials,
         stderr=output.stderr,
+        settle=output.settle,
     )
 
 

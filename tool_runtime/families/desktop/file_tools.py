@@ -11,7 +11,7 @@ from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
 from tool_runtime.core import files, moves, writes
 from tool_runtime.core.edits import edits_from
-from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, mark_of, scope_of
+from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
 from tool_runtime.families.desktop.file_specs import DELETE_FILE, EDIT_FILE, MOVE_FILE, READ_FILE, WRITE_FILE
 from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
 from tool_runtime.families.dialects import DESKTOP
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest, ToolSpec
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+
+
+_MAX_NAMES = 5
 
 
 class FileTools:
@@ -108,6 +111,7 @@ class FileTools:
             call.max_file_size_bytes,
             request.arguments.get("createDirectories", True),
             expected_of(request),
+            kept=kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
         return _written(request, f"Wrote {len(params.data)} bytes to {path}", outcome, diff)
@@ -124,6 +128,7 @@ class FileTools:
             call.max_file_size_bytes,
             constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
             expected_of(request),
+            kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
@@ -228,4 +233,14 @@ def _directories_pointed_out(path: str) -> Iterator[None]:
 
 def _written(request: ToolRequest, said: str, outcome: writes.WriteOutcome, diff: bytes) -> ToolOutput:
     made = (artifacts.file_diff(request, diff),) if diff else ()
-    return ToolOutput(said, made, seen=str(outcome.seen))
+    text = f"{said}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else said
+    return ToolOutput(text, made, seen=str(outcome.seen), settle=settled(outcome))
+
+
+def settled(outcome: writes.WriteOutcome) -> Callable[[], None] | None:
+    """What is to be done once the result of a write is on record; None for nothing."""
+    if outcome.kept is None:
+        return None
+    from tool_runtime.core import in_place
+
+    return functools.partial(in_place.settle, outcome.kept)
