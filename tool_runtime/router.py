@@ -162,8 +162,8 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
-        kept = None if self._settings.kept is None else kept_at(self._settings, request)
-        if kept is not None and os.path.exists(kept):
+        kept = kept_at(self._settings, request)
+        if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
             left = await self._pool.run(lambda: _taken_back(left, kept, request))
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
@@ -248,7 +248,7 @@ def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
     from tool_runtime.core import in_place
 
-    scope = scope_of(request, CapabilityName.FILE_WRITE)
+    scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
     try:
         state = in_place.take_back(kept, scope)
     except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost

@@ -81,8 +81,8 @@ class EditParams(NamedTuple):
 
 class WriteOutcome(NamedTuple):
     """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
-    as it is now. `places` says how many an edit replaced. `also` are other names of the file, which have changed with it;
-    `kept` is what is to be settled once the result is on record, None for nothing."""
+    as it is now. `places` says how many an edit replaced. `also` are other names of the file, which have changed with
+    it; `kept` is what is to be settled once the result is on record, None for nothing."""
 
     existed: bool
     before: bytes | None

@@ -225,7 +225,7 @@ class OpenDirectory:
 
 
 def overwrite(file: FileIO, data: bytes, mode: int | None = None) -> None:
-    """Have the open file hold `data`, on the disk when this returns; with the permissions `mode`, if they are given. Its
+    """Have the open file hold `data`, on the disk when this returns, with the permissions `mode` if they are given. Its
     bits to run with its owner's rights go. Raises OSError, and then it may hold a part."""
     found = os.fstat(file.fileno()).st_mode
     if hasattr(os, "fchmod") and (mode is not None or found & _SET_IDS):
