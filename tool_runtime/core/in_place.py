@@ -90,8 +90,8 @@ def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
 def write(
     directory: OpenDirectory, name: str, found: os.stat_result, new: NewContent, abandoned: Abandoned
 ) -> os.stat_result:
-    """Write the file `name`, which was `found`, in place and durably; its status then. Raises ToolFault and OSError, and
-    then it holds what it held, or the message says where that is kept."""
+    """Write the file `name`, which was `found`, in place and durably; its status then. Raises ToolFault and OSError: it
+    holds what it held then, or the message says where that is kept."""
     if max(found.st_size, len(new.data)) > MAX_BYTES:
         why = f"files above {MAX_BYTES} bytes are not written in place, and no new file can take its place"
         raise ToolFault(FaultKind.TOO_LARGE, f"{why}: {new.real}")

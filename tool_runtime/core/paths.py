@@ -72,14 +72,21 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
         return real, open_dir(real, to_list=True)
 
 
-def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True) -> str:
+def resolve(
+    path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True, own_name: bool = False
+) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
-    `through_links` a path that leads through a symbolic link is out of scope as well."""
+    `through_links` a path that leads through a symbolic link is out of scope as well. `own_name`: a link at its end is
+    not followed."""
     spelled = _spelled_here(path)
     with os_faults(path):
-        real = spelled if _is_real(spelled) else os.path.realpath(spelled)
+        parent, name = os.path.split(spelled)
+        if own_name and name:
+            real = os.path.join(parent if _is_real(parent) else os.path.realpath(parent), name)
+        else:
+            real = spelled if _is_real(spelled) else os.path.realpath(spelled)
     check_scope(spelled, real, scope)
     if not through_links and real != spelled:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path leads through a symbolic link, to {real}: {spelled}")
