@@ -41,7 +41,7 @@ class MoveParams(NamedTuple):
 
 
 def move_file(params: MoveParams, abandoned: Abandoned) -> None:
-    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made. Raises ToolFault."""
+    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made."""
     real, new_real = _ends(params)
     new_root = root_of(new_real, params.new_scope)
     with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):

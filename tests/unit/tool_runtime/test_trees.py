@@ -8,13 +8,14 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from tests.support.tools import TOOLS
-from tests.unit.tool_runtime.conftest import error_of, text_of
+from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.core import tree as trees
 from tool_runtime.core.globs import BadGlob, expression
 from tool_runtime.core.listing import FindParams, find_files, glob_pattern
@@ -25,7 +26,7 @@ from tool_runtime.tool import Abandoned
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.tool_runtime.conftest import Call
+    from tests.unit.tool_runtime.conftest import Call, MakeRouter
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -88,6 +89,33 @@ async def test_globs(call: Call, workspace: Path, pattern: str, found: list[str]
     make(workspace, "a.py", "src/b.py", "src/deep/c.py", "src/d.ts")
     said = text_of(await call("FindFiles", None, path=str(workspace), pattern=pattern))
     assert said.splitlines() == (found or [f"No file fits {pattern}"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["[locale]", "(auth)", "[[...slug]]", "[user-id]", "[a-e-s]", "{a}", "{a,b}", "[!x]", "a\\b", "[z", "{z"],
+)
+async def test_a_name_is_found_by_itself(make_router: MakeRouter, workspace: Path, name: str) -> None:
+    make(workspace, f"app/{name}/{name}.tsx", "other/zz.tsx", content="found\n")
+    router, path = make_router(families=("desktop", "native", "skills")), f"app/{name}/{name}.tsx"
+    for pattern in (
+        path,
+        f"app/{name}/*",
+        f"**/{name}/**",
+        f"{name}.tsx",
+        f"{workspace}/app/{name}/*.tsx",
+        f"**/{name}.tsx",
+    ):
+        asked = request("FindFiles", path=str(workspace), pattern=pattern)
+        assert text_of(await router.execute(asked)) == f"{path}\n", pattern
+        asked = request("Grep", path=str(workspace), pattern="found", glob=pattern, mode="files")
+        assert text_of(await router.execute(asked)) == f"{path}\n", pattern
+    asked = request("cp__list_files", dir=str(workspace), recursive=True, exclude=[f"app/{name}"])
+    assert orjson.loads(text_of(await router.execute(asked)))["files"] == ["other/zz.tsx"]
+    asked = request("cp__list_dir", path=str(workspace), recursive=True, pattern=path)
+    assert [row["path"] for row in orjson.loads(text_of(await router.execute(asked)))["entries"]] == [path]
+    asked = request("grep", path=str(workspace), pattern="found", glob=f"app/{name}/*")
+    assert "other" not in text_of(await router.execute(asked))
 
 
 async def test_an_absolute_glob_is_read_from_the_directory_that_it_begins_with(call: Call, workspace: Path) -> None:
