@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
 from policy.names import CapabilityName
+from tool_runtime.core.paths import is_in_scope
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.calls import kept_at, mark_of, scope_of
 from tool_runtime.families.desktop.family import DesktopFamily
@@ -110,7 +111,7 @@ class LocalToolRouter:
             self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
-            return _failed(request, tool, fault)
+            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
         finally:
             if task is not None:
                 self._running.discard(task)
@@ -135,7 +136,7 @@ class LocalToolRouter:
             self._check(tool.spec, request.arguments)
             output = tool.at_once(CallContext.of(request, self._settings))
         except ToolFault as fault:
-            return _failed(request, tool, fault)
+            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
         return None if output is None else _succeeded(request, output)
 
     async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
@@ -242,6 +243,21 @@ class LocalToolRouter:
         """Whether the tool would run here and may run elsewhere only."""
         sent = self._settings.elsewhere
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
+
+
+def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
+    """The fault of a name that is not there, with the nearest ones that are."""
+    if fault.kind is not FaultKind.NOT_FOUND:
+        return fault
+    from agent_host.file_names import nearest
+
+    scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
+    paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
+    missing = [path for path in paths if os.path.isabs(path) and not os.path.lexists(path)]
+    near = [name for path in missing for name in nearest(os.path.normpath(path), lambda one: is_in_scope(one, scope))]
+    if not near:
+        return fault
+    return ToolFault(fault.kind, f"{fault}; near it: {', '.join(near)}", partial=fault.partial, code=fault.code)
 
 
 def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:

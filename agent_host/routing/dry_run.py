@@ -209,8 +209,10 @@ class _Stated(NamedTuple):
         *,
         is_subject: bool = True,
         follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         """See `World`. What a case states is about the call's first path."""
+        del looks  # nothing is looked at
         stated = self.facts if is_subject else StatedFacts()
         absolute = normalize(environment.absolute(spelled), environment.os_family)
         if not is_absolute(absolute, environment.os_family):

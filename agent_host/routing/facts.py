@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
+_SLASHES = ("/", "\\") if os.name == "nt" else ("/",)
 _KINDS: Mapping[int, PathKind] = {stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 _MAX_FOLLOWED = 400
 _MOST_LOOKED_THROUGH = 300_000
@@ -59,9 +60,11 @@ class World(Protocol):
         *,
         is_subject: bool = True,
         follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
-        first of the call's paths. Without `follow` a link at its end is judged itself."""
+        first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
+        there may be another one that looks the same."""
         ...
 
     def directory(self, spelled: str, environment: Environment) -> str:
@@ -126,9 +129,12 @@ def gather(
         found = _url(subject, arguments, world)
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
         return found._replace(
-            also=tuple((needed, _path(spec, name, arguments, environment, world)) for needed, name in files)
+            also=tuple(
+                (needed, _path(spec, name, arguments, environment, world, reads=needed == CapabilityName.FILE_READ))
+                for needed, name in files
+            )
         )
-    facts = _path(spec, argument, arguments, environment, world)
+    facts = _path(spec, argument, arguments, environment, world, reads=spec.effect == "none")
     if spec.subject.tree_flag and arguments.get(spec.subject.tree_flag) is True:
         facts = facts._replace(tree=facts.kind == "directory")
     if by_name:
@@ -153,19 +159,31 @@ def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _path(
-    spec: ToolSpec, argument: str, arguments: Mapping[str, Any], environment: Environment, world: World
+    spec: ToolSpec,
+    argument: str,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World,
+    *,
+    reads: bool = False,
 ) -> PathFacts:
-    """The facts of the path in `argument`, with the size that the call's content would give it."""
+    """The facts of the path in `argument`, with the size that the call's content would give it. `reads`: the file is
+    read and nothing else."""
     subject = _subject(argument, arguments)
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     acts_on_name = spec.effect in ("delete", "move")
+    acts_on_tree = bool(spec.subject.tree_flag) and arguments.get(spec.subject.tree_flag) is True
     is_subject = argument == spec.subject.argument
-    facts = world.path(subject, environment, new_size_bytes, is_subject=is_subject, follow=not acts_on_name)
+    facts = world.path(
+        subject, environment, new_size_bytes, is_subject=is_subject, follow=not acts_on_name, looks=reads
+    )
     if facts is None:
         raise UnusableArguments(
             f"argument {argument!r} must be a path in the workspace or an absolute one, not {subject!r}"
         )
+    if subject.endswith(_SLASHES) and (facts.kind == "file" or (not reads and not acts_on_tree)):
+        raise UnusableArguments(f"argument {argument!r} ends in a slash, so it names a directory: {subject!r}")
     if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
     return facts
@@ -418,12 +436,19 @@ class _Disk:
         *,
         is_subject: bool = True,
         follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         del is_subject  # all paths are on one disk
         absolute = environment.absolute(spelled)
         if not os.path.isabs(absolute):
             return None
-        return path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
+        facts = path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
+        if facts.kind != "missing" or not (looks or "\\" in spelled):
+            return facts
+        from agent_host.file_names import name_that_is_meant  # with the first name that is not there
+
+        meant = name_that_is_meant(facts.absolute, looks=looks)
+        return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
 
     def directory(self, spelled: str, environment: Environment) -> str:
         return os.path.realpath(normalize(spelled, environment.os_family, environment.workspace, environment.home))

@@ -1,8 +1,8 @@
 """Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
 
 A file is replaced in one step: readers see the old content or the new, never a part. One that no new file can take the
-place of is written in place (`in_place`). Paths go through `paths` and the
-one writer (`files.writer`), so links that move after the check are refused and only regular files are ever touched.
+place of is written in place (`in_place`). Paths go through `paths` and the one writer (`files.writer`), so links that
+move after the check are refused and only regular files are ever touched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from agent_host.ids import own_name
 from tool_runtime.core.edits import EditProblem, edited
 from tool_runtime.core.files import refuse_abandoned, refuse_size
 from tool_runtime.core.nearest import nearest_lines, places
@@ -272,4 +273,4 @@ def _temporary(real: str, mark: str) -> str:
     """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
     it; what is random in `mark` keeps anybody from being there first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
-    return f".agent-host-{digest[:32]}.tmp"
+    return own_name(digest[:32])

@@ -29,6 +29,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from agent_host.ids import own_name
 from tool_runtime.platform import directories
 from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS
 from tool_runtime.platform.moves import move_new
@@ -165,7 +166,7 @@ class OpenDirectory:
     @contextmanager
     def _temporary(self) -> Iterator[str]:
         """A name that nobody can guess; what has it goes where the block fails."""
-        name = f".agent-host-{os.urandom(16).hex()}.tmp"
+        name = own_name(os.urandom(16).hex())
         try:
             yield name
         except BaseException:

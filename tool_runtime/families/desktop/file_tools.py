@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,11 @@ class FileTools:
             kept=kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
-        return _written(request, f"Wrote {len(params.data)} bytes to {path}", outcome, diff)
+        said = f"Wrote {len(params.data)} bytes to {path}"
+        alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
+        if alike:
+            said += f", a new file beside one whose name looks the same: {', '.join(alike)}"
+        return _written(request, said, outcome, diff)
 
     async def _edit_file(self, call: CallContext) -> ToolOutput:
         request = call.request
@@ -145,6 +150,16 @@ class FileTools:
         return ToolOutput(f"Moved {params.path} to {params.new_path}")
 
 
+def _look_alikes(path: str) -> Sequence[str]:
+    """The files beside a new one that could be taken for it: a name may have spaces and accents of several kinds."""
+    name = os.path.basename(path)
+    if name.isascii() and " " not in name:
+        return ()
+    from agent_host.file_names import look_alikes
+
+    return look_alikes(path)
+
+
 def _reading(call: CallContext) -> files.ReadParams:
     arguments = call.request.arguments
     return files.ReadParams(
@@ -167,8 +182,10 @@ def is_document(call: CallContext, path: str) -> bool:
 def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
     if outcome.text is None:
         return _binary_output(outcome)
-    if outcome.past_end:
+    if outcome.past_end and outcome.size_bytes:
         return ToolOutput(f"[The file ends before line {offset}]", capped=True, seen=str(outcome.seen))
+    if not outcome.text and not outcome.size_bytes:
+        return ToolOutput("[The file is empty]", capped=True, seen=str(outcome.seen))
     return ToolOutput(outcome.text, capped=True, seen=str(outcome.seen))
 
 

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
+from agent_host.shown_text import name_for_json
 from policy.paths import is_under, normalize
 from tool_runtime.core import deletes, files, moves, writes
 from tool_runtime.core.roots import within
-from tool_runtime.families.answers import answer, name_for_json, with_text
+from tool_runtime.families.answers import answer, with_text
 from tool_runtime.families.desktop.calls import encoded, expected_of, kept_of, mark_of, scope_of
 from tool_runtime.families.desktop.file_tools import settled, with_diff
 from tool_runtime.families.dialects import DESKTOP

@@ -7,8 +7,9 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers
+from agent_host.shown_text import name_for_json
 from tool_runtime.core import files, moves, writes
-from tool_runtime.families.answers import answer, excerpt, name_for_json
+from tool_runtime.families.answers import answer, excerpt
 from tool_runtime.families.desktop import calls
 from tool_runtime.families.desktop.file_tools import settled, with_diff
 from tool_runtime.families.dialects import DESKTOP
