@@ -169,7 +169,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
 
 def _with_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
     """The result with what it says of a name that stands for another; a JSON object gets a field for it."""
-    notes = [f"{one.requested!r} was taken for {one.absolute!r}" for one in names_taken(ctx, run.facts)]
+    notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, run.facts)]
     if not notes or result.error is not None:
         return result
     note, text = "; ".join(dict.fromkeys(notes)), result.output_text or ""

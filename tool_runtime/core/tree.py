@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from agent_host.ids import OWN_PREFIX, is_own_name
 from policy.rules.trees import TreeRule
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.core.ignore import NAME, Ignored, read_patterns
+from tool_runtime.core.ignore import NAME, Ignored, read_patterns, users_patterns
 from tool_runtime.core.paths import Scope, open_dir
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import OS_FAMILY
@@ -314,7 +314,7 @@ def _above(root: str, rule: TreeRule) -> Ignored:
     while True:
         git = os.path.join(at, GIT)
         if os.path.lexists(git):
-            found.append((at, _lines(git, os.path.join("info", "exclude"), rule)))
+            found += [(at, _lines(git, os.path.join("info", "exclude"), rule)), (at, users_patterns())]
             break
         above = os.path.dirname(at)
         if above == at or not rule.admits(above):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import own_name
-from tool_runtime.core.edits import EditProblem, edited
+from tool_runtime.core.edits import EditProblem, edited_file
 from tool_runtime.core.files import refuse_abandoned, refuse_size
 from tool_runtime.core.nearest import nearest_lines, places
 from tool_runtime.core.paths import Scope, check_scope, open_regular, resolve, root_of
@@ -157,7 +157,7 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         if found.content is None:
             raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {params.path}")
         try:
-            after, replaced = edited(found.content, params.edits)
+            after, replaced = edited_file(params.path, found.content, params.edits)
         except EditProblem as problem:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, _explained(problem, params)) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)

@@ -64,7 +64,7 @@ async def test_read_keeps_head_and_tail_of_what_is_too_long(make_router: MakeRou
         ("hé".encode("utf-16"), "hé"),
         (b"caf\xe9 ol\xe9", "café olé"),
         (b"\x7fELF\0\0\1", "Binary file, 7 bytes"),
-        (b"", ""),
+        (b"", "[The file is empty]"),
     ],
 )
 async def test_read_encodings(call: Call, workspace: Path, data: bytes, expected: str) -> None:

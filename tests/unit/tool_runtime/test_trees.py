@@ -379,3 +379,30 @@ def test_a_tool_without_a_path_means_the_workspace(workspace: Path) -> None:
     assert spec.completed({"pattern": "x", "path": "a"}, "/w") == {"pattern": "x", "path": "a"}
     assert TOOLS["ReadFile"].completed({}, "/w") == {}
     assert (spec.summary({"pattern": "x"}), spec.summary({"pattern": "x", "path": "a"})) == ("x", "x in a")
+
+
+@pytest.mark.parametrize("way", ["default", "XDG_CONFIG_HOME", "excludesFile", "link"])
+async def test_what_the_user_ignores_everywhere_is_left_out(
+    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    home, config = tmp_path / "home", tmp_path / ("xdg" if way == "XDG_CONFIG_HOME" else "home/.config")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    make(home, "dotfiles/ignore", content="everywhere.txt\n!taken-back.txt\n")
+    (config / "git").mkdir(parents=True)
+    if way == "XDG_CONFIG_HOME":
+        monkeypatch.setenv(way, str(config))
+    if way == "excludesFile":
+        (home / ".gitconfig").write_text('[core]\n\texcludesFile = "~/dotfiles/ignore" ; mine\n')
+        (config / "git" / "ignore").write_text("a.txt\n")
+    elif way == "link":
+        (config / "git" / "ignore").symlink_to(home / "dotfiles" / "ignore")
+    else:
+        shutil.copy(home / "dotfiles" / "ignore", config / "git" / "ignore")
+    make(workspace, "everywhere.txt", "a.txt", "sub/everywhere.txt", "kept/everywhere.txt")
+    (workspace / "kept" / ".gitignore").write_text("!everywhere.txt\n")
+    asked = {"path": str(workspace), "pattern": "*.txt"}
+    assert "everywhere.txt" in text_of(await call("FindFiles", None, **asked))  # no repository
+    (workspace / ".git").mkdir()
+    found = text_of(await call("FindFiles", None, **asked)).splitlines()
+    assert [line for line in found if line.endswith(".txt")] == ["a.txt", "kept/everywhere.txt"]

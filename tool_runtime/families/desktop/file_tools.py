@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
 from tool_runtime.core import files, moves, writes
-from tool_runtime.core.edits import edits_from
+from tool_runtime.core.edits import edits_from, is_notebook
 from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
 from tool_runtime.families.desktop.file_specs import DELETE_FILE, EDIT_FILE, MOVE_FILE, READ_FILE, WRITE_FILE
 from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
@@ -176,7 +176,7 @@ def _reading(call: CallContext) -> files.ReadParams:
 def is_document(call: CallContext, path: str) -> bool:
     """Whether the file is named like a notebook, and is to be shown as one."""
     arguments = call.request.arguments
-    return path.lower().endswith(".ipynb") and not arguments.get("raw") and "encoding" not in arguments
+    return is_notebook(path) and not arguments.get("raw") and "encoding" not in arguments
 
 
 def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
