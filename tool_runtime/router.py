@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
 from policy.names import CapabilityName
-from tool_runtime.core.paths import is_in_scope
 from tool_runtime.families.catalogue import NATIVE, SKILLS
-from tool_runtime.families.desktop.calls import kept_at, mark_of, scope_of
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.sandbox_grant import with_grant, without_grant
@@ -163,6 +161,8 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
+        from tool_runtime.families.desktop.calls import kept_at, mark_of
+
         kept = kept_at(self._settings, request)
         if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
             left = await self._pool.run(lambda: _taken_back(left, kept, request))
@@ -250,6 +250,8 @@ def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Too
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
     from agent_host.file_names import nearest
+    from tool_runtime.core.paths import is_in_scope
+    from tool_runtime.families.desktop.calls import scope_of
 
     scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
     paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
@@ -263,6 +265,7 @@ def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Too
 def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
     from tool_runtime.core import in_place
+    from tool_runtime.families.desktop.calls import scope_of
 
     scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
     try:

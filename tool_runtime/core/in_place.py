@@ -31,6 +31,7 @@ from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from io import FileIO
 
     from tool_runtime.files.writer import OpenDirectory
     from tool_runtime.tool import Abandoned
@@ -106,7 +107,7 @@ def write(
             refuse_abandoned(abandoned)
             overwrite(file, new.data, new.mode)
         except BaseException as error:
-            _put_back(file.fileno(), before, new, error)
+            _put_back(file, before, new, error)
             raise
         status = os.fstat(file.fileno())
     if abandoned.flag:  # nobody is left who would do it
@@ -153,11 +154,10 @@ def _keep(kept: str, new: NewContent, before: bytes) -> None:
         raise ToolFault(FaultKind.SYSTEM, f"{why}: {new.real}") from error
 
 
-def _put_back(fd: int, before: bytes, new: NewContent, error: BaseException) -> None:
+def _put_back(file: FileIO, before: bytes, new: NewContent, error: BaseException) -> None:
     """Undo a write that failed. Raises ToolFault where that fails, too."""
     try:
-        with open(fd, "r+b", buffering=0, closefd=False) as file:
-            overwrite(file, before)
+        overwrite(file, before)
     except OSError:
         where = "is lost" if new.kept is None else f"is in {new.kept}.lost, behind a first line"
         if new.kept is not None:

@@ -37,7 +37,7 @@ async def test_every_name_that_was_shown_can_be_given_back(call: Call, workspace
     (workspace / name / "sub").mkdir(parents=True)
     (workspace / name / name).write_text("x")
     for tool, argument in (("FindFiles", "pattern"), ("ListDirectory", "path")):
-        more = {"pattern": "*"} if argument == "pattern" else {"depth": 2}
+        more: dict[str, Any] = {"pattern": "*"} if argument == "pattern" else {"depth": 2}
         said = text_of(await call(tool, None, **{"path": str(workspace), **more}))
         shown = next(line for line in said.splitlines() if "/" in line and not line.endswith("/"))
         shown = shown.removeprefix("file  ").removesuffix(" (1 byte)")
