@@ -37,7 +37,8 @@ KNOWN = {**TOOLS, RUN_SCRIPT.name: RUN_SCRIPT}
 OF_SOMEBODY_ELSE = ToolSpec("tool", "", {}, "Mcp.Invoke", Subject("name"), "other", "requests")
 HEADERS = {f"x-{number}": "y" for number in range(51)}
 
-# (how it is shown, tool, arguments): together they have every field. `old`, `bytes` and `link` (to `old`) and `here` (to their folder) are there.
+# (how it is shown, tool, arguments): together they have every field. `old`, `bytes`, `link` (to `old`) and
+# `here` (to their folder) are there.
 CALLS: list[tuple[Display, str, dict[str, Any]]] = [
     ("command", "RunCommand", {"command": "cat < old > new; $X", "stdin": "y", "timeout": 5}),
     ("command", "RunCommand", {"command": "; ".join(["true"] * 1500)}),

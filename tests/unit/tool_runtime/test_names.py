@@ -88,7 +88,10 @@ async def test_what_is_not_there_is_told_with_what_is_near(call: Call, workspace
 async def test_own_temporary_files_are_listed_nowhere(call: Call, workspace: Path) -> None:
     (workspace / f".agent-host-{'0' * 32}.tmp").write_text("found")
     (workspace / ".agent-host-notes").write_text("found")
-    for tool, more in (("ListDirectory", {}), ("FindFiles", {"pattern": "*"}), ("Grep", {"pattern": "found"})):
+    calls: dict[str, dict[str, Any]] = {
+        "ListDirectory": {}, "FindFiles": {"pattern": "*"}, "Grep": {"pattern": "found"},
+    }  # fmt: skip
+    for tool, more in calls.items():
         said = text_of(await call(tool, None, path=str(workspace), **more))
         assert ".tmp" not in said
         assert "agent-host-notes" in said
