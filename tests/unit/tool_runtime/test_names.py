@@ -100,11 +100,12 @@ async def test_own_temporary_files_are_listed_nowhere(call: Call, workspace: Pat
 @pytest.mark.parametrize("tool", ["WriteFile", "DeleteFile", "EditFile", "ReadFile", "MoveFile"])
 async def test_what_ends_in_a_slash_is_no_file(call: Call, workspace: Path, tool: str) -> None:
     (workspace / "f").write_text("x")
-    more: dict[str, Any] = {
+    arguments: dict[str, dict[str, Any]] = {
         "WriteFile": {"content": "y"},
         "EditFile": {"edits": [{"oldText": "x", "newText": "y"}]},
         "MoveFile": {"newPath": f"{workspace}/g"},
-    }.get(tool, {})
+    }
+    more = arguments.get(tool, {})
     assert "slash" in error_of(await call(tool, None, path=f"{workspace}/f/", **more))[1]
     with pytest.raises(UnusableArguments, match="slash"):
         judged(workspace, tool, "path", "f/", **more)
