@@ -348,7 +348,8 @@ class ToolResult(NamedTuple):
     `command_id` is that of a command that the call has left running in the background. `images` go to models
     that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
     use. `stderr` is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox
-    refused, also told in `output_text`."""
+    refused, also told in `output_text`. `settle` is called once the result is on record: what was kept for a crash
+    can go then."""
 
     tool_name: str
     session_id: str
@@ -366,6 +367,7 @@ class ToolResult(NamedTuple):
     skill: LoadedSkill | None = None
     stderr: str = ""
     denials: tuple[Denial, ...] = ()
+    settle: Callable[[], None] | None = None
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:
@@ -422,11 +424,15 @@ _MAX_NAMED: Final = 20
 
 class Leftovers(NamedTuple):
     """What was left of a call: how many processes and files were ended and removed, the ids of processes that are
-    still there after SIGKILL, and what it has changed that its sandbox guards."""
+    still there after SIGKILL, and what it has changed that its sandbox guards. `file` says what became of a file that
+    it wrote in place, empty where it wrote none so; `changed`: somebody else has changed it since. `settle` is called
+    once the call's result is on record."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
     guarded: tuple[Denial, ...] = ()
+    file: Literal["", "done", "not_done", "put_back", "changed"] = ""
+    settle: Callable[[], None] | None = None
 
     def note(self) -> str:
         """What a reader of the result has to know; empty where nothing runs or was changed. Names 20 processes at

@@ -10,6 +10,10 @@ from functools import lru_cache
 REPLAY_PREFIX = "replay_"
 """What the ids of denied calls begin with, by which a resume can run them."""
 
+OWN_PREFIX = ".agent-host-"
+"""What the names of files begin with that the host has not yet put in their places."""
+_OWN_SUFFIX = ".tmp"
+
 
 def new_id(prefix: str) -> str:
     """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
@@ -31,3 +35,14 @@ def rfc3339(at: float) -> str:
 def _second(second: int) -> str:
     """The whole second: many moments share one."""
     return datetime.fromtimestamp(second, UTC).isoformat()[: len("2026-01-01T00:00:00")]
+
+
+def own_name(digits: str) -> str:
+    """The name of a file that is not yet what it is to be; `digits` are 32 hexadecimal ones."""
+    return f"{OWN_PREFIX}{digits}{_OWN_SUFFIX}"
+
+
+def is_own_name(name: str) -> bool:
+    """True for what `own_name` gives."""
+    digits = name.removeprefix(OWN_PREFIX).removesuffix(_OWN_SUFFIX)
+    return len(digits) == 32 and name == own_name(digits) and not digits.strip("0123456789abcdef")

@@ -59,6 +59,21 @@ def read_real(path: str, most: int) -> bytes:
     return data
 
 
+def link_at(path: str) -> bytes | None:
+    """Where the symbolic link at the real path leads, as it says; None where none is, or a link is on the way."""
+    parent, name = os.path.split(path)
+    folder = opened_there(parent, _FOLDER)
+    try:
+        if folder is not None:
+            return os.fsencode(os.readlink(name, dir_fd=folder))
+        return os.fsencode(os.readlink(path)) if os.path.realpath(parent) == parent else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
 def opened_there(path: str, flags: int) -> int | None:
     """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
     is no place that a link led to. None where the system does not say so. The caller closes it."""

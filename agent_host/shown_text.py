@@ -22,6 +22,13 @@ def escaped(text: str, keep: str = KEPT) -> str:
     return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def name_for_json(path: str) -> str:
+    """A path as JSON can hold it: the bytes of a name that is not UTF-8 are written as `\\\\xff`."""
+    if path.isascii():
+        return path
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def counted(number: int, noun: str) -> str:
     """`number` of what `noun` names: "1 step", "2 steps"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from policy.scope import Widening
 
-PathKind = Literal["file", "directory", "other", "missing"]
+PathKind = Literal["file", "directory", "link", "other", "missing"]
 OsFamily = Literal["posix", "windows"]
 ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
 
@@ -24,7 +24,8 @@ ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
 class PathFacts(NamedTuple):
     """One path that a call would touch.
 
-    `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. `size_bytes` is the
+    `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. Of a call that deletes
+    or moves a name it is that of the name, and a symbolic link there is of kind `link`. `size_bytes` is the
     present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
     capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
     repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a

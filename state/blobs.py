@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import threading
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,25 @@ UNAVAILABLE = "unavailable"
 OVERWRITTEN = "overwritten"
 _READ_AT_ONCE_BYTES = 1024 * 1024
 NOT_KEPT = frozenset((UNAVAILABLE, OVERWRITTEN))
+
+PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
+"""The modes that git knows of what is no folder. The content of a link is the path that it leads to."""
+
+
+def with_mode(mode: str, version: str) -> str:
+    """The name of a version of a file, a blob's or a word of NOT_KEPT, with the mode that the file had."""
+    return f"{mode}:{version}"
+
+
+def mode_and_blob(version: str) -> tuple[str | None, str]:
+    """The inverse of `with_mode`; the mode is None where it is not on record, since nothing has changed it."""
+    mode, _, blob = version.rpartition(":")
+    return mode or None, blob
+
+
+def git_mode(mode: int) -> str:
+    """The one of the three that a file or a link of these bits has."""
+    return LINK if stat.S_ISLNK(mode) else PROGRAM if mode & stat.S_IXUSR else PLAIN_FILE
 
 
 def sha256_hex(data: bytes) -> str:

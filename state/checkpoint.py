@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
+from state.blobs import mode_and_blob
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Checkpoint:
         if self.task is not None:
             owners.append(self.task)
         for owner in owners:
-            yield from (blob for blob in owner.baselines.values() if blob is not None)
+            yield from (mode_and_blob(one)[1] for one in owner.baselines.values() if one is not None)
 
     def take_start_back(self, call_id: str) -> None:
         """The call did not start after all: the record that was to say so first could not be written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from state.blobs import mode_and_blob, with_mode
 from state.checkpoint import EarlierTask, Task
 from state.errors import Damaged
 from state.open_step import open_step_from
@@ -135,9 +136,17 @@ def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
     """What a task finds at a path that an earlier one has written is no first version of the session's."""
     if baselines:
         task = _task(state)
-        for path, blob in baselines.items():
-            state.baselines.setdefault(path, blob)
-            task.baselines.setdefault(path, blob)
+        for path, version in baselines.items():
+            for known in (state.baselines, task.baselines):
+                known[path] = _with_mode_of(known[path], version) if path in known else version
+
+
+def _with_mode_of(first: str | None, later: str | None) -> str | None:
+    """A first version with the mode that a later call found, where none had changed it until then."""
+    if first is None or later is None or mode_and_blob(first)[0] is not None:
+        return first
+    mode = mode_and_blob(later)[0]
+    return first if mode is None else with_mode(mode, first)
 
 
 def _approval_asked(state: Checkpoint, record: ApprovalAsked) -> None:

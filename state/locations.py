@@ -161,6 +161,11 @@ class SessionPaths:
         return os.path.join(self.records, "sandbox")
 
     @property
+    def kept(self) -> str:
+        """What files hold that are just written in place, by the mark of the call."""
+        return os.path.join(self.records, "kept")
+
+    @property
     def blobs(self) -> str:
         """Content-addressed files: large texts, first versions of files, artifacts."""
         return os.path.join(self.records, "blobs")

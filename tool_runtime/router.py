@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
+from policy.names import CapabilityName
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
@@ -106,7 +109,7 @@ class LocalToolRouter:
             self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
-            return _failed(request, tool, fault)
+            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
         finally:
             if task is not None:
                 self._running.discard(task)
@@ -131,7 +134,7 @@ class LocalToolRouter:
             self._check(tool.spec, request.arguments)
             output = tool.at_once(CallContext.of(request, self._settings))
         except ToolFault as fault:
-            return _failed(request, tool, fault)
+            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
         return None if output is None else _succeeded(request, output)
 
     async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
@@ -158,11 +161,15 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
+        from tool_runtime.families.desktop.calls import kept_at, mark_of
+
+        kept = kept_at(self._settings, request)
+        if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
+            left = await self._pool.run(lambda: _taken_back(left, kept, request))
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
             return left
         from tool_runtime.core.guarded import Guarded
-        from tool_runtime.families.desktop.calls import mark_of
 
         guarded, mark = Guarded(sandbox.directory), mark_of(request)
         return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
@@ -238,6 +245,36 @@ class LocalToolRouter:
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 
 
+def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
+    """The fault of a name that is not there, with the nearest ones that are."""
+    if fault.kind is not FaultKind.NOT_FOUND:
+        return fault
+    from agent_host.file_names import nearest
+    from tool_runtime.core.paths import is_in_scope
+    from tool_runtime.families.desktop.calls import scope_of
+
+    scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
+    paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
+    missing = [path for path in paths if os.path.isabs(path) and not os.path.lexists(path)]
+    near = [name for path in missing for name in nearest(os.path.normpath(path), lambda one: is_in_scope(one, scope))]
+    if not near:
+        return fault
+    return ToolFault(fault.kind, f"{fault}; near it: {', '.join(near)}", partial=fault.partial, code=fault.code)
+
+
+def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
+    """With what became of a file that a call wrote in place whose process died."""
+    from tool_runtime.core import in_place
+    from tool_runtime.families.desktop.calls import scope_of
+
+    scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
+    try:
+        state = in_place.take_back(kept, scope)
+    except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
+        return left
+    return left if state is None else left._replace(file=state, settle=functools.partial(in_place.settle, kept))
+
+
 def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
     return ToolResult(
         request.tool_name,
@@ -255,6 +292,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         skill=output.skill,
         denials=output.denials,
         stderr=output.stderr,
+        settle=output.settle,
     )
 
 

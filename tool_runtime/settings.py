@@ -55,7 +55,8 @@ class RuntimeSettings(NamedTuple):
     `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
     of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are globs of names that the skills
     family passes over. `elsewhere` are capabilities whose tools do not run here, but for those of sources elsewhere.
-    `sandbox` says how commands are held to their scope, None for not at all.
+    `sandbox` says how commands are held to their scope, None for not at all. `kept` is a directory of the session for
+    what a file holds before it is written in place, None to keep that in memory alone.
     """
 
     workspace: str
@@ -97,6 +98,7 @@ class RuntimeSettings(NamedTuple):
     hidden_files: tuple[str, ...] = ()
     elsewhere: frozenset[str] = frozenset()
     sandbox: SandboxSettings | None = None
+    kept: str | None = None
 
     @property
     def writable_places(self) -> tuple[str, ...]:

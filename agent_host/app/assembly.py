@@ -31,6 +31,7 @@ from agent_host.states import task_machine
 from config.lean_typing import NamedTuple
 from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
+from state.locations import SessionPaths
 from tool_runtime.router import LocalToolRouter
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def _local_tools(
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
         sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
+        kept=SessionPaths(resolved.state_dir, session_id).kept,
     )
     index, scripts = skill_index(resolved.workspace), None
     if has_skills(settings):

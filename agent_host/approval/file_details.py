@@ -57,7 +57,7 @@ def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
     """A file that is taken away, or a directory with all that is in it."""
     details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
     shown = screen.line(short_path(facts.real_path, act.workspace))
-    what = "Delete with all that is in it" if facts.tree else "Delete"
+    what = "Delete with all that is in it" if facts.tree else "Delete the link" if facts.kind == "link" else "Delete"
     return Description(f"{what}: {shown}", details | screen.others(act))
 
 

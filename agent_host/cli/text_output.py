@@ -148,6 +148,10 @@ class TextOutput(Progress):
     def _warning(self, payload: dict[str, Any]) -> None:
         self._say(f"  warning {_printable(payload.get('message', ''))}")
 
+    def _session_started(self, payload: dict[str, Any]) -> None:
+        if "message" in payload:
+            self._warning(payload)
+
     def _notice(self, payload: dict[str, Any]) -> None:
         self._say(f"  notice  {_printable(payload['message'])}")
 
@@ -161,6 +165,7 @@ class TextOutput(Progress):
         self._say(f"  approve {payload['decision']}: {_printable(payload['reason'])}")
 
     _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
+        EventType.SESSION_STARTED: _session_started,
         EventType.TEXT_CHUNK: _text,
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_DIALECT_CHOSEN: _notice,

@@ -92,6 +92,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("workspace", "string", "the project directory"),
             _MODEL,
             _SANDBOX,
+            Field("message", "string", "why every write in the workspace is denied, where that is so", optional=True),
         ),
     ),
     EventType.SESSION_RESUMED: Shape(

@@ -125,9 +125,13 @@ def effect_problems(workspace: Path, words: Sequence[str]) -> list[str]:
     return [f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in words)]
 
 
+_SECOND_NAME = ".cache/settings.ini"  # where nobody looks for what commands change
+
+
 class Effects(Scenario):
     """Six commands that each append a word to a file, calls in parallel, a file that is made, one that is deleted, and
-    one that is written twice, so that the patch needs the version before the first of them."""
+    one that is written twice, so that the patch needs the version before the first of them. That one has a second name,
+    so that it is written in place."""
 
     answer = FINAL
 
@@ -136,6 +140,8 @@ class Effects(Scenario):
         (workspace / "old.txt").write_text("old\n")
         (workspace / "effects.log").write_text("")
         (workspace / "settings.ini").write_text("colour = red\n")
+        (workspace / _SECOND_NAME).parent.mkdir()
+        (workspace / _SECOND_NAME).hardlink_to(workspace / "settings.ini")
 
     def script(self, workspace: Path) -> Script:
         """See Scenario."""
@@ -161,6 +167,8 @@ class Effects(Scenario):
             found = path.read_text() if path.exists() else None
             if found != content:
                 problems.append(f"{name} holds {found!r}, not {content!r}")
+        if not (workspace / _SECOND_NAME).samefile(workspace / "settings.ini"):
+            problems.append("settings.ini is another file than it was")
         if (workspace / "old.txt").exists():
             problems.append("old.txt is still there")
         if outcome.patch is not None and outcome.patch != PATCH:

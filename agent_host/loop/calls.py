@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host import lenient_json
 from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
@@ -22,7 +23,7 @@ from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
-from agent_host.loop.prepare import record_start, request_for
+from agent_host.loop.prepare import names_taken, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of
 from agent_host.loop.taking import NOTHING_KNOWN, take_result
@@ -162,7 +163,19 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     known = NOTHING_KNOWN._replace(
         edited=run.edited, paths=_changed(run, result), seen=_seen(ctx, run, result), changed=changed
     )
+    result = _with_names(ctx, run, result)
     return await take_result(ctx, step_id, call, spec, result, _timed(known, started, started_at, duration_ms))
+
+
+def _with_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
+    """The result with what it says of a name that stands for another; a JSON object gets a field for it."""
+    notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, run.facts)]
+    if not notes or result.error is not None:
+        return result
+    note, text = "; ".join(dict.fromkeys(notes)), result.output_text or ""
+    if text.startswith("{") and run.spec is not None and run.spec.output_schema is not None:
+        return result._replace(output_text=f'{{"note":{lenient_json.dumps(note).decode()},{text[1:]}')
+    return result._replace(output_text=f"[{note}]\n{text}")
 
 
 def _timed(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:

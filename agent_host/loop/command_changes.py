@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.blobs import UNAVAILABLE
+from state.blobs import UNAVAILABLE, mode_and_blob, with_mode
 from state.records import ChangesSeen
 
 if TYPE_CHECKING:
@@ -99,7 +99,11 @@ async def see_background_changes(ctx: LoopContext) -> None:
     except OSError:
         found.unseen = _FAILED
     await _end(ctx, watch, window, found)
-    files = {path: before for path, before in found.files.items() if path not in ctx.task.baselines}
+    files = {
+        path: before
+        for path, before in found.files.items()
+        if path not in ctx.task.baselines or mode_and_blob(before or "")[0] is not None
+    }
     if files or found.unseen is not None:
         ctx.journal.checkpoint(None, ChangesSeen(files, found.unseen), sync=False)
 
@@ -124,9 +128,10 @@ def _may_keep(ctx: LoopContext, path: str) -> bool:
 def _take(ctx: LoopContext, changes: Changes, found: CommandChanges) -> None:
     for path, before in changes.files.items():
         if not isinstance(before, bytes):
-            found.files[path] = before
+            version = before
         elif path in ctx.task.baselines and not ctx.journal.keeps_versions:
-            found.files[path] = UNAVAILABLE
+            version = UNAVAILABLE
         else:
-            found.files[path] = ctx.journal.keep(ctx.scrubber.data(before))
+            version = ctx.journal.keep(ctx.scrubber.data(before))
+        found.files[path] = with_mode(changes.modes[path], version) if version and path in changes.modes else version
     found.unseen = changes.unseen

@@ -3,13 +3,14 @@ did, and so that the session's patch has a first version to compare with."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-from agent_host.regular_files import read_real
+from agent_host.regular_files import link_at, read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
-from state.blobs import UNAVAILABLE, sha256_hex
+from state.blobs import LINK, UNAVAILABLE, git_mode, mode_and_blob, sha256_hex, with_mode
 from state.records import FileEffect
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def capture_intent(
     if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
-    before, data, kept = _found(facts, versions, will_hold, baselines)
+    sets_mode = spec.effect == "replace" and isinstance(arguments.get("mode"), str)
+    before, data, kept = _found(facts, versions, will_hold, baselines, sets_mode=sets_mode)
     content = _content_after(spec, arguments, data)
     after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
     intent: Intent = {"path": facts.real_path, "before": before, "after": after}
@@ -76,20 +78,30 @@ def written_file(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
 
 
 def _found(
-    facts: PathFacts, versions: Versions, will_hold: dict[str, Held], baselines: dict[str, str | None]
+    facts: PathFacts,
+    versions: Versions,
+    will_hold: dict[str, Held],
+    baselines: dict[str, str | None],
+    *,
+    sets_mode: bool = False,
 ) -> tuple[str | None, bytes | str | None, str | None]:
     """What a call finds at a path: its hash, its content, and the name under which it is kept, None where there is
-    nothing to keep. A first version goes into `baselines`."""
+    nothing to keep. A first version goes into `baselines`, with its mode where the call sets that."""
     path = facts.real_path
     if path in will_hold:
         before, data = will_hold[path]
     else:
         data = _content(facts)
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
+        if before is not None and facts.kind == "link":
+            before = with_mode(LINK, before)
     is_first = path not in versions.known and path not in will_hold
     if not (is_first or versions.all):
         return before, data, None
     kept = versions.keep(facts, data) if isinstance(data, bytes) else data
+    mode = mode_and_blob(before or "")[0] or (mode_at(path) if sets_mode else None)
+    if kept is not None and mode is not None:
+        kept = with_mode(mode, kept)
     if is_first:
         baselines[path] = kept
     return before, data, kept if versions.all else None
@@ -114,19 +126,32 @@ def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes |
 
 def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | None:
     """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read or is larger
-    than what intents hash. With `clean` as it is kept as a first version."""
+    than what intents hash. Of a link it is that of the path that it leads to, with its mode. With `clean` as it is kept
+    as a first version."""
     try:
         return sha256_hex(clean(read_real(path, _MAX_BASELINE_BYTES)))
     except FileNotFoundError:
         return None
     except OSError:
-        return UNAVAILABLE
+        target = link_at(path)
+        return UNAVAILABLE if target is None else with_mode(LINK, sha256_hex(clean(target)))
+
+
+def mode_at(path: str) -> str | None:
+    """The mode of the file or the link at `path`; None where there is none to be seen."""
+    try:
+        return git_mode(os.lstat(path).st_mode)
+    except OSError:
+        return None
 
 
 def _content(facts: PathFacts) -> bytes | str | None:
-    """The file's content; None when there is no file, UNAVAILABLE when it is no regular file or too large."""
+    """The content of a file or a link; None where there is none, UNAVAILABLE for all else and what is too large."""
     if facts.kind == "missing":
         return None
+    if facts.kind == "link":
+        target = link_at(facts.real_path)
+        return UNAVAILABLE if target is None else target
     if facts.kind != "file" or (facts.size_bytes or 0) > _MAX_BASELINE_BYTES:
         return UNAVAILABLE
     try:

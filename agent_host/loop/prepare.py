@@ -4,6 +4,7 @@ file, the id of its approval where it needs one. A call that waited is judged ag
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import exact_call
@@ -17,7 +18,7 @@ from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
 from policy.decision import is_of_place
-from policy.facts import CommandFacts, PathFacts
+from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
@@ -25,7 +26,7 @@ from state.blobs import UNAVAILABLE
 from state.records import CallStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.loop.context import LoopContext
@@ -216,11 +217,12 @@ def request_for(
     if spec.changes_file and _is_readable(ctx, facts):
         scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
     arguments = dict(spec.completed(call.arguments, ctx.judge.environment.workspace))
+    taken = {one.requested: one.absolute for one in names_taken(ctx, facts)}
     # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
     for argument in frozenset() if spec.elsewhere else spec.paths & arguments.keys():
         path = arguments[argument]
         if isinstance(path, str):
-            arguments[argument] = ctx.judge.environment.absolute(path)
+            arguments[argument] = taken.get(path) or ctx.judge.environment.absolute(path)
     return ToolRequest(
         call.name,
         arguments,
@@ -234,6 +236,16 @@ def request_for(
         _last_seen(ctx, facts),
         facts.script.identity if isinstance(facts, CommandFacts) and facts.script is not None else None,
     )
+
+
+def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFacts]:
+    """The paths of a call that mean others than they say: as a name was shown, or that look like them."""
+    also = facts.also if isinstance(facts, PathFacts | UrlFacts) else ()
+    for one in (facts, *(other for _, other in also)):
+        if isinstance(one, PathFacts) and one.absolute != os.path.normpath(
+            ctx.judge.environment.absolute(one.requested)
+        ):
+            yield one
 
 
 def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:

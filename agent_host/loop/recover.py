@@ -23,6 +23,8 @@ from state.records import ApprovalAsked
 from state.recovery import Outcome, Verdict, compare, judge, paths_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
     from agent_host.thread.messages import Message
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
 _DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
 _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
+_PUT_BACK = "interrupted by a crash while the file was written: it was put back as it was"
+_CHANGED = "the file was half written then and somebody has changed it since: it was left as it is"
 _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 
 
@@ -46,6 +50,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
     left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
+    await _settle_recorded(ctx, step_id, step.calls)
     paths = {path for call in cut_off for path in paths_of(call)}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
@@ -55,6 +60,8 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     for call, found in zip(cut_off, left, strict=True):
         if call.call_id not in repeated | answered:
             _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), found)
+        if found.settle is not None and found.file != "changed":
+            found.settle()
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }
@@ -73,6 +80,16 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
     if spec is None:
         return Leftovers()
     return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
+
+
+async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[Call]) -> None:
+    """Let go of what calls kept whose results were recorded just before the crash."""
+    for call in calls:
+        spec = ctx.judge.tools.get(call.tool_name)
+        if call.status == "succeeded" and spec is not None and (spec.changes_file or spec.subject.kind == "url"):
+            left = await _end_leftovers(ctx, step_id, call)
+            if left.settle is not None:
+                left.settle()
 
 
 async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
@@ -103,12 +120,15 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     """Report to the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
     edited = call.edited_arguments is not None
-    if outcome is Outcome.DONE:
+    if outcome is Outcome.DONE or left.file == "done":
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
         seen = dict.fromkeys(paths_of(call))
         finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
         return
-    said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
+    is_undone = outcome is Outcome.NOT_DONE or left.file == "not_done"
+    said = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
+    if left.file == "changed":
+        said = f"{said}; {_CHANGED}"
     said = "; ".join(filter(None, (said, left.note())))
     code = ErrorCode.TOOL_INTERRUPTED
     spec = ctx.judge.tools.get(call.tool_name)

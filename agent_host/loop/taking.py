@@ -41,5 +41,7 @@ async def take_result(
         parts=parts_of(artifacts, left),
     )
     message = finish(ctx, step_id, call, end)
+    if result.settle is not None:
+        result.settle()
     hand_over(ctx, step_id, call.call_id, left)
     return message

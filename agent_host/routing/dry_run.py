@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")
 _SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh", "cmd", "powershell")
-_KINDS: tuple[PathKind, ...] = ("file", "directory", "other", "missing")
+_KINDS: tuple[PathKind, ...] = ("file", "directory", "link", "other", "missing")
 
 
 def _may_be_left_out(**shapes: Shape) -> dict[str, Shape]:
@@ -202,9 +202,17 @@ class _Stated(NamedTuple):
     facts: StatedFacts
 
     def path(
-        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         """See `World`. What a case states is about the call's first path."""
+        del looks  # nothing is looked at
         stated = self.facts if is_subject else StatedFacts()
         absolute = normalize(environment.absolute(spelled), environment.os_family)
         if not is_absolute(absolute, environment.os_family):
@@ -213,7 +221,7 @@ class _Stated(NamedTuple):
         return PathFacts(
             spelled,
             absolute,
-            stated.real_path or absolute,
+            absolute if stated.is_symlink and not follow else stated.real_path or absolute,
             stated.kind or ("file" if there_already else "missing"),
             is_symlink=stated.is_symlink,
             size_bytes=stated.size_bytes,

@@ -16,6 +16,7 @@ from policy.facts import (
     NamedToolFacts,
     OsFamily,
     PathFacts,
+    PathKind,
     ScriptFacts,
     UrlFacts,
 )
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
+_SLASHES = ("/", "\\") if os.name == "nt" else ("/",)
+_KINDS: Mapping[int, PathKind] = {stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 _MAX_FOLLOWED = 400
 _MOST_LOOKED_THROUGH = 300_000
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
@@ -51,10 +54,18 @@ class World(Protocol):
     """Where facts come from: this disk, or what somebody states about another one."""
 
     def path(
-        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
-        first of the call's paths."""
+        first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
+        there may be another one that looks the same."""
         ...
 
     def directory(self, spelled: str, environment: Environment) -> str:
@@ -119,9 +130,12 @@ def gather(
         found = _url(subject, arguments, world)
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
         return found._replace(
-            also=tuple((needed, _path(spec, name, arguments, environment, world)) for needed, name in files)
+            also=tuple(
+                (needed, _path(spec, name, arguments, environment, world, reads=needed == CapabilityName.FILE_READ))
+                for needed, name in files
+            )
         )
-    facts = _path(spec, argument, arguments, environment, world)
+    facts = _path(spec, argument, arguments, environment, world, reads=spec.effect == "none")
     if spec.subject.tree_flag and arguments.get(spec.subject.tree_flag) is True:
         facts = facts._replace(tree=facts.kind == "directory")
     if by_name:
@@ -146,17 +160,31 @@ def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _path(
-    spec: ToolSpec, argument: str, arguments: Mapping[str, Any], environment: Environment, world: World
+    spec: ToolSpec,
+    argument: str,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World,
+    *,
+    reads: bool = False,
 ) -> PathFacts:
-    """The facts of the path in `argument`, with the size that the call's content would give it."""
+    """The facts of the path in `argument`, with the size that the call's content would give it. `reads`: the file is
+    read and nothing else."""
     subject = _subject(argument, arguments)
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
-    facts = world.path(subject, environment, new_size_bytes, is_subject=argument == spec.subject.argument)
+    acts_on_name = spec.effect in ("delete", "move")
+    acts_on_tree = bool(spec.subject.tree_flag) and arguments.get(spec.subject.tree_flag) is True
+    is_subject = argument == spec.subject.argument
+    facts = world.path(
+        subject, environment, new_size_bytes, is_subject=is_subject, follow=not acts_on_name, looks=reads
+    )
     if facts is None:
         raise UnusableArguments(
             f"argument {argument!r} must be a path in the workspace or an absolute one, not {subject!r}"
         )
+    if subject.endswith(_SLASHES) and (facts.kind == "file" or (not reads and not acts_on_tree)):
+        raise UnusableArguments(f"argument {argument!r} ends in a slash, so it names a directory: {subject!r}")
     if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
     return facts
@@ -187,12 +215,13 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None) -> PathFacts:
+def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None, follow: bool = True) -> PathFacts:
     """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, reads nothing.
+    Without `follow` a link at its end is what they are about.
 
     `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
-    real, found = _found_at(absolute)
+    real, found = _found_at(absolute) if follow else _named_at(absolute)
     steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
     makes = _made_repository(real)
     if found is None:
@@ -205,8 +234,8 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         requested,
         absolute,
         real,
-        "file" if is_file else "directory" if stat.S_ISDIR(found.st_mode) else "other",
-        is_symlink=real != absolute and os.path.islink(absolute),
+        "file" if is_file else _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
+        is_symlink=stat.S_ISLNK(found.st_mode) or (real != absolute and os.path.islink(absolute)),
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
         in_repository=steers,
@@ -223,6 +252,16 @@ def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
         finally:
             os.close(fd)
     real = os.path.realpath(absolute)
+    try:
+        return real, os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError):
+        return real, None
+
+
+def _named_at(absolute: str) -> tuple[str, os.stat_result | None]:
+    """The real path of the directory with the last name of the path, and what has that name."""
+    parent, name = os.path.split(absolute)
+    real = os.path.join(os.path.realpath(parent), name)
     try:
         return real, os.stat(real, follow_symlinks=False)
     except (OSError, ValueError):
@@ -413,11 +452,26 @@ class _Disk:
     """This machine, as it is now."""
 
     def path(
-        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
     ) -> PathFacts | None:
         del is_subject  # all paths are on one disk
         absolute = environment.absolute(spelled)
-        return path_facts(spelled, absolute, new_size_bytes=new_size_bytes) if os.path.isabs(absolute) else None
+        if not os.path.isabs(absolute):
+            return None
+        facts = path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
+        if facts.kind != "missing" or not (looks or "\\" in spelled):
+            return facts
+        from agent_host.file_names import name_that_is_meant  # with the first name that is not there
+
+        meant = name_that_is_meant(facts.absolute, looks=looks)
+        return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
 
     def directory(self, spelled: str, environment: Environment) -> str:
         return os.path.realpath(normalize(spelled, environment.os_family, environment.workspace, environment.home))

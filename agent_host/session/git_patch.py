@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.diffs import compare, replaced_lines
+from state.blobs import LINK, PLAIN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,28 +33,41 @@ _LENGTHS: Final = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 class GitPatch(NamedTuple):
     """A file's patch, with the lines that it puts in and takes out: 0 of binary content. `summary` says what is in
-    it where that is not for reading; None for hunks. `text` is "" where there is no patch, and `summary` says why."""
+    it where that is not for reading; None for hunks. `text` is "" where there is no patch, and `summary` says why.
+    `reading` is what git shows in place of a binary patch."""
 
     text: str
     additions: int
     deletions: int
     summary: str | None = None
+    reading: str | None = None
 
 
-def git_patch(name: str, before: bytes | None, after: bytes | None, *, mode: str = "100644") -> GitPatch:
+def git_patch(
+    name: str, before: bytes | None, after: bytes | None, *, mode: str = PLAIN_FILE, old_mode: str | None = None
+) -> GitPatch:
     """What turns `before` into `after`, of which one may be None (no file) and none larger than MAX_PATCH_BYTES.
 
-    `mode` is that of a new file, 100644 or 100755. An old one's is not known, and stays as it is.
+    `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What becomes a link, or
+    was one, is deleted and added.
     """
+    if None not in (before, after) and old_mode is not None and LINK in (mode, old_mode) and mode != old_mode:
+        gone = git_patch(name, before, None, old_mode=old_mode)
+        made = git_patch(name, None, after, mode=mode)
+        whole = gone.text + made.text if gone.text and made.text else ""
+        reading = (gone.reading or gone.text) + (made.reading or made.text)
+        summary = gone.summary or made.summary
+        return GitPatch(whole, made.additions, gone.deletions, summary, reading if summary else None)
     old, new = before or b"", after or b""
     if not (_is_text(old) and _is_text(new)):
-        return _binary_patch(name, before, after, mode, GitPatch("", 0, 0, "binary content differs"))
+        counted = GitPatch("", 0, 0, "binary content differs")
+        return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
     if not (_is_short(old) and _is_short(new)):
         added, deleted = replaced_lines(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
         counted = GitPatch("", added, deleted, "too large for a diff of lines")
-        return _binary_patch(name, before, after, mode, counted)
+        return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
     diff = compare(old, new)
-    text = _header(name, before, after, mode)
+    text = _header(name, before, after, mode, old_mode)
     if diff.hunks:  # an empty file has a header and no hunks
         text += "--- " + ("/dev/null" if before is None else quoted(f"a/{name}")) + "\n"
         text += "+++ " + ("/dev/null" if after is None else quoted(f"b/{name}")) + "\n"
@@ -104,22 +118,31 @@ def _is_short(data: bytes) -> bool:
     return len(data) <= MAX_TEXT_BYTES and data.count(b"\n") <= MAX_TEXT_LINES
 
 
-def _header(name: str, before: bytes | None, after: bytes | None, mode: str) -> str:
+def _header(name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None) -> str:
     header = f"diff --git {quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
     if before is None:
         header += f"new file mode {mode}\n"
     if after is None:
-        header += "deleted file mode 100644\n"
+        header += f"deleted file mode {old_mode or PLAIN_FILE}\n"
+    if None not in (before, after) and old_mode not in (None, mode):
+        header += f"old mode {old_mode}\nnew mode {mode}\n"
     return header
 
 
-def _binary_patch(name: str, before: bytes | None, after: bytes | None, mode: str, counted: GitPatch) -> GitPatch:
+def _binary_patch(name: str, before: bytes | None, after: bytes | None, header: str, counted: GitPatch) -> GitPatch:
     """`counted` with its text as `git diff --binary` writes it, both ways."""
+    if before == after:  # the mode alone is another one
+        return GitPatch(header, 0, 0)
+    sides = (
+        "/dev/null" if before is None else quoted(f"a/{name}"),
+        "/dev/null" if after is None else quoted(f"b/{name}"),
+    )
+    counted = counted._replace(reading=f"{header}Binary files {sides[0]} and {sides[1]} differ\n")
     new, old = zlib.compress(after or b""), zlib.compress(before or b"")
     if len(new) + len(old) > MAX_PACKED_BYTES:
         return counted._replace(summary=f"too large to be shown: {len(after or b'')} bytes")
     text = (
-        _header(name, before, after, mode),
+        header,
         # Without the full names of both objects git refuses it.
         f"index {_object_name(before)}..{_object_name(after)}\nGIT binary patch\n",
         *_literal(len(after or b""), new),

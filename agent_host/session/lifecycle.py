@@ -17,6 +17,7 @@ from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
+from agent_host.thread.prompt import writes_blocked_by
 from config.policies import is_built_in
 from policy.rules.guarded import guarded_risk
 from policy.rules.options import AS_THE_BUNDLE_SAYS
@@ -218,6 +219,12 @@ class Session:
             "model": self._ctx.conversation.model,
             **self._ctx.judge.sandbox(),
         }
+        here = self._ctx.judge.environment
+        blocking = writes_blocked_by(self._ctx.judge.bundle, here.workspace, here.os_family)
+        if blocking is not None:
+            payload["message"] = (
+                f"the policy denies every write in this workspace, which lies in {blocking}: take another workspace"
+            )
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from agent_host.diffs import replaced_lines
-from agent_host.regular_files import open_real, read_real
+from agent_host.regular_files import link_at, open_real, read_real
 from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, git_rename, quoted
 from agent_host.session.renames import renamed
 from agent_host.session.tasks import ON_DISK, FirstVersions, spans
-from state.blobs import NOT_KEPT, OVERWRITTEN
+from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ _MAX_RENAMED_BYTES: Final = 64 * 1024 * 1024
 
 class FilePatch(NamedTuple):
     """One file of a preview; `file_path` is absolute. `diff` is git's, or one line `# name: why there is none`, which
-    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading.
+    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading:
+    `reading` is what git shows in its place.
 
     A file that was renamed is two: one is added, with `renamed_from` and the diff of both, the other is deleted, with
     `renamed_to`."""
@@ -48,6 +48,7 @@ class FilePatch(NamedTuple):
     note: str | None = None
     renamed_from: str | None = None
     renamed_to: str | None = None
+    reading: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """An entry of `files` in the answer to GetPatchPreview (interface section 2)."""
@@ -103,10 +104,16 @@ def preview(
 
 
 def as_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
-    """A preview for reading; "" for an empty one. In place of binary patches stands a line that says what differs, and
-    in front one that says what is `unseen`."""
+    """A preview for reading; "" for an empty one. In place of binary patches stands what git shows for them, and in
+    front one that says what is `unseen`."""
     said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
-    return said + "".join(patch.diff if patch.note is None else f"# {patch.note}\n" for patch in patches)
+    return said + "".join(_read(patch) for patch in patches)
+
+
+def _read(patch: FilePatch) -> str:
+    if patch.reading is not None:
+        return patch.reading
+    return patch.diff if patch.note is None else f"# {patch.note}\n"
 
 
 # Where the files are
@@ -174,7 +181,8 @@ def _file_patch(
     lost: Collection[str],
 ) -> FilePatch | None:
     """What happened to one file; None when nothing did in the end."""
-    if span.before == span.after and span.before not in NOT_KEPT:
+    old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
+    if span.before == span.after and old not in NOT_KEPT:
         return None
     gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
     if gone and span.before is None:
@@ -184,19 +192,24 @@ def _file_patch(
     if path in lost and span.after == ON_DISK:
         return _noted(untold, name, "its workspace has moved, and it is in neither place")
     try:
-        before = _version(span.before, kept, _not_kept(span.before, gone=gone))
+        before = _version(old, kept, _not_kept(old, gone=gone))
         if span.after == ON_DISK and not gone:
             after: bytes | None = clean(_content(path, before or b""))
         else:
-            after = _version(None if gone else span.after, kept, "changed; what it was left as was not kept")
+            later = None if gone or span.after is None else mode_and_blob(span.after)[1]
+            after = _version(later, kept, "changed; what it was left as was not kept")
     except _NotShown as error:
         return _noted(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
     except OSError as error:
         return _noted(untold, name, f"cannot be read: {error.strerror}")
-    if before == after:
+    mode = _mode(path) if span.after in (ON_DISK, None) else mode_and_blob(span.after)[0] or old_mode or _mode(path)
+    if LINK in (old_mode, mode) and old_mode is None and before is not None:
+        old_mode = PLAIN_FILE  # of a link it is on record
+    if before == after and old_mode in (None, mode):
         return None
-    patch = git_patch(name, before, after, mode=_mode(path))
+    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode)
     counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
+    counted = counted._replace(reading=patch.reading)
     return counted if patch.summary is None else _noted(counted, name, patch.summary)
 
 
@@ -218,6 +231,12 @@ def _renames(
         if path in lost or is_gone == (span.before is None) or room < 0:
             continue
         version = span.before if is_gone else span.after
+        if version is not None and version != ON_DISK:
+            mode, version = mode_and_blob(version)
+            if mode == LINK:
+                continue
+        elif not is_gone and os.path.islink(path):
+            continue
         with contextlib.suppress(_NotShown, OSError):
             content = clean(_content(path, b"")) if version == ON_DISK else _version(version, kept, "") or b""
             (gone if is_gone else new)[path] = content
@@ -259,6 +278,9 @@ def _version(name: str | None, kept: Callable[[str], bytes | None], missing: str
 
 def _content(path: str, before: bytes) -> bytes:
     """What is in the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
+    target = link_at(path)
+    if target is not None:
+        return target
     found = LOCAL_DISK.status(path)
     if found is not None and found.kind != "file":
         raise _NotShown("cannot be read: it is no regular file")
@@ -287,8 +309,7 @@ def _without_diff(patch: FilePatch, workspace: str) -> FilePatch:
 
 
 def _mode(path: str) -> str:
-    """100755 for a program, else 100644: the two that git knows."""
     try:
-        return "100755" if os.stat(path).st_mode & stat.S_IXUSR else "100644"
+        return git_mode(os.lstat(path).st_mode)
     except OSError:
-        return "100644"
+        return PLAIN_FILE

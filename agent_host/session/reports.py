@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.session.denials import denied_approvals
 from agent_host.states import SessionStatus, TaskPhase
-from state.blobs import NOT_KEPT
+from state.blobs import NOT_KEPT, mode_and_blob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,14 +146,16 @@ def files_changed(ctx: LoopContext) -> list[str]:
     """The files that calls of the last task wrote or deleted and that are not as they were before, in order of their
     absolute paths, and those that commands were seen to change. Of a file too large to look at it is assumed, and of
     one whose first version was not kept."""
-    from agent_host.loop.intents import hash_on_disk  # with the end of the first task
+    from agent_host.loop.intents import hash_on_disk, mode_at  # with the end of the first task
 
     found = []
     for path, version in ctx.task.baselines.items():
         if version is None:
             is_changed = os.path.lexists(path)
         else:
-            is_changed = version in NOT_KEPT or hash_on_disk(path, ctx.scrubber.data) != version
+            mode, blob = mode_and_blob(version)
+            now = mode_and_blob(hash_on_disk(path, ctx.scrubber.data) or "")[1]
+            is_changed = blob in NOT_KEPT or now != blob or (mode is not None and mode_at(path) != mode)
         if is_changed:
             found.append(path)
     return sorted(found)

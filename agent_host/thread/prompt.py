@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName as Name
+from policy.paths import covering, normalize, roots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from policy.bundle.model import PolicyBundle
+    from policy.facts import OsFamily
 
 _TEMPLATE = """\
 You are a careful software agent working on the user's machine through tools.
@@ -36,11 +38,19 @@ _MAX_LISTED = 600
 
 
 def system_prompt(
-    *, workspace: str, os_family: str, shell: str, bundle: PolicyBundle, project: Sequence[tuple[str, str, bool]] = ()
+    *,
+    workspace: str,
+    os_family: OsFamily,
+    shell: str,
+    bundle: PolicyBundle,
+    project: Sequence[tuple[str, str, bool]] = (),
 ) -> str:
     """The instructions for this workspace and machine, under this bundle. `project` are files of the project that speak
     to agents, outermost first: path, text, and whether the text was cut."""
-    policy = "".join(f"- {line}\n" for line in policy_lines(bundle))
+    blocking = writes_blocked_by(bundle, workspace, os_family)
+    lines = policy_lines(bundle)
+    lines += [f"Nothing in the workspace may be written, since it lies in {blocking}"] if blocking else []
+    policy = "".join(f"- {line}\n" for line in lines)
     policy = f"\nWhat the policy allows:\n{policy}" if policy else ""
     return _TEMPLATE.format(
         workspace=workspace, os_family=os_family, shell=shell, policy=policy, project=_of_project(project)
@@ -73,6 +83,15 @@ def policy_lines(bundle: PolicyBundle) -> list[str]:
     if net is not None and net.allowed_domains:
         lines.append(f"Requests may go only to: {_listed(net.allowed_domains)}")
     return lines
+
+
+def writes_blocked_by(bundle: PolicyBundle, workspace: str, os_family: OsFamily) -> str | None:
+    """The blocked path that the whole workspace lies in, such as `~/.claude`; None where there is none."""
+    entry = bundle.capability(Name.FILE_WRITE)
+    if entry is None or not entry.blocked_paths:
+        return None
+    blocked = roots(entry.blocked_paths, os_family, "wide", bundle.real_places.get("blocked"))
+    return covering(normalize(workspace, os_family), blocked, os_family, "wide")
 
 
 def _paths(bundle: PolicyBundle, name: Name) -> tuple[str, ...]:

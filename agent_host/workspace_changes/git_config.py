@@ -1,7 +1,9 @@
-"""The one thing that is read of a repository's configuration: by which hash its objects are named.
+"""The two things that are read of git's configuration: by which hash the objects of a repository are named, and where
+the user has a file of patterns that are ignored everywhere.
 
-The file is the workspace's own, so it may hold anything. It is read as text; no program runs, and nothing that it names
-is opened: git itself follows no `include` for this value either.
+The file of a repository is the workspace's own, so it may hold anything. It is read as text; no program runs, and
+nothing that it names is opened: git itself follows no `include` for this value either. Where the user's patterns are is
+read from the user's own files alone.
 """
 
 from __future__ import annotations
@@ -15,16 +17,23 @@ _COMMENTS: Final = (b"#", b";")
 def object_format(config: bytes) -> str:
     """`extensions.objectFormat` in small letters, as git-config(1) has its syntax; the last value counts, and `sha1`
     stands for none. A value that is written in a way that only git reads, as with escapes, comes as it stands."""
-    section, value = b"", _DEFAULT
+    value = last_value(config, _SECTION, _NAME)
+    return _DEFAULT if value is None else value.decode("ascii", "replace").lower()
+
+
+def last_value(config: bytes, section: bytes, name: bytes) -> bytes | None:
+    """The last value of `section.name`, both in small letters, without quotes and comments; None where it is not set.
+    Sections with a second name are others."""
+    within, found = b"", None
     for raw in _lines(config):
         line = raw.strip()
         if line.startswith(b"["):
             head, _, line = line[1:].partition(b"]")
-            section, line = head.strip().lower(), line.strip()
-        name, is_set, said = line.partition(b"=")
-        if section == _SECTION and name.strip().lower() == _NAME:
-            value = _value(said) if is_set else ""
-    return value
+            within, line = head.strip().lower(), line.strip()
+        key, is_set, said = line.partition(b"=")
+        if within == section and key.strip().lower() == name:
+            found = _value(said) if is_set else b""
+    return found
 
 
 def _lines(config: bytes) -> list[bytes]:
@@ -33,8 +42,8 @@ def _lines(config: bytes) -> list[bytes]:
     return joined.split(b"\n")
 
 
-def _value(said: bytes) -> str:
+def _value(said: bytes) -> bytes:
     """A value without its quotes and the comment behind it."""
     for mark in _COMMENTS:
         said = said.partition(mark)[0]
-    return said.strip().strip(b'"').decode("ascii", "replace").lower()
+    return said.strip().strip(b'"')

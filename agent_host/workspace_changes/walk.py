@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.workspace_changes.repository import read_bounded
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: di
                         found = stamp_of(entry.stat(follow_symlinks=False))
                     except FileNotFoundError:
                         continue
-                    if found is not None:
+                    if found is not None and not (name.startswith(OWN_PREFIX) and is_own_name(name)):
                         files[prefix + name] = found
         except OSError:
             unread += 1

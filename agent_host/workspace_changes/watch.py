@@ -31,10 +31,10 @@ from agent_host.workspace_changes.walk import (
     look,
     stamp_at,
 )
-from state.blobs import OVERWRITTEN, UNAVAILABLE
+from state.blobs import OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from agent_host.workspace_changes.repository import Repository
 
@@ -51,10 +51,12 @@ _NO_INDEX: Final = Index({}, frozenset())
 
 class Changes(NamedTuple):
     """What changed: what the files held before, by their real paths: None for no file, OVERWRITTEN where that is not
-    known, UNAVAILABLE where it may not be kept. `unseen` says in a line what was not looked at; None for nothing."""
+    known, UNAVAILABLE where it may not be kept. `unseen` says in a line what was not looked at; None for nothing.
+    `modes` are those that files had (`state.blobs.git_mode`) which have another one now."""
 
     files: dict[str, bytes | str | None]
     unseen: str | None = None
+    modes: Mapping[str, str] = {}
 
 
 class Window:
@@ -166,13 +168,16 @@ class Watch:
         if after.unread:
             problems.append(f"{after.unread} folder(s) could not be read")
         files: dict[str, bytes | str | None] = {}
+        modes: dict[str, str] = {}
         left_out = odd = 0
         folders: dict[str, bool] = {"": True}
         with contextlib.closing(_Contents()) as contents:
             for path in changed:
                 first = self._first_open(window, path)
                 real = os.path.join(self._workspace, *path.split("/"))
-                if contents.is_only_touched(first, path, real, after.files.get(path)):
+                now, then = after.files.get(path), first.found.files.get(path)
+                mode = _other_mode(then, now)
+                if mode is None and contents.is_only_touched(first, path, real, now):
                     continue
                 # A folder that was exchanged for a link during the walk leads to names of another place.
                 if path in after.files and not is_below_folders(self._workspace, path, folders):
@@ -182,12 +187,14 @@ class Watch:
                 elif len(files) >= MAX_CHANGES:
                     left_out += 1
                 else:
-                    files[real] = contents.before(first, path) if may_keep(real) else UNAVAILABLE
+                    files[real] = contents.before(first, path, real, now) if may_keep(real) else UNAVAILABLE
+                    if mode is not None:
+                        modes[real] = mode
         if left_out:
             problems.append(f"{left_out} more file(s) changed")
         if odd:
             problems.append(f"{odd} file(s) changed whose names are no UTF-8")
-        return Changes(files, "; ".join(problems) or None)
+        return Changes(files, "; ".join(problems) or None, modes)
 
     def _compare(self, window: Window, after: Look) -> list[str]:
         """The paths of files that are new, gone or other ones than before."""
@@ -198,7 +205,7 @@ class Watch:
             if then is None:
                 if window.saw(path) or max(there.written_ns, there.changed_ns) >= window.began_ns:
                     changed.append(path)
-            elif then != there and not _only_mode(then, there):
+            elif then != there and (not _only_mode(then, there) or _other_mode(then, there) is not None):
                 changed.append(path)
         # What is not among the files may lie where the walk did not come this time.
         return changed + [path for path in before.keys() - after.files.keys() if self._is_gone(path)]
@@ -236,18 +243,20 @@ class _Contents:
         self._compared_bytes -= now.size
         return _holds(real, now.size, blob)
 
-    def before(self, first: Window, path: str) -> bytes | str | None:
-        """What the file held when the window `first` began, as `Changes` has it."""
+    def before(self, first: Window, path: str, real: str, now: Stamp | None) -> bytes | str | None:
+        """What the file at the real path `real` held when the window `first` began, as `Changes` has it."""
         then = first.found.files.get(path)
         if then is None:
             return None if first.saw(path) else OVERWRITTEN
-        blob = first.blob_of(path)
-        if blob is None or first.objects is None or not stat.S_ISREG(then.mode):
-            return OVERWRITTEN
         if not self._left or then.size > min(self._left_bytes, MAX_BLOB_BYTES):
             return OVERWRITTEN
-        store = self._stores.setdefault(first.objects, Objects(first.objects))
-        content = store.blob(blob)
+        blob = first.blob_of(path)
+        if now is not None and stat.S_ISREG(now.mode) and _only_mode(then, now):
+            content = _content_of(real, then.size)
+        elif blob is None or first.objects is None:
+            return OVERWRITTEN
+        else:
+            content = self._stores.setdefault(first.objects, Objects(first.objects)).blob(blob)
         # Another size: git keeps another form of the file, such as other line ends, or a pointer to it.
         if content is None or len(content) != then.size:
             return OVERWRITTEN
@@ -270,6 +279,21 @@ def _lies_as(tracked: Tracked, there: Stamp) -> bool:
 def _only_mode(then: Stamp, there: Stamp) -> bool:
     """Whether the file has got another mode, and nothing else."""
     return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
+
+
+def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
+    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file."""
+    if then is None:
+        return None
+    before = git_mode(then.mode)
+    return None if before == (PLAIN_FILE if there is None else git_mode(there.mode)) else before
+
+
+def _content_of(path: str, size: int) -> bytes | None:
+    try:
+        return read_bounded(path, size)
+    except OSError:
+        return None
 
 
 def _holds(path: str, size: int, blob: bytes) -> bool:

@@ -82,7 +82,7 @@ def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
         subprocess.run(["git", "apply", "-"], cwd=original, input="".join(p.diff for p in found).encode(), check=True)
         assert files(original) == files(host.workspace)
         done = host.run("resume", "s", "--gateway", model.url)
-    assert "# gone: binary content differs\n" in as_text(found)
+    assert "Binary files a/gone and /dev/null differ\n" in as_text(found)
     assert "-one\r\n-two\n\\ No newline at end of file\n+3\n" in done.stderr
 
 

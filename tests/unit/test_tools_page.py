@@ -37,7 +37,8 @@ KNOWN = {**TOOLS, RUN_SCRIPT.name: RUN_SCRIPT}
 OF_SOMEBODY_ELSE = ToolSpec("tool", "", {}, "Mcp.Invoke", Subject("name"), "other", "requests")
 HEADERS = {f"x-{number}": "y" for number in range(51)}
 
-# (how it is shown, tool, arguments): together they have every field. `old`, `bytes` and `link` (to `old`) are there.
+# (how it is shown, tool, arguments): together they have every field. `old`, `bytes`, `link` (to `old`) and
+# `here` (to their folder) are there.
 CALLS: list[tuple[Display, str, dict[str, Any]]] = [
     ("command", "RunCommand", {"command": "cat < old > new; $X", "stdin": "y", "timeout": 5}),
     ("command", "RunCommand", {"command": "; ".join(["true"] * 1500)}),
@@ -46,10 +47,10 @@ CALLS: list[tuple[Display, str, dict[str, Any]]] = [
     ("write", "WriteFile", {"path": "link", "content": "x\n"}),
     ("write", "EditFile", {"path": "old", "edits": [{"oldText": "old", "newText": "new"}]}),
     ("write", "EditFile", {"path": "old", "edits": [{"oldText": "x", "newText": "new"}]}),
-    ("move", "MoveFile", {"path": "link", "newPath": "new", "x": 1}),
+    ("move", "MoveFile", {"path": "here/old", "newPath": "new", "x": 1}),
     ("move", "MoveFile", {"path": "old", "newPath": "bytes"}),
     ("write", "WriteFile", {"path": "bytes", "content": "x\n"}),
-    ("delete", "DeleteFile", {"path": "link", "x": 1}),
+    ("delete", "DeleteFile", {"path": "here/link", "x": 1}),
     ("delete", "DeleteFile", {"path": "new"}),
     ("read", "ReadFile", {"path": "link", "limit": 1}),
     ("read", "ReadFile", {"path": "new"}),
@@ -70,6 +71,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "old").write_text("old\n")
     (tmp_path / "bytes").write_bytes(b"\0")
     (tmp_path / "link").symlink_to("old")
+    (tmp_path / "here").symlink_to(".")
     scripts = tmp_path / "skills" / "forms" / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "fill.py").touch()

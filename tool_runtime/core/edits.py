@@ -43,6 +43,20 @@ def edits_from(arguments: Sequence[Mapping[str, Any]]) -> list[Edit]:
     return [Edit(one["oldText"], one["newText"], one.get("replaceAll", False)) for one in arguments]
 
 
+def is_notebook(path: str) -> bool:
+    """True for a file that is shown, and edited, as cells."""
+    return path.lower().endswith(".ipynb")
+
+
+def edited_file(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
+    """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
+    if not is_notebook(path):
+        return edited(before, edits)
+    from tool_runtime.core.notebook_edits import edited_notebook
+
+    return edited_notebook(before, edits)
+
+
 def edited(before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made one after the other. Byte order mark, encoding and line ends stay.
 

@@ -6,7 +6,10 @@ import re
 from typing import Final
 
 _MAX_ALTERNATIVES: Final = 1000
-_CLASS: Final = re.compile(r"\[(!|\^)?(\]?[^\]]*)\]")
+_CLASS: Final = re.compile(r"\[(!|\^)?(\]?[^\]/]*)\]")
+_RANGE: Final = re.compile(r"(?s)(.)-(.)")
+_MEMBER: Final = re.compile(r"(?s)(.)(?:-(.))?")
+_TOKEN: Final = re.compile(rf"(?s)\\.|{_CLASS.pattern}")
 
 
 class BadGlob(ValueError):
@@ -15,21 +18,49 @@ class BadGlob(ValueError):
 
 def expression(pattern: str) -> str:
     """What matches a whole relative path with slashes. `*` and `?` stay within a name, `**` goes across directories,
-    `[...]` is one character, `{a,b}` is either. A pattern without a slash means a name at any depth. Raises BadGlob."""
+    `[...]` is one character, `{a,b}` is either. A pattern without a slash means a name at any depth. A part between
+    slashes matches the name that is equal to it as well, such as a directory `[locale]`. Raises BadGlob."""
     anywhere = "/" not in pattern.strip("/")
     inside = pattern.removeprefix("./").strip("/")
     if not inside:
         raise BadGlob("the pattern names nothing")
-    written = _written(inside)
+    *above, last = _parts(inside)
+    written = "".join("(?:.*/)?" if part == "**" else f"{_either(part)}/" for part in above) + _either(last)
+    if written.count("|") > _MAX_ALTERNATIVES:
+        raise BadGlob(f"it has more than {_MAX_ALTERNATIVES} alternatives")
     return f"(?s)^(?:.*/)?{written}$" if anywhere else f"(?s)^{written}$"
+
+
+def _parts(pattern: str) -> list[str]:
+    """What stands between slashes; a slash in braces parts nothing."""
+    parts, depth, at = [""], 0, 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        text = pattern[at] if token is None else token[0]
+        if text == "{" and "}" in pattern[at:]:
+            depth += 1
+        elif text == "}" and depth:
+            depth -= 1
+        if text == "/" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += text
+        at += len(text)
+    return parts
+
+
+def _either(part: str) -> str:
+    """What matches the part as a pattern, or as the name that it is."""
+    written = _written(part)
+    return f"(?:{written}|{re.escape(part)})" if any(mark in part for mark in "[{\\") else written
 
 
 def _written(pattern: str) -> str:
     out: list[str] = []
-    depth = alternatives = at = 0
+    depth = at = 0
     while at < len(pattern):
         char = pattern[at]
-        if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
+        if pattern.startswith("**/", at) and at and pattern[at - 1] == "/":  # in braces
             out.append("(?:.*/)?")
             at += 3
             continue
@@ -52,18 +83,17 @@ def _written(pattern: str) -> str:
             depth -= 1
             out.append(")")
         elif char == "," and depth:
-            alternatives += 1
             out.append("|")
         else:
             out.append({"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)))
         at += 1
     if depth:
         raise BadGlob("a brace is not closed")
-    if alternatives > _MAX_ALTERNATIVES:
-        raise BadGlob(f"it has more than {_MAX_ALTERNATIVES} alternatives")
     return "".join(out)
 
 
 def _class(negated: str | None, members: str) -> str:
-    inner = "".join(char if char == "-" else re.escape(char) for char in members)
+    if any(low > high for low, high in _RANGE.findall(members)):  # no class then, as in [user-id]
+        return re.escape(f"[{negated or ''}{members}]")
+    inner = _MEMBER.sub(lambda found: "-".join(map(re.escape, filter(None, found.groups()))), members)
     return f"[^/{inner}]" if negated else f"[{inner}]"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import re2
 from pathspec import GitIgnoreSpec
 
+from agent_host.workspace_changes.git_config import last_value
 from tool_runtime.core.paths import open_parent, open_regular
 from tool_runtime.faults import ToolFault
 
@@ -107,6 +108,24 @@ def read_patterns(directory: str, name: str = NAME) -> list[str]:
             return file.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ToolFault):
         return []
+
+
+def users_patterns() -> list[str]:
+    """The lines of the user's own file of patterns, which hold in every repository (gitignore(5)): that of
+    core.excludesFile in the user's configuration, else `git/ignore` where configuration lies."""
+    home = os.path.expanduser("~")
+    folder = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git")
+    named = None
+    for file in (os.path.join(folder, "config"), os.path.join(home, ".gitconfig")):
+        text = "\n".join(_lines_of(file)).encode("utf-8", "surrogateescape")
+        named = last_value(text, b"core", b"excludesfile") or named
+    path = os.path.join(folder, "ignore") if not named else os.path.expanduser(os.fsdecode(named))
+    return _lines_of(path) if os.path.isabs(path) else []
+
+
+def _lines_of(path: str) -> list[str]:
+    """The lines of a file of the user's, who may have it elsewhere and a link in its place."""
+    return read_patterns(*os.path.split(os.path.realpath(path)))
 
 
 def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequence[str]) -> bool:

@@ -1,9 +1,11 @@
-"""Deleting and moving one file (TR 4.3). Blocking: callers run these in a thread. Paths as in `writes`."""
+"""Deleting and moving one file or symbolic link (TR 4.3). Blocking: callers run these in a thread. Paths as in
+`writes`, but for a link at their ends: what goes is the name that the call gives, and never what that leads to."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 
 
 def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links: bool = True) -> None:
-    """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged. Without
-    `through_links` it is refused."""
-    real = resolve(path, scope, to_change=True, through_links=through_links)
+    """Delete one regular file, or a link. Without `through_links` that is refused, and one on the way."""
+    real = resolve(path, scope, to_change=True, through_links=through_links, own_name=through_links)
     with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
-        refuse_irregular(directory.status(name), path)
+        if through_links:
+            _refuse_other_kinds(directory.status(name), path)
+        else:
+            refuse_irregular(directory.status(name), path)
         refuse_abandoned(abandoned)
         directory.remove(name)
         directory.sync()
@@ -37,11 +41,11 @@ class MoveParams(NamedTuple):
 
 
 def move_file(params: MoveParams, abandoned: Abandoned) -> None:
-    """Move one regular file, in one step, to where nothing is. Missing directories are made. Raises ToolFault."""
+    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made."""
     real, new_real = _ends(params)
     new_root = root_of(new_real, params.new_scope)
     with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
-        refuse_irregular(source.status(name), params.path)
+        _refuse_other_kinds(source.status(name), params.path)
         with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
             refuse_abandoned(abandoned)
             try:
@@ -57,9 +61,14 @@ def move_file(params: MoveParams, abandoned: Abandoned) -> None:
 
 
 def _ends(params: MoveParams) -> tuple[str, str]:
-    real = resolve(params.path, params.scope, to_change=True)
+    real = resolve(params.path, params.scope, to_change=True, own_name=True)
     check_scope(params.path, real, params.read_scope)
-    return real, resolve(params.new_path, params.new_scope, to_change=True)
+    return real, resolve(params.new_path, params.new_scope, to_change=True, own_name=True)
+
+
+def _refuse_other_kinds(status: os.stat_result | None, path: str) -> None:
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        refuse_irregular(status, path)
 
 
 def take_back_half_move(params: MoveParams) -> bool:

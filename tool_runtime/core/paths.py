@@ -42,6 +42,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     """Open an existing regular file to read it: its real path, descriptor and status. The caller closes it. Raises
     ToolFault as `resolve` and `open_regular` do, and OSError as the system says it."""
     spelled = _spelled_here(path)
+    _refuse_slash(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
         directory = opened_there(parent, PASS_FLAGS)
@@ -72,20 +73,35 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
         return real, open_dir(real, to_list=True)
 
 
-def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True) -> str:
+def resolve(
+    path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True, own_name: bool = False
+) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
-    `through_links` a path that leads through a symbolic link is out of scope as well."""
+    `through_links` a path that leads through a symbolic link is out of scope as well. `own_name`: a link at its end is
+    not followed."""
     spelled = _spelled_here(path)
+    if to_change:
+        _refuse_slash(path, own_name=own_name)
     with os_faults(path):
-        real = spelled if _is_real(spelled) else os.path.realpath(spelled)
+        parent, name = os.path.split(spelled)
+        if own_name and name:
+            real = os.path.join(parent if _is_real(parent) else os.path.realpath(parent), name)
+        else:
+            real = spelled if _is_real(spelled) else os.path.realpath(spelled)
     check_scope(spelled, real, scope)
     if not through_links and real != spelled:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path leads through a symbolic link, to {real}: {spelled}")
     if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
     return real
+
+
+def _refuse_slash(path: str, *, own_name: bool = False) -> None:
+    """Raises ToolFault(INVALID_ARGUMENT) for what can only be a directory's name, where a file's is wanted."""
+    if path.endswith((os.sep, os.altsep or os.sep)) and (own_name or not os.path.isdir(path)):
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"it ends in a slash, and so names a directory: {path}")
 
 
 def _is_real(spelled: str) -> bool:
@@ -132,6 +148,11 @@ def check_scope(spelled: str, real: str, scope: Scope) -> None:
     why = _out_of_scope(spelled, real, scope)
     if why:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"{why}: {spelled}")
+
+
+def is_in_scope(path: str, scope: Scope) -> bool:
+    """True if the scope covers what an absolute path leads to, and its spelling."""
+    return not _out_of_scope(path, os.path.realpath(path), scope)
 
 
 def _out_of_scope(spelled: str, real: str, scope: Scope) -> str:

@@ -6,15 +6,17 @@ counted. No link is followed, directories are opened by descriptor from the root
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from agent_host.ids import OWN_PREFIX, is_own_name
 from policy.rules.trees import TreeRule
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.core.ignore import NAME, Ignored, read_patterns
+from tool_runtime.core.ignore import NAME, Ignored, read_patterns, users_patterns
 from tool_runtime.core.paths import Scope, open_dir
 from tool_runtime.faults import ToolFault
 from tool_runtime.platform import OS_FAMILY
@@ -158,6 +160,8 @@ class Walk:
         if not self._params.git_too:
             found.hide(GIT)
         found.sort()
+        for name in own_names(found.files):
+            found.hide(name)
         return found
 
     def _admit(self, found: _Found, below: Below) -> None:
@@ -209,6 +213,13 @@ class Walk:
 def _rule_of(scope: Scope) -> TreeRule:
     """The rule of a scope, which is the same in every call of a session."""
     return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
+
+
+def own_names(names: Sequence[str]) -> list[str]:
+    """Those of the sorted names that are files of the host's own, which it has not yet given their names."""
+    at = bisect.bisect_left(names, OWN_PREFIX)
+    there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
+    return [name for name in there if is_own_name(name)]
 
 
 class _Found:
@@ -303,7 +314,7 @@ def _above(root: str, rule: TreeRule) -> Ignored:
     while True:
         git = os.path.join(at, GIT)
         if os.path.lexists(git):
-            found.append((at, _lines(git, os.path.join("info", "exclude"), rule)))
+            found += [(at, _lines(git, os.path.join("info", "exclude"), rule)), (at, users_patterns())]
             break
         above = os.path.dirname(at)
         if above == at or not rule.admits(above):

@@ -1,17 +1,20 @@
 """Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
 
-A file is replaced in one step: readers see the old content or the new, never a part. Paths go through `paths` and the
-one writer (`files.writer`), so links that move after the check are refused and only regular files are ever touched.
+A file is replaced in one step: readers see the old content or the new, never a part. One that no new file can take the
+place of is written in place (`in_place`). Paths go through `paths` and the one writer (`files.writer`), so links that
+move after the check are refused and only regular files are ever touched.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tool_runtime.core.edits import EditProblem, edited
+from agent_host.ids import own_name
+from tool_runtime.core.edits import EditProblem, edited_file
 from tool_runtime.core.files import refuse_abandoned, refuse_size
 from tool_runtime.core.nearest import nearest_lines, places
 from tool_runtime.core.paths import Scope, check_scope, open_regular, resolve, root_of
@@ -47,7 +50,8 @@ class Expected(NamedTuple):
 class WriteParams(NamedTuple):
     """`data` replaces the whole file, or with `append` comes behind what is in it. `mark` is unique to the call, and
     the same for a process that asks after a crash what is left of it. `mode` are the permissions that the file gets,
-    None for those that it has. Without `through_links` a path that leads through a symbolic link is refused."""
+    None for those that it has. Without `through_links` a path that leads through a symbolic link is refused. `kept` is
+    where the content from before is kept while the file is written in place."""
 
     path: str
     scope: Scope
@@ -59,6 +63,7 @@ class WriteParams(NamedTuple):
     append: bool = False
     mode: int | None = None
     through_links: bool = True
+    kept: str | None = None
 
 
 class EditParams(NamedTuple):
@@ -72,11 +77,13 @@ class EditParams(NamedTuple):
     max_file_size_bytes: int | None = None
     max_read_bytes: int | None = None
     expected: Expected = Expected()
+    kept: str | None = None
 
 
 class WriteOutcome(NamedTuple):
     """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
-    as it is now. `places` says how many an edit replaced."""
+    as it is now. `places` says how many an edit replaced. `also` are other names of the file, which have changed with
+    it; `kept` is what is to be settled once the result is on record, None for nothing."""
 
     existed: bool
     before: bytes | None
@@ -84,13 +91,17 @@ class WriteOutcome(NamedTuple):
     after: bytes
     seen: Seen
     places: int = 0
+    also: tuple[str, ...] = ()
+    kept: str | None = None
 
 
 class _Content(NamedTuple):
-    """What a call, known by its `mark`, puts in a file, and the permissions that it wants for it."""
+    """What a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see WriteParams."""
 
     mark: str
     data: bytes
+    scope: Scope
+    kept: str | None
     mode: int | None = None
 
 
@@ -102,7 +113,15 @@ class _Found(NamedTuple):
     content: bytes | None = None
 
 
+class _Written(NamedTuple):
+    seen: Seen
+    also: tuple[str, ...] = ()
+    kept: str | None = None
+
+
 _NOTHING: Final = _Found()
+_NO_NEW_FILE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
+"""A mount point, and a directory that cannot be written: no new file takes the place of an entry there."""
 
 
 def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
@@ -119,9 +138,10 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        seen = _replace(directory, real, _Content(params.mark, data, params.mode), found, abandoned)
+        content = _Content(params.mark, data, params.scope, params.kept, params.mode)
+        written = _replace(directory, real, content, found, abandoned)
     size = 0 if found.status is None else found.status.st_size
-    return WriteOutcome(found.status is not None, found.content, size, data, seen)
+    return WriteOutcome(found.status is not None, found.content, size, data, written.seen, 0, *written[1:])
 
 
 def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
@@ -137,12 +157,13 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         if found.content is None:
             raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {params.path}")
         try:
-            after, replaced = edited(found.content, params.edits)
+            after, replaced = edited_file(params.path, found.content, params.edits)
         except EditProblem as problem:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, _explained(problem, params)) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
-        seen = _replace(directory, real, _Content(params.mark, after), found, abandoned)
-    return WriteOutcome(True, found.content, len(found.content), after, seen, replaced)
+        content = _Content(params.mark, after, params.scope, params.kept)
+        written = _replace(directory, real, content, found, abandoned)
+    return WriteOutcome(True, found.content, len(found.content), after, written.seen, replaced, *written[1:])
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
@@ -212,19 +233,35 @@ def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> Non
         raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
 
 
-def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Found, abandoned: Abandoned) -> Seen:
+def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Found, abandoned: Abandoned) -> _Written:
     """Put the content in the file's place, durably. A file that changed while it was made is not replaced."""
-    name, temporary = os.path.basename(real), _temporary(real, content.mark)
+    name, temporary, status = os.path.basename(real), _temporary(real, content.mark), found.status
+    if status is not None and status.st_nlink > 1:
+        return _write_in_place(directory, real, content, status, abandoned)
     try:
-        status = directory.write_new(temporary, content.data, mode=content.mode, like=found.status)
+        attributes = None if status is None else name
+        new = directory.write_new(temporary, content.data, mode=content.mode, like=status, attributes=attributes)
         refuse_abandoned(abandoned)
-        _refuse_other(directory.status(name), found.status, name)
+        _refuse_other(directory.status(name), status, name)
         directory.replace(temporary, name)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             directory.remove(temporary)
-        raise
-    return Seen.of(status, content.data)
+        if not isinstance(error, OSError) or status is None or error.errno not in _NO_NEW_FILE:
+            raise
+        return _write_in_place(directory, real, content, status, abandoned)
+    return _Written(Seen.of(new, content.data))
+
+
+def _write_in_place(
+    directory: OpenDirectory, real: str, content: _Content, status: os.stat_result, abandoned: Abandoned
+) -> _Written:
+    from tool_runtime.core import in_place  # few files need it
+
+    also = in_place.other_names(real, status, content.scope) if status.st_nlink > 1 else ()
+    new = in_place.NewContent(real, content.data, content.mode, content.kept)
+    written = in_place.write(directory, os.path.basename(real), status, new, abandoned)
+    return _Written(Seen.of(written, content.data), tuple(also), content.kept)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
@@ -236,4 +273,4 @@ def _temporary(real: str, mark: str) -> str:
     """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
     it; what is random in `mark` keeps anybody from being there first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
-    return f".agent-host-{digest[:32]}.tmp"
+    return own_name(digest[:32])

@@ -84,10 +84,3 @@ def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -
         if room < 0:
             return max(place, 1)
     return len(rows)
-
-
-def name_for_json(path: str) -> str:
-    """A path as JSON can hold it: the bytes of a name that is not UTF-8 are written as `\\\\xff`."""
-    if path.isascii():
-        return path
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -14,24 +14,29 @@ of the user's rights, so that one name of a command's making would be a way out 
 - No file gets a set-user-id or set-group-id bit, nor keeps one that it is moved with. A directory keeps the
   set-group-id bit that it inherits: files in it have its group.
 
-Writing in place belongs here as well: by a descriptor that is opened in the held directory as `core.paths.open_regular`
-opens one. What Windows lacks is in `platform.directories`. `tests/unit/test_one_writer.py` keeps all other code from
-writing by path.
+- A file is written in place only where no new file can take its place, by a descriptor that is opened in the held
+  directory and is no link, pipe or device: `core.in_place` says when, and what is kept first.
+
+What Windows lacks is in `platform.directories`. `tests/unit/test_one_writer.py` keeps all other code from writing by
+path.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from agent_host.ids import own_name
 from tool_runtime.platform import directories
 from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS
 from tool_runtime.platform.moves import move_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
 
 PERMISSIONS: Final = 0o777
 """The bits of a mode that a file gets from the host."""
@@ -39,6 +44,15 @@ NEW_DIRECTORY: Final = 0o777
 """The mode of a directory that is made for somebody, before their umask."""
 PRIVATE_DIRECTORY: Final = 0o700
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+_PIECE_BYTES: Final = 1024 * 1024
+_EXISTING_FILE: Final = (
+    os.O_RDWR
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 _NEW_FILE: Final = (
     os.O_WRONLY
     | os.O_CREAT
@@ -84,6 +98,16 @@ class OpenDirectory:
         except FileNotFoundError:
             return None
 
+    def open_existing(self, name: str) -> FileIO:
+        """The regular file `name`, to be read and written in place, and closed by the caller; no link is followed, and
+        no pipe waited for. Raises OSError."""
+        fd = os.open(self.at(name), _EXISTING_FILE, dir_fd=self.fd)
+        file = open(fd, "r+b", buffering=0)  # noqa: SIM115  the caller closes it
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "is not a regular file", name)
+        return file
+
     def write_new(
         self,
         name: str,
@@ -91,11 +115,13 @@ class OpenDirectory:
         *,
         mode: int | None = None,
         like: os.stat_result | None = None,
+        attributes: str | None = None,
         durable: bool = True,
     ) -> os.stat_result:
         """Make the file `name` with `data`, on the disk when this returns if it is `durable`; its status. It gets the
-        owner and the permissions of `like`, or those of `mode`; with neither those of a new file. An entry of the name,
-        which a dead process has left, goes first."""
+        owner and the permissions of `like`, or those of `mode`; with neither those of a new file. Access lists and
+        extended attributes are those of the entry `attributes`, where it is given; PermissionError where they cannot be
+        given. An entry of the name, which a dead process has left, goes first."""
         made_with = 0o666 if mode is None and like is None else 0o600
         try:
             fd = os.open(self.at(name), _NEW_FILE, made_with, dir_fd=self.fd)
@@ -111,6 +137,8 @@ class OpenDirectory:
                     with suppress(PermissionError):
                         os.fchown(fd, like.st_uid, like.st_gid)
                 os.fchmod(fd, like.st_mode & PERMISSIONS)
+            if attributes is not None:
+                directories.copy_attributes(self.fd, self.at(attributes), fd)
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(fd, mode & PERMISSIONS)
             if durable:
@@ -138,7 +166,7 @@ class OpenDirectory:
     @contextmanager
     def _temporary(self) -> Iterator[str]:
         """A name that nobody can guess; what has it goes where the block fails."""
-        name = f".agent-host-{os.urandom(16).hex()}.tmp"
+        name = own_name(os.urandom(16).hex())
         try:
             yield name
         except BaseException:
@@ -199,6 +227,20 @@ class OpenDirectory:
     def sync(self) -> None:
         """Make the names in it durable."""
         directories.sync(self.fd)
+
+
+def overwrite(file: FileIO, data: bytes, mode: int | None = None) -> None:
+    """Have the open file hold `data`, on the disk when this returns, with the permissions `mode` if they are given. Its
+    bits to run with its owner's rights go. Raises OSError, and then it may hold a part."""
+    found = os.fstat(file.fileno()).st_mode
+    if hasattr(os, "fchmod") and (mode is not None or found & _SET_IDS):
+        os.fchmod(file.fileno(), (found if mode is None else mode) & PERMISSIONS)
+    file.seek(0)
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view[:_PIECE_BYTES]) :]
+    file.truncate()
+    os.fsync(file.fileno())
 
 
 def open_directory(real: str, root: str = "/", *, create: int | None = None) -> OpenDirectory:

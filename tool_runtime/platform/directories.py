@@ -28,6 +28,8 @@ _AT_FDCWD: Final = -100
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _IO_REPARSE_TAG_MOUNT_POINT: Final = 0xA0000003  # a junction, which Windows reports as a directory
+_COPYFILE_ACL_AND_XATTR: Final = 0b101
+_GAINS_RIGHTS: Final = ("security.capability", "security.ima", "security.evm")
 LINK_IN_THE_WAY: Final = "a link took its place after the path was checked"
 
 
@@ -113,6 +115,46 @@ def set_mode(directory: int | None, name: str, mode: int) -> None:
         os.chmod(f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd, mode)
     finally:
         os.close(fd)
+
+
+def copy_attributes(directory: int | None, name: str, target: int) -> None:
+    """Give the open file `target` the access list and the extended attributes of the file `name`, and no others: a new
+    file may have inherited some. Those by which a program gains rights stay behind. Raises PermissionError where what
+    people have set cannot be given."""
+    if sys.platform == "win32":
+        return
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if sys.platform == "darwin":
+            import ctypes  # as in `moves`
+
+            copy = ctypes.CDLL(None, use_errno=True).fcopyfile
+            if copy(fd, target, None, ctypes.c_uint32(_COPYFILE_ACL_AND_XATTR)) != 0:
+                raise PermissionError(errno.EPERM, "its access list cannot be copied", name)
+            return
+        try:
+            wanted = {one: os.getxattr(fd, one) for one in os.listxattr(fd)}
+        except OSError:  # a file system without attributes
+            return
+        for one in os.listxattr(target):
+            if one not in wanted:
+                with suppress(OSError):
+                    os.removexattr(target, one)
+        for one, value in wanted.items():
+            _set_attribute(target, one, value)
+    finally:
+        os.close(fd)
+
+
+def _set_attribute(target: int, name: str, value: bytes) -> None:
+    is_of_the_system = name.startswith(("security.", "trusted."))
+    if name in _GAINS_RIGHTS:
+        return
+    try:
+        os.setxattr(target, name, value)
+    except OSError as error:
+        if not is_of_the_system:
+            raise PermissionError(errno.EPERM, f"its attribute {name} cannot be kept", name) from error
 
 
 def names(directory: int | None, path: str) -> list[str]:

@@ -41,6 +41,14 @@ class Disk:
         facts = gather(TOOLS["ReadFile"], {"path": self.path(name)}, self.where)
         return check_tool(held, "File.Read", facts, now=NOW, workspace=self.where.workspace).decision
 
+    def verdict(self, tool: str, **arguments: str) -> str:
+        """The verdict on a call that acts on names, in the project but for what is called `kept`."""
+        lists = {"allowedPaths": [self.path("real/project")], "blockedPaths": [self.path("real/project/kept")]}
+        names = ("File.Delete", "File.Read", "File.Write")
+        held = on_this_disk(bundle(*({"name": name, **lists} for name in names)), self.where)
+        facts = gather(TOOLS[tool], {key: self.path(name) for key, name in arguments.items()}, self.where)
+        return check_tool(held, "File.Delete", facts, now=NOW, workspace=self.where.workspace).decision
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
@@ -98,3 +106,16 @@ def test_a_bundle_says_the_same_of_itself_afterwards(disk: Disk) -> None:
     assert held == plain
     assert held.to_json() == plain.to_json()
     assert on_this_disk(bundle({"name": "File.Read"}), disk.where).real_places == {}
+
+
+@pytest.mark.parametrize("target", ["vault", "vault/key", "real/project/kept", "nowhere"])
+def test_a_name_that_goes_is_judged_by_its_own_place(disk: Disk, target: str) -> None:
+    os.symlink(disk.path(target), disk.path("real/project/link"))
+    os.symlink(disk.path("vault"), disk.path("real/project/kept"))
+    os.symlink(disk.path("real/project/link"), disk.path("elsewhere/inside"))
+    for link in ("real/project/link", "linked/project/link"):
+        assert disk.verdict("DeleteFile", path=link) == "ALLOWED"
+        assert disk.verdict("MoveFile", path=link, newPath="real/project/moved") == "ALLOWED"
+    for link in ("real/project/kept", "elsewhere/inside"):
+        assert disk.verdict("DeleteFile", path=link) == "DENIED"
+        assert disk.verdict("MoveFile", path=link, newPath="real/project/moved") == "DENIED"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent_host.session.patches import as_text, preview
 from agent_host.session.renames import renamed
 from agent_host.session.tasks import FirstVersions
-from state.blobs import UNAVAILABLE, sha256_hex
+from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, sha256_hex, with_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,18 +147,42 @@ def test_what_cannot_be_shown_is_said(project: Project) -> None:
         project.baselines[str(project.root / name)] = UNAVAILABLE
     (project.root / "huge.txt").touch()
     assert project.patch().splitlines() == [
-        "# binary.bin: binary content differs",
+        "diff --git a/binary.bin b/binary.bin",
+        "Binary files a/binary.bin and b/binary.bin differ",
         "# huge-and-gone.txt: deleted; its first version was not kept",
         "# huge.txt: changed; its first version was not kept",
     ]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
-def test_what_cannot_be_read_is_not_taken_for_deleted(project: Project) -> None:
+def test_a_link_in_the_place_of_a_file_is_shown_as_git_shows_it(project: Project) -> None:
     project.before("link.txt", b"one\n")
     (project.root / "link.txt").unlink()
     (project.root / "link.txt").symlink_to("other.txt")
-    assert project.patch().startswith("# link.txt: cannot be read: ")
+    patch = project.patch()
+    assert "deleted file mode 100644\n" in patch
+    assert "new file mode 120000\n" in patch
+    assert patch.endswith("+other.txt\n\\ No newline at end of file\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_a_mode_that_has_changed_is_shown_and_applied(project: Project) -> None:
+    for name in ("mode.sh", "both.sh", "plain.sh"):
+        project.before(name, b"one\n")
+        (project.root / name).write_bytes(b"one\n")
+        project.baselines[str(project.root / name)] = with_mode(
+            PROGRAM if name == "plain.sh" else PLAIN_FILE, project.baselines[str(project.root / name)] or ""
+        )
+    (project.root / "both.sh").write_bytes(b"two\n")
+    for name in ("mode.sh", "both.sh"):
+        (project.root / name).chmod(0o755)
+    patch = project.patch()
+    assert "diff --git a/mode.sh b/mode.sh\nold mode 100644\nnew mode 100755\n" in patch
+    assert "old mode 100755\nnew mode 100644\n" in patch
+    for way in ("-R", "--"):
+        subprocess.run(["git", "apply", way, "-"], cwd=project.root, input=patch.encode(), check=True)
+        executable = {path.name for path in project.root.iterdir() if path.stat().st_mode & 0o100}
+        assert executable == ({"plain.sh"} if way == "-R" else {"mode.sh", "both.sh"})
 
 
 class Move:
@@ -176,7 +200,7 @@ class Move:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
-@pytest.mark.parametrize("kind", ["link", "link in a link", "pipe", "large", "device"])
+@pytest.mark.parametrize("kind", ["link", "link in a link", "pipe", "large"])
 def test_what_a_command_put_in_the_place_of_a_file_is_not_read(project: Project, tmp_path: Path, kind: str) -> None:
     outside = tmp_path / "outside"
     (outside / "sub").mkdir(parents=True)
@@ -192,10 +216,7 @@ def test_what_a_command_put_in_the_place_of_a_file_is_not_read(project: Project,
         os.truncate(folder / "a.txt", 3 << 40)
     else:
         (folder / "a.txt").unlink()
-        if kind == "device":
-            (folder / "a.txt").symlink_to("/dev/zero")
-        else:
-            os.mkfifo(folder / "a.txt")
+        os.mkfifo(folder / "a.txt")
     if kind == "large":  # nobody reads it to count its lines, either
         project.kept.clear()
     text = project.patch()

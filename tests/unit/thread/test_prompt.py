@@ -86,3 +86,12 @@ def test_the_built_ins() -> None:
         assert ".ssh" not in text
         assert "/state" not in text
         assert len(text) < 3000
+
+
+@pytest.mark.parametrize("workspace", ["/home/u/.claude", "/home/u/.claude/worktrees/x"])
+def test_a_workspace_in_which_nothing_may_be_written_is_told(workspace: str) -> None:
+    held = bundle({"name": "File.Write", "allowedPaths": [workspace], "blockedPaths": ["/home/u/.claude"]})
+    said = system_prompt(workspace=workspace, os_family="posix", shell="bash", bundle=held)
+    assert "Nothing in the workspace may be written, since it lies in /home/u/.claude\n" in said
+    elsewhere = system_prompt(workspace="/home/u/project", os_family="posix", shell="bash", bundle=held)
+    assert "Nothing in the workspace" not in elsewhere

@@ -106,7 +106,7 @@ async def test_what_is_no_notebook_is_shown_as_text(call: Call, workspace: Path,
     note, _, text = text_of(await call("ReadFile", path=str(path))).partition("\n")
     assert note.startswith("[This file cannot be shown as a notebook: ")
     assert why in note
-    assert text[:1000] == content[:1000]
+    assert text[:1000] == (content or "[The file is empty]")[:1000]
 
 
 async def test_a_notebook_keeps_within_the_limits_of_files(call: Call, workspace: Path) -> None:

@@ -64,7 +64,7 @@ async def test_read_keeps_head_and_tail_of_what_is_too_long(make_router: MakeRou
         ("hé".encode("utf-16"), "hé"),
         (b"caf\xe9 ol\xe9", "café olé"),
         (b"\x7fELF\0\0\1", "Binary file, 7 bytes"),
-        (b"", ""),
+        (b"", "[The file is empty]"),
     ],
 )
 async def test_read_encodings(call: Call, workspace: Path, data: bytes, expected: str) -> None:
@@ -175,11 +175,27 @@ async def test_delete(call: Call, workspace: Path) -> None:
     assert (workspace / "d").is_dir()
 
 
-async def test_delete_goes_through_a_link_to_what_policy_judged(call: Call, workspace: Path) -> None:
+@pytest.mark.parametrize("target", ["f", "d", "none", "/etc/passwd"])
+async def test_a_link_itself_is_deleted_and_moved(make_router: MakeRouter, workspace: Path, target: str) -> None:
+    router = make_router(families=("desktop", "native", "skills"))
+    scope = ToolConstraints(allowed_paths=(str(workspace),))
     (workspace / "f").write_text("x")
-    (workspace / "link").symlink_to("f")
-    text_of(await call("DeleteFile", path=f"{workspace}/link"))
-    assert os.listdir(workspace) == ["link"]
+    (workspace / "d").mkdir()
+    for tool in ("DeleteFile", "delete_file"):
+        (workspace / "link").symlink_to(target)
+        text_of(await router.execute(request(tool, scope, path=f"{workspace}/link")))
+        assert sorted(os.listdir(workspace)) == ["d", "f"]
+    (workspace / "link").symlink_to(target)
+    native = await router.execute(request("cp__delete_file", scope, path=f"{workspace}/link"))
+    assert "symbolic link" in error_of(native)[1] or error_of(native)[0] == "PERMISSION_DENIED"
+    asked = request("MoveFile", scope, path=f"{workspace}/link", newPath=f"{workspace}/moved")
+    text_of(await router.execute(asked))
+    assert os.readlink(workspace / "moved") == target
+    (workspace / "dangling").symlink_to("nowhere")
+    asked = request("MoveFile", scope, path=f"{workspace}/f", newPath=f"{workspace}/dangling")
+    refused = await router.execute(asked)
+    assert "replaces nothing" in error_of(refused)[1]
+    assert not (workspace / "nowhere").exists()
 
 
 async def test_scope_is_enforced_on_the_real_path(call: Call, workspace: Path, tmp_path: Path) -> None:
@@ -191,6 +207,8 @@ async def test_scope_is_enforced_on_the_real_path(call: Call, workspace: Path, t
     scope = ToolConstraints(allowed_paths=(str(workspace),), blocked_paths=(f"{workspace}/.git",))
     for path in (f"{workspace}/link", f"{workspace}/../secret", f"{tmp_path}/ws-twin/f", f"{workspace}/.git/config"):
         for tool, more in (("ReadFile", {}), ("WriteFile", {"content": "x"}), ("DeleteFile", {})):
+            if tool == "DeleteFile" and path.endswith("link"):  # which is in the workspace
+                continue
             assert error_of(await call(tool, scope, path=path, **more))[0] == "PERMISSION_DENIED", (tool, path)
     nothing = ToolConstraints(allowed_paths=())
     assert error_of(await call("ReadFile", nothing, path=f"{workspace}/f"))[0] == "PERMISSION_DENIED"
@@ -261,6 +279,8 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     result = await router.execute(request(tool, scope, path=f"{workspace}/d/f", **more))
     if "ead" in tool and swap == "directory" and behind == "opened_there":
         assert "mine" in text_of(result)  # of the directory that was checked, by its descriptor
+    elif tool == "DeleteFile" and swap == "file":
+        assert not (workspace / "d" / "f").is_symlink()  # the name is what goes
     else:
         assert error_of(result)[0] == "PERMISSION_DENIED"
     assert (outside / "f").read_text() == "secret"

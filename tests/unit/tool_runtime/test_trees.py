@@ -8,13 +8,14 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from tests.support.tools import TOOLS
-from tests.unit.tool_runtime.conftest import error_of, text_of
+from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.core import tree as trees
 from tool_runtime.core.globs import BadGlob, expression
 from tool_runtime.core.listing import FindParams, find_files, glob_pattern
@@ -25,7 +26,7 @@ from tool_runtime.tool import Abandoned
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.tool_runtime.conftest import Call
+    from tests.unit.tool_runtime.conftest import Call, MakeRouter
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -88,6 +89,33 @@ async def test_globs(call: Call, workspace: Path, pattern: str, found: list[str]
     make(workspace, "a.py", "src/b.py", "src/deep/c.py", "src/d.ts")
     said = text_of(await call("FindFiles", None, path=str(workspace), pattern=pattern))
     assert said.splitlines() == (found or [f"No file fits {pattern}"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["[locale]", "(auth)", "[[...slug]]", "[user-id]", "[a-e-s]", "{a}", "{a,b}", "[!x]", "a\\b", "[z", "{z"],
+)
+async def test_a_name_is_found_by_itself(make_router: MakeRouter, workspace: Path, name: str) -> None:
+    make(workspace, f"app/{name}/{name}.tsx", "other/zz.tsx", content="found\n")
+    router, path = make_router(families=("desktop", "native", "skills")), f"app/{name}/{name}.tsx"
+    for pattern in (
+        path,
+        f"app/{name}/*",
+        f"**/{name}/**",
+        f"{name}.tsx",
+        f"{workspace}/app/{name}/*.tsx",
+        f"**/{name}.tsx",
+    ):
+        asked = request("FindFiles", path=str(workspace), pattern=pattern)
+        assert text_of(await router.execute(asked)) == f"{path}\n", pattern
+        asked = request("Grep", path=str(workspace), pattern="found", glob=pattern, mode="files")
+        assert text_of(await router.execute(asked)) == f"{path}\n", pattern
+    asked = request("cp__list_files", dir=str(workspace), recursive=True, exclude=[f"app/{name}"])
+    assert orjson.loads(text_of(await router.execute(asked)))["files"] == ["other/zz.tsx"]
+    asked = request("cp__list_dir", path=str(workspace), recursive=True, pattern=path)
+    assert [row["path"] for row in orjson.loads(text_of(await router.execute(asked)))["entries"]] == [path]
+    asked = request("grep", path=str(workspace), pattern="found", glob=f"app/{name}/*")
+    assert "other" not in text_of(await router.execute(asked))
 
 
 async def test_an_absolute_glob_is_read_from_the_directory_that_it_begins_with(call: Call, workspace: Path) -> None:
@@ -351,3 +379,30 @@ def test_a_tool_without_a_path_means_the_workspace(workspace: Path) -> None:
     assert spec.completed({"pattern": "x", "path": "a"}, "/w") == {"pattern": "x", "path": "a"}
     assert TOOLS["ReadFile"].completed({}, "/w") == {}
     assert (spec.summary({"pattern": "x"}), spec.summary({"pattern": "x", "path": "a"})) == ("x", "x in a")
+
+
+@pytest.mark.parametrize("way", ["default", "XDG_CONFIG_HOME", "excludesFile", "link"])
+async def test_what_the_user_ignores_everywhere_is_left_out(
+    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    home, config = tmp_path / "home", tmp_path / ("xdg" if way == "XDG_CONFIG_HOME" else "home/.config")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    make(home, "dotfiles/ignore", content="everywhere.txt\n!taken-back.txt\n")
+    (config / "git").mkdir(parents=True)
+    if way == "XDG_CONFIG_HOME":
+        monkeypatch.setenv(way, str(config))
+    if way == "excludesFile":
+        (home / ".gitconfig").write_text('[core]\n\texcludesFile = "~/dotfiles/ignore" ; mine\n')
+        (config / "git" / "ignore").write_text("a.txt\n")
+    elif way == "link":
+        (config / "git" / "ignore").symlink_to(home / "dotfiles" / "ignore")
+    else:
+        shutil.copy(home / "dotfiles" / "ignore", config / "git" / "ignore")
+    make(workspace, "everywhere.txt", "a.txt", "sub/everywhere.txt", "kept/everywhere.txt")
+    (workspace / "kept" / ".gitignore").write_text("!everywhere.txt\n")
+    asked = {"path": str(workspace), "pattern": "*.txt"}
+    assert "everywhere.txt" in text_of(await call("FindFiles", None, **asked))  # no repository
+    (workspace / ".git").mkdir()
+    found = text_of(await call("FindFiles", None, **asked)).splitlines()
+    assert [line for line in found if line.endswith(".txt")] == ["a.txt", "kept/everywhere.txt"]

@@ -198,7 +198,8 @@ def test_a_directory_keeps_the_bit_for_it(workspace: Path) -> None:
 
 async def test_another_name_of_a_file_keeps_its_content(call: Call, workspace: Path, outside: Path) -> None:
     (workspace / "f").hardlink_to(outside / "victim")
-    text_of(await call("WriteFile", None, path=str(workspace / "f"), content="new"))
+    limits = ToolConstraints(allowed_paths=(str(workspace),))
+    assert "hard links" in error_of(await call("WriteFile", limits, path=str(workspace / "f"), content="new"))[1]
     text_of(await call("DeleteFile", None, path=str(workspace / "f")))
     assert content_of(outside) == {"d": None, "victim": "victim"}
 

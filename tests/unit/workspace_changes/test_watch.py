@@ -146,9 +146,22 @@ def test_what_was_touched_has_not_changed(project: Path) -> None:
     def work() -> None:
         os.utime(project / "a.txt")
         (project / "b.txt").write_text("b\n")
-        (project / "sub" / "c.txt").chmod(0o755)
+        (project / "sub" / "c.txt").chmod(0o640)
 
     assert seen(project, work) == Changes({})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+def test_a_file_that_becomes_a_program_has_changed(project: Path) -> None:
+    (project / "untracked.sh").write_text("#!/bin/sh\n")
+
+    def work() -> None:
+        for name in ("a.txt", "untracked.sh"):
+            (project / name).chmod(0o755)
+
+    changes = seen(project, work)
+    assert changes.files == {"a.txt": (project / "a.txt").read_bytes(), "untracked.sh": b"#!/bin/sh\n"}
+    assert set(changes.modes.values()) == {"100644"}
 
 
 def test_a_write_that_hides_behind_the_old_time_is_seen(project: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName
@@ -13,6 +14,8 @@ from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolConstraints, ToolRequest
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import CallContext
 
 
 def mark_of(request: ToolRequest) -> str:
@@ -20,6 +23,16 @@ def mark_of(request: ToolRequest) -> str:
     clients and gateways choose ids that no variable of a process can hold."""
     named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def kept_of(call: CallContext) -> str | None:
+    """Where the call keeps what a file holds before it is written in place; None for nowhere."""
+    return kept_at(call.settings, call.request)
+
+
+def kept_at(settings: RuntimeSettings, request: ToolRequest) -> str | None:
+    """`kept_of` for a call of which there is no context."""
+    return None if settings.kept is None else os.path.join(settings.kept, mark_of(request))
 
 
 def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:

@@ -19,10 +19,10 @@ def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | Non
 
 
 def _edited(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
-    from tool_runtime.core.edits import EditProblem, edited, edits_from  # with the first edit
+    from tool_runtime.core.edits import EditProblem, edited_file, edits_from  # with the first edit
 
     try:
-        return None if before is None else edited(before, edits_from(arguments["edits"])).data
+        return None if before is None else edited_file(arguments["path"], before, edits_from(arguments["edits"])).data
     except (EditProblem, KeyError, TypeError):  # the arguments have not been compared with the schema yet
         return None
 

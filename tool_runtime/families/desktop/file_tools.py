@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
 from tool_runtime.core import files, moves, writes
-from tool_runtime.core.edits import edits_from
-from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, mark_of, scope_of
+from tool_runtime.core.edits import edits_from, is_notebook
+from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
 from tool_runtime.families.desktop.file_specs import DELETE_FILE, EDIT_FILE, MOVE_FILE, READ_FILE, WRITE_FILE
 from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
 from tool_runtime.families.dialects import DESKTOP
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest, ToolSpec
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+
+
+_MAX_NAMES = 5
 
 
 class FileTools:
@@ -108,9 +112,14 @@ class FileTools:
             call.max_file_size_bytes,
             request.arguments.get("createDirectories", True),
             expected_of(request),
+            kept=kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
-        return _written(request, f"Wrote {len(params.data)} bytes to {path}", outcome, diff)
+        said = f"Wrote {len(params.data)} bytes to {path}"
+        alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
+        if alike:
+            said += f", a new file beside one whose name looks the same: {', '.join(alike)}"
+        return _written(request, said, outcome, diff)
 
     async def _edit_file(self, call: CallContext) -> ToolOutput:
         request = call.request
@@ -124,6 +133,7 @@ class FileTools:
             call.max_file_size_bytes,
             constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
             expected_of(request),
+            kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
@@ -138,6 +148,16 @@ class FileTools:
         params = _move(call.request)
         await self._pool.run(lambda: moves.move_file(params, call.abandoned))
         return ToolOutput(f"Moved {params.path} to {params.new_path}")
+
+
+def _look_alikes(path: str) -> Sequence[str]:
+    """The files beside a new one that could be taken for it: a name may have spaces and accents of several kinds."""
+    name = os.path.basename(path)
+    if name.isascii() and " " not in name:
+        return ()
+    from agent_host.file_names import look_alikes
+
+    return look_alikes(path)
 
 
 def _reading(call: CallContext) -> files.ReadParams:
@@ -156,14 +176,16 @@ def _reading(call: CallContext) -> files.ReadParams:
 def is_document(call: CallContext, path: str) -> bool:
     """Whether the file is named like a notebook, and is to be shown as one."""
     arguments = call.request.arguments
-    return path.lower().endswith(".ipynb") and not arguments.get("raw") and "encoding" not in arguments
+    return is_notebook(path) and not arguments.get("raw") and "encoding" not in arguments
 
 
 def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
     if outcome.text is None:
         return _binary_output(outcome)
-    if outcome.past_end:
+    if outcome.past_end and outcome.size_bytes:
         return ToolOutput(f"[The file ends before line {offset}]", capped=True, seen=str(outcome.seen))
+    if not outcome.text and not outcome.size_bytes:
+        return ToolOutput("[The file is empty]", capped=True, seen=str(outcome.seen))
     return ToolOutput(outcome.text, capped=True, seen=str(outcome.seen))
 
 
@@ -228,4 +250,14 @@ def _directories_pointed_out(path: str) -> Iterator[None]:
 
 def _written(request: ToolRequest, said: str, outcome: writes.WriteOutcome, diff: bytes) -> ToolOutput:
     made = (artifacts.file_diff(request, diff),) if diff else ()
-    return ToolOutput(said, made, seen=str(outcome.seen))
+    text = f"{said}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else said
+    return ToolOutput(text, made, seen=str(outcome.seen), settle=settled(outcome))
+
+
+def settled(outcome: writes.WriteOutcome) -> Callable[[], None] | None:
+    """What is to be done once the result of a write is on record; None for nothing."""
+    if outcome.kept is None:
+        return None
+    from tool_runtime.core import in_place
+
+    return functools.partial(in_place.settle, outcome.kept)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from policy.names import CapabilityName
 from tool_runtime.core import files, writes
-from tool_runtime.families.desktop.calls import constraints_of, encoded, mark_of, scope_of
+from tool_runtime.families.desktop.calls import constraints_of, encoded, kept_of, mark_of, scope_of
+from tool_runtime.families.desktop.file_tools import settled
 from tool_runtime.families.desktop.rendering import http_output, saved_output
 from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
 from tool_runtime.families.desktop.timeouts import request_timeout_s
@@ -20,7 +21,6 @@ from tool_runtime.wrappers import capped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tool_runtime.core.seen import Seen
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -66,8 +66,8 @@ class RequestTools:
             return http_output(call, outcome)
         if not is_success(outcome.status):
             return http_output(call, outcome, f"[Nothing was saved to {save_to}: the status is {outcome.status}]\n")
-        seen = await self._save(call, save_to, outcome.body)
-        return saved_output(outcome, save_to)._replace(seen=str(seen))
+        saved = await self._save(call, save_to, outcome.body)
+        return saved_output(outcome, save_to)._replace(seen=str(saved.seen), settle=settled(saved))
 
     async def _sent(self, call: CallContext) -> bytes:
         """The body, from the arguments or from a file."""
@@ -81,11 +81,10 @@ class RequestTools:
         scope, most = scope_of(call.request, needed), self._most_bytes(call, needed)
         return await self._on_disk(call, path, lambda: files.read_bytes(path, scope, most, call.abandoned))
 
-    async def _save(self, call: CallContext, path: str, body: bytes) -> Seen:
-        params = writes.WriteParams(
-            path, scope_of(call.request, CapabilityName.FILE_WRITE), body, mark_of(call.request)
-        )
-        return (await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))).seen
+    async def _save(self, call: CallContext, path: str, body: bytes) -> writes.WriteOutcome:
+        scope = scope_of(call.request, CapabilityName.FILE_WRITE)
+        params = writes.WriteParams(path, scope, body, mark_of(call.request), kept=kept_of(call))
+        return await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))
 
     async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
         """`work` on a file in a thread, within the time that files have."""

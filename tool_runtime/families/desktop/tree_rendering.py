@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from agent_host.shown_text import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -17,7 +19,7 @@ _WORDS: Final = {"file": "file ", "other": "other"}
 
 def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
     """A line for each entry: kind, path, size or target."""
-    where = _shown(_prefix(listing.root, workspace).rstrip("/") or ".")
+    where = _on_one_line(_prefix(listing.root, workspace).rstrip("/") or ".")
     head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
     return "\n".join([head, *map(_entry, listing.page), *_notes(listing, params.offset)]) + "\n"
 
@@ -25,7 +27,7 @@ def listed_directory(listing: Listing, params: ListParams, workspace: str) -> st
 def found_files(listing: Listing, params: FindParams, workspace: str) -> str:
     """A path a line."""
     prefix = _prefix(listing.root, workspace)
-    lines = [_shown(prefix + one.path) for one in listing.page]
+    lines = [_on_one_line(prefix + one.path) for one in listing.page]
     if not listing.total:
         lines = [f"No file fits {params.pattern}"]
     return "\n".join([*lines, *_notes(listing, params.offset)]) + "\n"
@@ -36,7 +38,7 @@ def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str
     prefix = _prefix(outcome.root, workspace)
     lines: list[str] = []
     for hit in outcome.hits:
-        path = _shown(prefix + hit.path)
+        path = _on_one_line(prefix + hit.path)
         if params.mode == "content":
             lines += [*([""] if lines else []), path, *_lines(hit.lines)]
         else:
@@ -69,13 +71,13 @@ def _prefix(root: str, workspace: str) -> str:
 def _entry(listed: Listed) -> str:
     path, kind, target, size = listed
     if not path.isprintable():
-        path = _shown(path)
+        path = _on_one_line(path)
     if size is not None:
         return f"file  {path} ({size} bytes)" if size != 1 else f"file  {path} (1 byte)"
     if kind == "directory":
         return f"dir   {path}/"
     if kind == "link":
-        return f"link  {path} -> {_shown(target or '?')}"
+        return f"link  {path} -> {_on_one_line(target or '?')}"
     return f"{_WORDS[kind]} {path}"
 
 
@@ -113,11 +115,8 @@ def cut_line(line: bytes, start: int) -> str:
     return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
 
 
-def _shown(path: str) -> str:
-    """A path on one line, what cannot be printed escaped."""
-    if path.isprintable():
-        return path
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in path)
+def _on_one_line(path: str) -> str:
+    return escaped(path, "")
 
 
 def _left_out(count: int) -> str:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
+from agent_host.shown_text import name_for_json
 from policy.paths import is_under, normalize
 from tool_runtime.core import deletes, files, moves, writes
 from tool_runtime.core.roots import within
-from tool_runtime.families.answers import answer, name_for_json, with_text
-from tool_runtime.families.desktop.calls import encoded, expected_of, mark_of, scope_of
-from tool_runtime.families.desktop.file_tools import with_diff
+from tool_runtime.families.answers import answer, with_text
+from tool_runtime.families.desktop.calls import encoded, expected_of, kept_of, mark_of, scope_of
+from tool_runtime.families.desktop.file_tools import settled, with_diff
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.native.limits import MAX_FILE_BYTES
 from tool_runtime.families.native.specs import DELETE_FILE, READ_FILE, WRITE_FILE
@@ -88,10 +89,11 @@ class FileTools:
             append=arguments.get("append", False),
             mode=None if mode is None else int(mode, 8),
             through_links=False,
+            kept=kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
         made = (artifacts.file_diff(call.request, diff),) if diff else ()
-        return answer({"success": True}, artifacts=made, seen=str(outcome.seen))
+        return answer({"success": True}, artifacts=made, seen=str(outcome.seen))._replace(settle=settled(outcome))
 
     async def _delete(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], within(scope_of(call.request), self._roots)

@@ -7,13 +7,14 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.shown_text import name_for_json
 from tool_runtime.core.excludes import FilesParams, list_files
 from tool_runtime.core.grep import GrepParams, grep
 from tool_runtime.core.pages import PageParams, Pager, path_of, token_of
 from tool_runtime.core.ripgrep import installed
 from tool_runtime.core.roots import within
 from tool_runtime.core.tree import MAX_DEPTH
-from tool_runtime.families.answers import answer, fitting, name_for_json
+from tool_runtime.families.answers import answer, fitting
 from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.tree_rendering import cut_line
 from tool_runtime.families.desktop.tree_tools import is_near

@@ -7,10 +7,11 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers
+from agent_host.shown_text import name_for_json
 from tool_runtime.core import files, moves, writes
-from tool_runtime.families.answers import answer, excerpt, name_for_json
+from tool_runtime.families.answers import answer, excerpt
 from tool_runtime.families.desktop import calls
-from tool_runtime.families.desktop.file_tools import with_diff
+from tool_runtime.families.desktop.file_tools import settled, with_diff
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.skills import limits
 from tool_runtime.families.skills.specs import DELETE_FILE, READ_FILE, WRITE_FILE
@@ -78,6 +79,7 @@ class FileTools:
             calls.mark_of(request),
             _most_bytes(call),
             expected=calls.expected_of(request),
+            kept=calls.kept_of(call),
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
         fields = {
@@ -86,7 +88,7 @@ class FileTools:
             "sha256": hashlib.sha256(params.data).hexdigest(),
         }
         made = (artifacts.file_diff(request, diff)._replace(ref_field="diff_ref"),) if diff else ()
-        return answer(fields, artifacts=made, seen=str(outcome.seen))
+        return answer(fields, artifacts=made, seen=str(outcome.seen))._replace(settle=settled(outcome))
 
     async def _delete(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], calls.scope_of(call.request)

@@ -9,8 +9,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.shown_text import name_for_json
 from tool_runtime.core.process import end_leftovers
-from tool_runtime.families.answers import name_for_json, with_text
+from tool_runtime.families.answers import with_text
 from tool_runtime.families.desktop.calls import encoded, mark_of
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under

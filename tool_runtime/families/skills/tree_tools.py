@@ -7,11 +7,12 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.shown_text import name_for_json
 from tool_runtime.core.grep import GrepParams, grep
 from tool_runtime.core.hidden import hidden_names
 from tool_runtime.core.listing import ListParams, list_directory
 from tool_runtime.core.ripgrep import installed
-from tool_runtime.families.answers import answer, fitting, name_for_json
+from tool_runtime.families.answers import answer, fitting
 from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.tree_rendering import cut_line
 from tool_runtime.families.desktop.tree_tools import is_near
