@@ -19,6 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
-__all__ = ["guarded", "holding", "linux_probe"]
+__all__ = ["guarded", "holding", "linux_probe", "unicodedata"]
 NOBODY: Final = 65534
 PYTHON: Final = "/usr/bin/python3"
 """One that every user may start."""

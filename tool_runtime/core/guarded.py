@@ -72,7 +72,6 @@ class Entry(NamedTuple):
         return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
 
 
-_NOTHING: Final = Entry(0, -1, 0, 0, 0, None)
 _FOLDER: Final = "/"
 """The content of a folder that is no guarded place itself."""
 Look = dict[str, Entry]
@@ -146,7 +145,7 @@ class Guarded:
                     self._base[place] = {} if is_made else found
             if quiet and self._found is not None:
                 self._trust(self._found)
-            before = _merged(self._base[place] for place in looks)
+            before = {path: entry for place in looks for path, entry in self._base[place].items()}
             self._record(mark, places, before, scope)
             return before
 
@@ -172,8 +171,7 @@ class Guarded:
             check = _Check(alone=alone)
             last: dict[str, Look] | None = None
             for _ in range(_MAX_LOOKS):
-                closed = self._folders_back(check)
-                looks = self._looks(places, scope, closed)
+                looks = self._looks(places, scope, closed := self._folders_back(check))
                 if looks == last:  # nothing more can be put back
                     break
                 last, check.refused, check.is_changing = looks, set(closed), False
@@ -219,7 +217,7 @@ class Guarded:
         in the place of a folder nothing is: it may lead anywhere."""
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
-        found = self._found if scope is not None else None
+        found = self._found
         if found is None or scope is None:
             return {place: self._look(place, leads) for place in places}
         found.refresh(scope)
@@ -412,13 +410,12 @@ class Guarded:
 
     def _keep(self, folder: str, found: Look) -> None:
         """Have the contents of the files on disk, by their hashes. Raises OSError where they cannot be written."""
-        has_content = (path for path, one in found.items() if stat.S_ISREG(one.mode) and one.content is not None)
-        new = [path for path in has_content if found[path].content not in self._kept]
+        files = {path: one.content for path, one in found.items() if stat.S_ISREG(one.mode) and one.content}
+        new = {path: digest for path, digest in files.items() if digest not in self._kept}
         if not new:
             return
         with open_directory(os.path.join(folder, _CONTENTS), create=PRIVATE_DIRECTORY) as contents:
-            for path in new:
-                digest = found[path].content or ""
+            for path, digest in new.items():
                 data = self._data(path, digest)
                 if data is not None and digest not in self._kept:  # else it has changed meanwhile
                     contents.put(digest, data, 0o600, durable=False)
@@ -498,8 +495,7 @@ class Guarded:
                 directory.move(name, target, left)
         except OSError:
             return False
-        where = os.path.join(above, left)
-        done = f"{_PUT_BACK}; what the command left is in {where}"
+        done = f"{_PUT_BACK}; what the command left is in {os.path.join(above, left)}"
         check.told[place] = Denial("path", place, "guarded", "change", done)
         check.is_changing = True
         if place in base:
@@ -552,7 +548,7 @@ def _content(path: str) -> bytes:
 
 
 def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
-    """Remove what a command left. A folder with something in it that could not be seen becomes one to look into."""
+    """Remove what a command left. A folder with something in it that was not seen becomes one to look into."""
     if not stat.S_ISDIR(entry.mode):
         directory.remove(name)
         return
@@ -572,8 +568,7 @@ def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) ->
 
 
 def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Entry], *, is_deep: bool = True) -> bool:
-    """The entries of one place, a folder's before what is in it where `is_deep`; whether all of it could be looked
-    at."""
+    """The entries of one place, a folder's before what is in it where `is_deep`; true if all of it was looked at."""
     if len(found) >= MAX_ENTRIES:
         return False
     try:
@@ -586,10 +581,6 @@ def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Ent
         return False
     whole = [_walk(f"{place}/{name}", found, entry_of) for name in names]
     return all(whole)
-
-
-def _merged(looks: Iterable[Look]) -> Look:
-    return {path: entry for look in looks for path, entry in look.items()}
 
 
 def _lies_in(path: str, place: str) -> bool:
@@ -606,5 +597,5 @@ def _of_place(place: str, before: Look, places: Sequence[str]) -> Look:
 def changes(before: Look, after: Look) -> list[str]:
     """The paths that are not as they were: what is new first, and the inmost first, so that each can be undone."""
     new = sorted(after.keys() - before.keys(), reverse=True)
-    old = [path for path, entry in before.items() if not entry.same_as(after.get(path, _NOTHING))]
+    old = [path for path, entry in before.items() if path not in after or not entry.same_as(after[path])]
     return [*new, *sorted(old, reverse=True)]

@@ -317,3 +317,82 @@ async def test_after_a_crash_the_change_is_told_and_left(
     assert (repository / ".git/hooks/pre-commit").read_text() == "evil"
     again = await make_router(sandbox=settings).end_leftovers(call)
     assert not again.guarded
+
+
+def judged(place: Path) -> tuple[Guarded, CommandScope]:
+    """What looks at a repository in which hooks are guarded and the rest is judged."""
+    make_repository(str(place))
+    (place / ".git/hooks/post-commit").write_text("#!/bin/sh\n")
+    scope = CommandScope(writes=(str(place),), guarded=(str(place / ".git/hooks"),), given=(str(place),))
+    return Guarded(str(place.parent / "session"), str(place)), scope
+
+
+def test_a_git_directory_that_nobody_can_look_into_is_judged_when_it_shows(plain_place: Path) -> None:
+    workspace = plain_place / "ws"
+    workspace.mkdir()
+    guarded, scope = judged(workspace)
+    config = workspace / ".git/config"
+    config.write_text(f"{config.read_text()}[core]\n\tfsmonitor = mine\n")
+    mine = config.read_text()
+    scope = scope._replace(guarded=())
+    before = guarded.begin("m", (), scope)
+    by_this_user("echo '[core] fsmonitor = evil' >> .git/config; chmod 0 .git", workspace)
+    guarded.end("m", (), before, scope, alone=True)
+    before = guarded.begin("n", (), scope, quiet=False)
+    by_this_user("chmod 700 .git", workspace)
+    told = guarded.end("n", (), before, scope, alone=True)
+    guarded.close()
+    assert config.read_text() == mine
+    assert [one.what for one in told] == [str(config)]
+
+
+def test_what_is_set_aside_of_a_git_directory_is_kept_beside_it(tmp_path: Path) -> None:
+    workspace = tmp_path / "ws"
+    workspace.mkdir()
+    guarded, scope = judged(workspace)
+    before = guarded.begin("m", scope.unchanged, scope)
+    for number in range(2500):
+        (workspace / ".git/hooks" / f"{number}").touch()
+    os.chmod(workspace / ".git/hooks", 0o500)
+    told = guarded.end("m", scope.unchanged, before, scope, alone=True)
+    guarded.close()
+    assert "post-commit" in os.listdir(workspace / ".git/hooks")
+    assert len(os.listdir(workspace / ".git/hooks")) < 50
+    (left,) = workspace.glob(".agent-host-left-*")
+    assert len(os.listdir(left)) >= 2500
+    assert str(left) in "".join(one.done for one in told)
+
+
+def test_after_a_crash_a_folder_that_was_exchanged_is_told(tmp_path: Path) -> None:
+    workspace, outside = tmp_path / "ws", tmp_path / "out"
+    workspace.mkdir()
+    guarded, scope = judged(workspace)
+    folders = [str(workspace / ".git")]
+    guarded.begin("m", scope.unchanged, scope, folders=folders)
+    guarded.close()
+    (workspace / ".git").rename(outside)
+    (workspace / ".git").symlink_to(outside)
+    (outside / "config").write_text("[core]\n\tfsmonitor = evil\n")
+    told = Guarded(str(tmp_path / "session"), str(workspace)).after_crash("m")
+    assert folders[0] in [one.what for one in told]
+    assert (outside / "config").read_text() == "[core]\n\tfsmonitor = evil\n"
+
+
+def test_a_folder_is_put_back_before_what_is_in_it_is_judged(tmp_path: Path) -> None:
+    workspace = tmp_path / "ws"
+    workspace.mkdir()
+    guarded, scope = judged(workspace)
+    folders = [str(workspace / ".git")]
+    config = (workspace / ".git/config").read_text()
+    before = guarded.begin("m", scope.unchanged, scope, folders=folders)
+    line = (
+        "mv .git e; ln -s e .git; git config core.fsmonitor evil; echo evil > .git/hooks/pre-push; echo x > e/commondir"
+    )
+    by_this_user(line, workspace)
+    guarded.end("m", scope.unchanged, before, scope, alone=True)
+    guarded.close()
+    assert sorted(os.listdir(workspace)) == [".git"]
+    assert (workspace / ".git/HEAD").exists()
+    assert (workspace / ".git/config").read_text() == config
+    assert not (workspace / ".git/commondir").exists()
+    assert not (workspace / ".git/hooks/pre-push").exists()
