@@ -91,6 +91,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.max_call_arguments_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "llm.max_answer_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "llm.max_retries": Setting(int, low=0, high=20),
+    "llm.max_wait_s": Setting(float, _SMALLER, low=0, high=86_400),
     "llm.retry_base_s": Setting(float, low=0, high=60),
     "llm.retry_max_s": Setting(float, low=0, high=600),
     MODELS: Setting(dict, tables=True),

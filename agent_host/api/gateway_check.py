@@ -87,8 +87,11 @@ def model_of(settings: Settings) -> str:
 def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
     if kind == "credentials":
         return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
+    if kind == "loading":
+        return "is loading the model: try again once it is loaded; a run waits for it up to llm.max_wait_s"
+    no_token = "" if has_token else f"; no token was sent: set {TOKEN_VARIABLE} if it wants one"
     if kind == "model":
-        return f"does not serve the model {one_line(model)!r}: check --model"
+        return f"does not serve the model {one_line(model)!r}: check --model{no_token}"
     if kind == "billing":
         return f"has no credit or budget left: {KINDS[kind].advice}"
     if kind == "rate_limit":
@@ -96,7 +99,7 @@ def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
     if issubclass(KINDS[kind].error, GatewayUnavailable):
         return "fails: try again later"
     if status == httpx.codes.NOT_FOUND:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model"
+        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model{no_token}"
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 

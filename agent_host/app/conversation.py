@@ -60,7 +60,7 @@ def make_conversation(
         DeferredClient(client),
         parts.model,
         _head_maker(parts, scrubber, state),
-        RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
+        RetryPolicy(settings.integer("llm.max_retries"), *retry_s, max_wait_s=settings.number("llm.max_wait_s")),
         parts.count,
         parts.models,
         _for_model(parts, scrubber, state),

@@ -244,6 +244,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_stored_bytes": ("1000", 1000),
     "llm.progress_timeout_s": ("5", 5.0),
     "llm.answer_timeout_s": ("5", 5.0),
+    "llm.max_wait_s": ("5", 5.0),
     "llm.max_line_bytes": ("2048", 2048),
     "llm.max_event_bytes": ("2048", 2048),
     "llm.max_call_arguments_bytes": ("2048", 2048),
