@@ -60,7 +60,7 @@ STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
-    "host.toolset": Setting(list, choices=("desktop", "native", "skills")),
+    "host.toolset": Setting(list, choices=("desktop", "native", "skills", "slim")),
     "host.project_instructions": Setting(bool),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),

@@ -99,7 +99,8 @@ def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
     if issubclass(KINDS[kind].error, GatewayUnavailable):
         return "fails: try again later"
     if status == httpx.codes.NOT_FOUND:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model{no_token}"
+        unknown = f"does not know the path, or the model {one_line(model)!r}"
+        return f"{unknown}: check --gateway, --dialect and --model{no_token}"
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 

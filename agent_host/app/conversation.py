@@ -15,6 +15,7 @@ from agent_host.thread.messages import decode
 from agent_host.thread.summary import summary_message
 from agent_host.thread.thread import Thread
 from config.lean_typing import NamedTuple
+from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             model=parts.model,
             max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
-            tools=judge.offered(),
+            tools=list(map(definition_of, judge.offered())),
             session_id=state.identity.session_id,
         )
         made, marks_from = encode(), _marks_from(parts)
