@@ -164,19 +164,25 @@ SETTINGS: dict[str, Setting] = {
 
 class Settings:
     """All settings of a run, by section and name: `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
-    for each line of the workspace's file that tried to widen."""
+    for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave values for."""
 
-    __slots__ = ("_ceilings", "_values", "ignored")
+    __slots__ = ("_ceilings", "_values", "chosen", "ignored")
 
     def __init__(
         self,
         values: dict[str, TomlValue],
         ignored: tuple[str, ...] = (),
         ceilings: Mapping[str, float] | None = None,
+        chosen: frozenset[str] = frozenset(),
     ) -> None:
         self._values = dict(values)
         self._ceilings = dict(ceilings or {})
         self.ignored = ignored
+        self.chosen = chosen
+
+    def over(self, values: Mapping[str, TomlValue]) -> Settings:
+        """These settings with other `values` for some keys, which are no choice of the user."""
+        return Settings({**self._values, **values}, self.ignored, self._ceilings, self.chosen)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

@@ -12,6 +12,7 @@ from agent_host.app.machine import limits_of, project_tool_names
 from agent_host.app.native import families_of, has_native, native_list
 from agent_host.app.runtime import providers_of, runtime_settings, sandbox_settings
 from agent_host.app.secrets import redaction_of
+from agent_host.app.server_settings import report_window
 from agent_host.app.skills import enabled_tools, has_skills, script_runs, skill_index, skill_scripts
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.kinds import EventType
@@ -85,6 +86,7 @@ async def make_context(
     def client() -> LlmClient:
         if gateway.said:
             emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
+        report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
         return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
 
     ctx = LoopContext(

@@ -39,11 +39,13 @@ _MOST_BYTES_PER_TOKEN = 8
 
 class Gateway(NamedTuple):
     """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is what
-    the first request reports: which dialect was found; "" where the dialect was named."""
+    the first request reports: which dialect was found; "" where the dialect was named. `server_said` is what was taken
+    from the server's own word."""
 
     url: str
     tls: TlsContext
     said: str = ""
+    server_said: str = ""
 
 
 def make_conversation(

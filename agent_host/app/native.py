@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
-from tool_runtime.families.catalogue import DESKTOP, NATIVE
+from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ _EXEC = "native.exec"
 
 
 def families_of(settings: Settings) -> tuple[str, ...]:
-    """The families whose tools the model sees, each once: the desktop one where none is chosen."""
-    return tuple(dict.fromkeys(settings.names("host.toolset"))) or (DESKTOP,)
+    """The families whose tools the model sees, each once."""
+    return tuple(dict.fromkeys(settings.names("host.toolset")))
 
 
 def has_native(settings: Settings) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.testing.dialect import RequestView
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.testing.dialect import RequestView
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 # Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
