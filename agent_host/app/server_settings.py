@@ -1,5 +1,4 @@
-"""Settings that follow from what the gateway is: the model and the window that a local server names, and the toolset that
-fits the window.
+"""Settings that follow from the gateway: the model and the window that a local server names, and the toolset that fits.
 
 What the user chose stays: `llm.model`, an entry of `[models]` with `context_tokens`, `host.toolset`. A model that was
 read counts as configured under built-in policies only; what a bundle of a file or a Session Service allows stays alone.
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 SMALL_WINDOW_TOKENS: Final = 16_000
 """A model with a smaller window gets the slim toolset where none is chosen."""
+GATEWAY_SAYS: Final = "the gateway says: "
 _TOOLSET = "host.toolset"
 
 
@@ -68,7 +68,7 @@ async def informed(
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
-    return Informed(settings, facts, f"the gateway says: {'; '.join(words)}" if words else "")
+    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "")
 
 
 async def _facts(

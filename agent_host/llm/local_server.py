@@ -1,10 +1,10 @@
 """What a server on this machine or a private network says of itself: the models that it serves, and their windows.
 
-Three servers' own pages are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio, SGLang),
-and Ollama's `/api/show` with `/api/ps`. A gateway on the internet is asked nothing: its models are in the shipped table,
-and it might count the requests. All of it takes at most `PATIENCE_S`; a server that does not answer is known as little
-as one that has none of these pages. A name is only asked if the address behind it is private, seen once connected and
-before anything is sent.
+Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio, SGLang),
+and Ollama's `/api/show` with `/api/ps`. A gateway on the internet is asked nothing: its models are in the shipped
+table, and it might count the requests. All of it takes at most `PATIENCE_S`; a server that does not answer is known as
+little as one that has none of these pages. A name is only asked if the address behind it is private, seen once
+connected and before anything is sent.
 """
 
 from __future__ import annotations

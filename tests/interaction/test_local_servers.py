@@ -207,14 +207,51 @@ def test_slim_reads_on_what_was_cut(host: Host) -> None:
         shown = model.bodies[-1]["messages"][-1]["content"][0]["content"]
     ref = str(shown).rpartition("[storage_ref: ")[2].partition("]")[0]
     assert ref.startswith("artifacts/")
-    with gateway(use(call("ReadFile", path=ref, offset=30_000, limit=2)), say("Done.")) as model:
+    turns = [say("Passed over."), say("Passed over."), use(call("ReadFile", path=ref, offset=30_000, limit=2))]
+    with gateway(*turns, say("Done.")) as model:
         assert host.resume("s", "Go on.", "--gateway", model.url).result["text"] == "Done."
-        assert "30000\n30001\n[2 lines shown; offset: 30002 goes on]" in json.dumps(
-            model.bodies[-1]["messages"][-1]
-        ).replace("\\n", "\n")
+        shown = str(model.bodies[-1]["messages"][-1]["content"][0]["content"])
+    assert "30000\n30001\n[2 lines shown; offset: 30002 goes on]" in shown
 
 
 def test_slim_runs_nothing_in_the_background(host: Host) -> None:
     with gateway(use(call("RunCommand", command="true", background=True)), say("Done.")) as model:
         result = host.task(model.url, "--toolset", "slim").result
     assert result["toolCalls"] == [{"toolName": "RunCommand", "status": "failed", "code": "INVALID_REQUEST"}]
+
+
+def doctor(host: Host, url: str, *options: str) -> tuple[int, dict[str, str]]:
+    """The exit code, and what each check found, with its mark."""
+    outcome = host.run("doctor", "--gateway", url, "--dialect", "openai", *options)
+    lines = [line for line in outcome.text.splitlines() if not line.startswith("      ")]
+    return outcome.code, {line[6:16].strip(): f"{line[:4].strip()} {line[17:]}" for line in lines}
+
+
+def test_doctor_compares_the_window_with_the_first_request(host: Host) -> None:
+    with server(llama(512), say("ok")) as local:
+        code, found = doctor(host, local.url)
+        assert code == 1
+        assert found["model"].startswith(f"FAIL it serves the model {QWEN}; its window is 512 tokens (/props)")
+        assert "does not fit into the window of 512" in found["model"]
+        assert QWEN in found["gateway"]
+        local.pages = llama(8192)
+        assert doctor(host, local.url)[1]["model"].startswith(f"ok it serves the model {QWEN}; its window is 8,192")
+        local.pages = {"/v1/models": {"data": [{"id": "one"}, {"id": "two"}]}}
+        assert "it serves one, two: choose one with --model" in doctor(host, local.url)[1]["model"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "ok", "words"),
+    [
+        ({"tool_calls": [{"name": "look_up", "arguments": {"word": "ok"}}]}, "ok", "calls a tool"),
+        ({"text": '<tool_call>{"name": "look_up", "arguments": {"word": "ok"}}</tool_call>'}, "FAIL", "as text"),
+        ({"text": "I would look it up."}, "FAIL", "called no tool"),
+        ({"status": 500}, "FAIL", "HTTP 500"),
+    ],
+)
+def test_doctor_goes_deep_with_one_call_of_a_tool(host: Host, turn: dict[str, Any], ok: str, words: str) -> None:
+    with server(llama(8192), say("ok"), {**turn, "when": {"last_contains": "look_up"}, "times": "always"}) as local:
+        code, found = doctor(host, local.url, "--deep")
+    assert found["tool call"].startswith(f"{ok} ")
+    assert words in found["tool call"]
+    assert (code == 0) == (ok == "ok")
