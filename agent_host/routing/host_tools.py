@@ -34,7 +34,7 @@ def _text(description: str = "", **rules: int) -> Mapping[str, Any]:
 
 UPLOAD_ARTIFACT = ToolSpec(
     "UploadArtifact",
-    "Store a file (path) or a text (content) as an artifact of the session",
+    "Store a file (path) or a text (content) as an artifact of the session, for the user to keep",
     {
         "type": "object",
         "required": [],

@@ -16,7 +16,10 @@ RUN_COMMAND: Final = ToolSpec(
         cwd=text("Default: the workspace", minLength=1),
         timeout=integer("Seconds. Default: 300", minimum=1, maximum=600),
         stdin=text("Default: empty"),
-        background=flag("Let it run on, as a server does, and return an id for CommandOutput and StopCommand at once"),
+        background=flag(
+            "Return an id for CommandOutput and StopCommand at once, and let it run on, as a server does, until the "
+            "session ends"
+        ),
     ),
     capability="Shell.Exec",
     subject=Subject("command", "command"),
@@ -41,7 +44,7 @@ COMMAND_OUTPUT: Final = ToolSpec(
 )
 STOP_COMMAND: Final = ToolSpec(
     "StopCommand",
-    "End a background command",
+    "End a background command and all that it started",
     parameters(["id"], id=_ID),
     capability="Shell.Exec",
     subject=Subject("name"),

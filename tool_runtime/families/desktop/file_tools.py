@@ -86,7 +86,8 @@ class FileTools:
     async def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
         if self._is_stored(params.path):
-            from tool_runtime.families.desktop.output_tools import StoredParams, stored_part
+            from tool_runtime.core.stored import StoredParams
+            from tool_runtime.families.desktop.output_tools import stored_part
 
             stored = StoredParams(params.offset, params.limit or _STORED_LINES)
             return await self._pool.run(lambda: stored_part(self._settings, call, params.path, stored))

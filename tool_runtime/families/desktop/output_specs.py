@@ -9,7 +9,7 @@ from tool_runtime.families.schemas import integer, parameters, text
 
 READ_OUTPUT: Final = ToolSpec(
     "ReadOutput",
-    "Read the whole of what an earlier call left: its result names it as storage_ref",
+    "Read what an earlier call left, such as all output of a command: its result names it as storage_ref",
     parameters(
         ["ref"],
         ref=text("The storage_ref", minLength=1, maxLength=200),

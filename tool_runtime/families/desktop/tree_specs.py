@@ -9,7 +9,7 @@ from tool_runtime.families.schemas import flag, integer, parameters, text
 
 _TREE: Final = Subject("path", "path", or_workspace=True)
 _OFFSET: Final = integer("Results to skip", minimum=0)
-_INCLUDE_IGNORED: Final = flag("Also what .gitignore names")
+_INCLUDE_IGNORED: Final = flag("Also files that .gitignore names")
 
 LIST_DIRECTORY: Final = ToolSpec(
     "ListDirectory",
@@ -60,7 +60,7 @@ GREP: Final = ToolSpec(
         before=integer("Lines of context", minimum=0, maximum=100),
         after=integer(minimum=0, maximum=100),
         ignoreCase=flag(),
-        literal=flag("pattern is plain text"),
+        literal=flag("Take the pattern as plain text"),
         offset=_OFFSET,
         limit=integer("Default: 200", minimum=1, maximum=10_000),
         includeIgnored=_INCLUDE_IGNORED,
