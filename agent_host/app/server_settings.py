@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SMALL_WINDOW_TOKENS: Final = 16_000
 """A model with a smaller window gets the slim toolset where none is chosen."""
+SHIPPED_SMALL: Final = ("gpt-4",)
+"""The ends of the names that the shipped table has with such a window."""
 GATEWAY_SAYS: Final = "the gateway says: "
 _TOOLSET = "host.toolset"
 
@@ -98,12 +100,16 @@ async def _facts(
 
 
 def with_fitting_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
-    """The settings with the slim toolset where none was chosen and the model's window is known to be small."""
-    model = settings.text("llm.model") or bundle.llm_policy.allowed_models[0]
-    window = KnownModels(settings.models).of(model).limits.context_tokens
-    if _TOOLSET in settings.chosen or window is None or window >= SMALL_WINDOW_TOKENS:
+    """The settings with the slim toolset where none was chosen and the model's window is known to be small. Without
+    entries of `[models]` the shipped table stays unread, whose import is a part of a start."""
+    if _TOOLSET in settings.chosen:
         return settings
-    return settings.over({_TOOLSET: [SLIM]})
+    model = settings.text("llm.model") or bundle.llm_policy.allowed_models[0]
+    if not settings.models and not model.lower().endswith(SHIPPED_SMALL):
+        return settings
+    window = KnownModels(settings.models).of(model).limits.context_tokens
+    is_small = window is not None and window < SMALL_WINDOW_TOKENS
+    return settings.over({_TOOLSET: [SLIM]}) if is_small else settings
 
 
 def report_window(emitter: Emitter, talk: Conversation, said: str, families: tuple[str, ...]) -> None:

@@ -75,7 +75,9 @@ KINDS: Final[dict[Kind, Meant]] = {
         advice="lower llmPolicy.maxInputTokens, or set llm.images to false, then resume",
     ),
     "rate_limit": Meant("the gateway is rate limiting", GatewayUnavailable, ErrorCode.RATE_LIMITED),
-    "loading": Meant("the server is loading the model", ModelOverloaded),
+    "loading": Meant(
+        "the server is loading the model", ModelOverloaded, advice="a request waits for it up to llm.max_wait_s"
+    ),
     "overloaded": Meant("the gateway is overloaded", ModelOverloaded),
     "credentials": Meant(
         "the gateway refused the credentials",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.app.server_settings import SHIPPED_SMALL, SMALL_WINDOW_TOKENS
+from agent_host.llm.model_table import ROWS
 from tests.support.process import MODEL, call, gateway, say, use
 
 if TYPE_CHECKING:
@@ -218,6 +220,17 @@ def test_slim_runs_nothing_in_the_background(host: Host) -> None:
     with gateway(use(call("RunCommand", command="true", background=True)), say("Done.")) as model:
         result = host.task(model.url, "--toolset", "slim").result
     assert result["toolCalls"] == [{"toolName": "RunCommand", "status": "failed", "code": "INVALID_REQUEST"}]
+
+
+def test_the_shipped_table_has_no_other_small_windows() -> None:
+    small = [row[0].lstrip("*") for row in ROWS if row[1] is not None and row[1] < SMALL_WINDOW_TOKENS]
+    assert tuple(small) == SHIPPED_SMALL
+
+
+def test_a_small_window_of_the_shipped_table_gets_slim_tools(host: Host) -> None:
+    with gateway(say("Done.")) as model:
+        run(host, model.url, "--model", "gpt-4")
+        assert tools(model.bodies[0]) == SLIM
 
 
 def doctor(host: Host, url: str, *options: str) -> tuple[int, dict[str, str]]:
