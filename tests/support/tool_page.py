@@ -160,14 +160,15 @@ is in `tool_completed` ([events.md](events.md)), the codes of failures are in [e
 
 The model reads each description, and the arguments as a JSON Schema without the rules below: each request pays for it,
 and the error of a call that breaks a rule names it. An argument with `?` may be left out; one that is not listed is
-refused. Paths are absolute, or relative to the workspace. `path` of ReadFile may also be a `storage_ref`. Arguments that a client edits (`ApproveAction`) are held against the same schema.
+refused. Paths are absolute, or relative to the workspace. `path` of ReadFile may also be a `storage_ref`. Arguments
+that a client edits (`ApproveAction`) are held against the same schema.
 """
 _NATIVE = """
 ## The slim family
 
-`--toolset slim` has six of these tools in short definitions, for models with small windows: ReadFile, WriteFile, EditFile,
-ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for `background`. The first
-request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is read on by
+`--toolset slim` has six of these tools in short definitions, for models with small windows: ReadFile, WriteFile,
+EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for
+`background`. The first request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is read on by
 ReadFile. It is the default where no toolset was chosen and the model's window is known to be below 16,000 tokens, and
 stays with the session.
 
