@@ -167,10 +167,10 @@ _NATIVE = """
 ## The slim family
 
 `--toolset slim` has six of these tools in short definitions, for models with small windows: ReadFile, WriteFile,
-EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for
-`background`. The first request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is read on by
-ReadFile. It is the default where no toolset was chosen and the model's window is known to be below 16,000 tokens, and
-stays with the session.
+EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for `background`.
+The first request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is
+read on by ReadFile. It is the default where no toolset was chosen and the model's window is known to be below 16,000
+tokens, and stays with the session.
 
 ## The native family
 
