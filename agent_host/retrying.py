@@ -20,9 +20,9 @@ Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
 
 class RetryPolicy(NamedTuple):
     """`retries` after the first try; exponential back-off from `base_s` with jitter, no wait above `max_s`. A
-    Retry-After of the server replaces the back-off, up to `max_retry_after_s`. A server that `gets_ready` is tried for
-    `max_wait_s` from its first such answer, however many tries that takes, unless `retries` is 0; None: it is no
-    exception."""
+    Retry-After of the server replaces the back-off, up to `max_retry_after_s`. A server that `gets_ready` is waited for
+    up to `max_wait_s` from its first such answer, with as many further tries as that takes, unless `retries` is 0;
+    None: it is no exception."""
 
     retries: int = 3
     base_s: float = 1.0
@@ -104,15 +104,15 @@ class _Waiting:
 
     def is_over(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
         """True if the failure `error` is the last; called once for each."""
+        self._left -= 1
         if not self._is_timed(error):
-            self._left -= 1
             return self._left < 0
         if self._until is None:
             self._until = time.monotonic() + (self._policy.max_wait_s or 0)
-        return time.monotonic() >= self._until
+        return self._left < 0 and time.monotonic() >= self._until
 
     def within(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
-        """The wait behind `error`: the last try is made when the time is up."""
+        """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
         if not self._is_timed(error) or self._until is None:
             return wait_s
         return max(0.0, min(wait_s, self._until - time.monotonic()))
