@@ -1,10 +1,10 @@
 """What a server on this machine or a private network says of itself: the models that it serves, and their windows.
 
-Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio, SGLang),
-and Ollama's `/api/show` with `/api/ps`. A gateway on the internet is asked nothing: its models are in the shipped
-table, and it might count the requests. All of it takes at most `PATIENCE_S`; a server that does not answer is known as
-little as one that has none of these pages. A name is only asked if the address behind it is private, seen once
-connected and before anything is sent.
+Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio,
+SGLang), and Ollama's `/api/show` with `/api/ps`. Nothing is posted to a gateway that has none of the other pages. A
+gateway on the internet is asked nothing: its models are in the shipped table, and it might count the requests. All of
+it takes at most `PATIENCE_S`; a server that does not answer is known as little as one that has none of these pages. A
+name is only asked if the address behind it is private, seen once connected and before anything is sent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PATIENCE_S: Final = 1.0
-PAGES: Final = frozenset({"/props", "/v1/models", "/api/show", "/api/ps"})
-"""The paths that are asked."""
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_MODELS = 1000
 _OK = 200
@@ -82,10 +80,11 @@ async def ask_server(
             if facts.context_tokens is None:
                 facts = facts._replace(**_of_row(next((row for row in rows if row["id"] == wanted), {})))
             if facts.context_tokens is None and wanted:
-                shown, running = await asyncio.gather(
-                    page("/api/show", orjson.dumps({"model": wanted})), page("/api/ps")
-                )
-                facts = facts._replace(**_of_ollama(shown[1], running[1], wanted))
+                # A gateway that is none of these might take what is posted for a request to its model.
+                (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
+                if rows or running is not None or tags is not None:
+                    _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
+                    facts = facts._replace(**_of_ollama(shown, running, wanted))
             return facts
     except (OSError, TimeoutError, ValueError, EOFError):
         return None

@@ -39,7 +39,7 @@ FAILURE_HEADER = "x-mock-gateway-failure"
 
 WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions(), Responses())
 _DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
-_PAGES = frozenset({"/props", "/v1/models", "/api/show", "/api/ps"})
+_PAGES = frozenset({"/props", "/v1/models", "/api/show", "/api/ps", "/api/tags"})
 _MAX_RECORDS = 10_000
 
 

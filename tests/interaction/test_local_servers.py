@@ -185,6 +185,12 @@ def test_a_server_that_says_nothing_useful_is_a_gateway_like_others(host: Host, 
         assert "DeleteFile" in tools(local.model.bodies[0])
 
 
+def test_nothing_is_posted_to_a_server_that_has_no_page(host: Host) -> None:
+    with server({"/api/show": {"model_info": {"x.context_length": 8192}}}) as local:
+        run(host, local.url, "--model", "other")
+        assert "/api/show" not in local.asked
+
+
 def test_the_toolset_is_fixed_for_the_session(host: Host) -> None:
     read = use(call("ReadFile", path="nowhere"))
     with server(llama(8192), read, {"status": 500}, say("Done.")) as local:
