@@ -73,7 +73,9 @@ class ToolSpec(NamedTuple):
     policy admits it only as somebody has approved it; so does that of a tool from elsewhere, of its definition.
     `elsewhere`: calls go over the network. `runs` is the program with its arguments that a call of such a
     tool starts. `output_schema` describes the JSON that a call's text is, where it is that. `error_names` are the
-    family's names of error codes, by the host's: the model reads these, results and events keep the host's.
+    family's names of error codes, by the host's: the model reads these, results and events keep the host's. `offered`
+    is the schema that requests define, where calls may have arguments beyond it. `reads_outputs`: its path may be a
+    reference to what an earlier call of the session left.
     A tool without a specification never runs (invariant 1).
     """
 
@@ -95,6 +97,8 @@ class ToolSpec(NamedTuple):
     output_schema: Mapping[str, Any] | None = None
     error_names: Mapping[str, str] = {}
     elsewhere: bool = False
+    offered: Mapping[str, Any] | None = None
+    reads_outputs: bool = False
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""

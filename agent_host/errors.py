@@ -41,6 +41,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
+TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
+"""The environment variable of the gateway's token, which errors name."""
+
 
 class ErrorCode(StrEnum):
     """Names of errors on every wire: tool results, JSON-RPC `error.data.code`, the result object's `reason`."""
@@ -64,6 +67,7 @@ class ErrorCode(StrEnum):
     LLM_GUARDRAIL_BLOCKED = "LLM_GUARDRAIL_BLOCKED"
     LLM_BUDGET_EXCEEDED = "LLM_BUDGET_EXCEEDED"
     LLM_GATEWAY_ERROR = "LLM_GATEWAY_ERROR"
+    LLM_REFUSED = "LLM_REFUSED"
     CHECKPOINT_WRITE_FAILED = "CHECKPOINT_WRITE_FAILED"
     CHECKPOINT_UNREADABLE = "CHECKPOINT_UNREADABLE"
     SESSION_HELD = "SESSION_HELD"
@@ -206,7 +210,7 @@ class CheckpointWriteFailed(AgentHostError):
 
 
 class GuardrailBlocked(AgentHostError):
-    """The gateway refused the prompt: its body says so, or it is an HTTP 400 that says nothing known (AH 6.4)."""
+    """The gateway refused the prompt, as the body of its answer says (AH 6.4)."""
 
     code = ErrorCode.LLM_GUARDRAIL_BLOCKED
     rpc_code = -32012
@@ -232,14 +236,24 @@ class GatewayError(AgentHostError):
 
 class GatewayUnavailable(GatewayError):
     """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4).
-    `retry_after_s` is the wait that the gateway asked for; not `again`: it asked that this request is not repeated."""
+    `retry_after_s` is the wait that the gateway asked for; not `again`: it asked that this request is not repeated;
+    `gets_ready`: it loads its model or is overloaded, and is waited for by time (`llm.max_wait_s`)."""
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, again: bool = True, **details: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        again: bool = True,
+        gets_ready: bool = False,
+        **details: Any,
+    ) -> None:
         super().__init__(message, **details)
         self.retry_after_s = retry_after_s
         self.again = again
+        self.gets_ready = gets_ready
 
 
 class ModelOverloaded(GatewayUnavailable):
@@ -268,6 +282,7 @@ class ServiceUnavailable(ServiceError):
 
     retryable = True
     again: ClassVar[bool] = True
+    gets_ready: ClassVar[bool] = False
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None, **details: Any

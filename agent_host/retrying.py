@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from agent_host.errors import GatewayUnavailable, ServiceUnavailable
@@ -19,12 +20,15 @@ Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
 
 class RetryPolicy(NamedTuple):
     """`retries` after the first try; exponential back-off from `base_s` with jitter, no wait above `max_s`. A
-    Retry-After of the server replaces the back-off, up to `max_retry_after_s`."""
+    Retry-After of the server replaces the back-off, up to `max_retry_after_s`. A server that `gets_ready` is waited for
+    up to `max_wait_s` from its first such answer, with as many further tries as that takes, unless `retries` is 0;
+    None: it is no exception."""
 
     retries: int = 3
     base_s: float = 1.0
     max_s: float = 30.0
     max_retry_after_s: float = 120.0
+    max_wait_s: float | None = None
 
 
 async def with_retries(
@@ -54,23 +58,26 @@ async def _again(
     first: Passing,
 ) -> T:
     # Only a call that failed pays for the import.
-    from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+    from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
 
     backoff = wait_random_exponential(multiplier=policy.base_s, max=policy.max_s)
     pending = [first]
+    waiting = _Waiting(policy)
+
+    def error_of(state: RetryCallState) -> Passing:
+        error = state.outcome.exception() if state.outcome is not None else None
+        return error if isinstance(error, passing) else first
 
     def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome is not None else None
-        known = error if isinstance(error, passing) else first
-        if known.retry_after_s is not None:
-            return min(known.retry_after_s, policy.max_retry_after_s)
+        error = error_of(state)
+        if error.retry_after_s is not None:
+            return waiting.within(error, min(error.retry_after_s, policy.max_retry_after_s))
         # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
-        return min(policy.max_s, policy.base_s / 2 + backoff(state) / 2)
+        return waiting.within(error, min(policy.max_s, policy.base_s / 2 + backoff(state) / 2))
 
     def report(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if state.next_action is not None and isinstance(error, passing):
-            on_retry(state.attempt_number, state.next_action.sleep, error)
+        if state.next_action is not None:
+            on_retry(state.attempt_number, state.next_action.sleep, error_of(state))
 
     async def next_try() -> T:
         if pending:  # the first failure happened outside; raising it here gives it its wait like any other
@@ -79,9 +86,36 @@ async def _again(
 
     retrying = AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, passing) and error.again),
-        stop=stop_after_attempt(policy.retries + 1),
+        stop=lambda state: waiting.is_over(error_of(state)),
         wait=wait,
         before_sleep=report,
         reraise=True,
     )
     return await retrying(next_try)
+
+
+class _Waiting:
+    """The count of failed tries, and the time since a server first said that it gets ready."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._left = policy.retries
+        self._until: float | None = None
+
+    def is_over(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
+        """True if the failure `error` is the last; called once for each."""
+        self._left -= 1
+        if not self._is_timed(error):
+            return self._left < 0
+        if self._until is None:
+            self._until = time.monotonic() + (self._policy.max_wait_s or 0)
+        return self._left < 0 and time.monotonic() >= self._until
+
+    def within(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
+        """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
+        if not self._is_timed(error) or self._until is None:
+            return wait_s
+        return max(0.0, min(wait_s, self._until - time.monotonic()))
+
+    def _is_timed(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
+        return error.gets_ready and self._policy.max_wait_s is not None

@@ -43,12 +43,15 @@ def load(
     file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values = dict(shipped_defaults())
+    values, given = dict(shipped_defaults()), set(flags)
     user_file, chosen = _user_file(environ)
     if user_file is not None and (chosen or os.path.exists(user_file)):
-        values |= _beside(user_file, _read(user_file))
+        of_user = _beside(user_file, _read(user_file))
+        values |= of_user
+        given |= of_user.keys()
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
+            given.add(key)
             values[key] = _checked(key, environ[variable], f"${variable}")
     for key, value in flags.items():
         if key not in SETTINGS:
@@ -60,7 +63,7 @@ def load(
         path = os.path.join(workspace, _WORKSPACE_FILE)
         if os.path.exists(path):
             _tighten(values, _read(path), path, ignored, ceilings)
-    return Settings(values, tuple(ignored), ceilings)
+    return Settings(values, tuple(ignored), ceilings, frozenset(given))
 
 
 def _added(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:

@@ -60,7 +60,7 @@ STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
-    "host.toolset": Setting(list, choices=("desktop", "native", "skills")),
+    "host.toolset": Setting(list, choices=("desktop", "native", "skills", "slim")),
     "host.project_instructions": Setting(bool),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
@@ -91,6 +91,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.max_call_arguments_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "llm.max_answer_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "llm.max_retries": Setting(int, low=0, high=20),
+    "llm.max_wait_s": Setting(float, _SMALLER, low=0, high=86_400),
     "llm.retry_base_s": Setting(float, low=0, high=60),
     "llm.retry_max_s": Setting(float, low=0, high=600),
     MODELS: Setting(dict, tables=True),
@@ -163,19 +164,25 @@ SETTINGS: dict[str, Setting] = {
 
 class Settings:
     """All settings of a run, by section and name: `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
-    for each line of the workspace's file that tried to widen."""
+    for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave values for."""
 
-    __slots__ = ("_ceilings", "_values", "ignored")
+    __slots__ = ("_ceilings", "_values", "chosen", "ignored")
 
     def __init__(
         self,
         values: dict[str, TomlValue],
         ignored: tuple[str, ...] = (),
         ceilings: Mapping[str, float] | None = None,
+        chosen: frozenset[str] = frozenset(),
     ) -> None:
         self._values = dict(values)
         self._ceilings = dict(ceilings or {})
         self.ignored = ignored
+        self.chosen = chosen
+
+    def over(self, values: Mapping[str, TomlValue]) -> Settings:
+        """These settings with other `values` for some keys, which are no choice of the user."""
+        return Settings({**self._values, **values}, self.ignored, self._ceilings, self.chosen)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

@@ -30,6 +30,8 @@ from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, guarded_files, own_files
+from agent_host.thread.prompt import system_prompt
+from agent_host.thread.tokens import estimate
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
@@ -44,11 +46,13 @@ from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
+from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
+    from agent_host.llm.stream import Dialect
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
     from config.settings import Settings
@@ -61,7 +65,16 @@ if TYPE_CHECKING:
     from policy.scope import SandboxLevel
     from tool_runtime.core.skills import SkillIndex
 
-__all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
+__all__ = [
+    "BundleReport",
+    "DryRuns",
+    "InvalidCase",
+    "Tried",
+    "case_refused",
+    "first_request_tokens",
+    "policy_to_try",
+    "report_of_bundle",
+]
 
 
 class Tried(NamedTuple):
@@ -372,3 +385,16 @@ def _summary(bundle: PolicyBundle, raw: bytes) -> str:
     else:
         held = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
     return f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {held}"
+
+
+def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:
+    """Estimated tokens of what requests of a session would begin with: definitions of tools and the system prompt, but
+    for what the project says to agents."""
+    here, offered = tried.here, {row["toolName"] for row in tried.tools() if row["offered"]}
+    head = dialect.head(
+        model=model,
+        max_output_tokens=1,
+        system=system_prompt(workspace=here.workspace, os_family=here.os_family, shell=here.shell, bundle=tried.in_use),
+        tools=[definition_of(spec) for spec in tried.session_tools if spec.name in offered],
+    )
+    return estimate(head.decode())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from agent_host.app.machine import TOKEN_VARIABLE
+from agent_host.app.conversation import Gateway, make_client
 from agent_host.app.secrets import Tokens
-from agent_host.errors import GatewayError, GatewayUnavailable, UsageError
+from agent_host.contracts import Subject, ToolSpec
+from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
 from agent_host.llm import error_bodies
@@ -21,10 +23,11 @@ from agent_host.scrub import Scrubber
 from agent_host.shown_text import one_line
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
+from tool_runtime.families.schemas import definition_of, parameters, text
 
 if TYPE_CHECKING:
     from agent_host.llm.gateway_errors import Kind
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.stream import Dialect, ModelTurn
     from config.settings import Settings
 
 _TIMEOUT_S = 20.0
@@ -32,6 +35,16 @@ _MAX_ANSWER_BYTES = 64 * 1024
 _SAID_BYTES = 200
 # The least that every provider takes.
 _MAX_TOKENS = 16
+_DEEP_TOKENS = 512
+_LOOK_UP: Final = ToolSpec(
+    "look_up",
+    "Look up a word",
+    parameters(["word"], word=text("The word")),
+    capability="Tool.Invoke",
+    subject=Subject("name"),
+    effect="none",
+    category="files",
+)
 
 
 def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
@@ -72,6 +85,37 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
 
 
+def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
+    what it did. One request of up to `_DEEP_TOKENS` tokens."""
+    try:
+        token = checked_token(Tokens.read().gateway)
+        dialect, _ = named_dialect(settings) or find_dialect(settings, url, token, state_dir)
+        turn = asyncio.run(_tool_call(settings, url, dialect, token))
+    except (UsageError, GatewayError, GuardrailBlocked) as error:
+        return False, str(error)
+    if any(call.name == _LOOK_UP.name for call in turn.tool_calls):
+        return True, "the model calls a tool, and the server gives it as a call"
+    how = "llama.cpp needs --jinja and a template with tools, vLLM --enable-auto-tool-choice and --tool-call-parser"
+    if _LOOK_UP.name in turn.text:
+        return False, f"the model wrote its call as text: this server parses none ({how})"
+    said = one_line(turn.text or "an empty answer", _SAID_BYTES)
+    return False, f"the model called no tool: choose one that can, or the server parses no calls ({how}): {said}"
+
+
+async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str | None) -> ModelTurn:
+    model = model_of(settings)
+    head = dialect.head(
+        model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
+    )
+    question = Message("user", "Call the tool look_up with the word ok.", 12)
+    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor")
+    try:
+        return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
+    finally:
+        await client.aclose()
+
+
 def _request(dialect: Dialect, model: str) -> bytes:
     head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
     return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
@@ -87,8 +131,11 @@ def model_of(settings: Settings) -> str:
 def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
     if kind == "credentials":
         return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
+    if kind == "loading":
+        return "is loading the model: try again once it is loaded; a run waits for it up to llm.max_wait_s"
+    no_token = "" if has_token else f"; no token was sent: set {TOKEN_VARIABLE} if it wants one"
     if kind == "model":
-        return f"does not serve the model {one_line(model)!r}: check --model"
+        return f"does not serve the model {one_line(model)!r}: check --model{no_token}"
     if kind == "billing":
         return f"has no credit or budget left: {KINDS[kind].advice}"
     if kind == "rate_limit":
@@ -96,7 +143,8 @@ def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
     if issubclass(KINDS[kind].error, GatewayUnavailable):
         return "fails: try again later"
     if status == httpx.codes.NOT_FOUND:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model"
+        unknown = f"does not know the path, or the model {one_line(model)!r}"
+        return f"{unknown}: check --gateway, --dialect and --model{no_token}"
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 
@@ -115,8 +163,8 @@ def _is_of(dialect: Dialect, data: bytes) -> bool:
     """Whether the whole events at the start of a stream bring something of an answer of this dialect."""
     assembler = dialect.assembler()
     try:
-        for event, text in whole_events(data):
-            assembler.feed(event, text)
+        for event, content in whole_events(data):
+            assembler.feed(event, content)
     except (StreamProtocolError, StreamFault, AnswerTooLarge):
         return False
     return assembler.content > 0

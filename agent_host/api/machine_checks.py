@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,19 +14,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_host import own_packages
-from agent_host.api.dry_runs import policy_to_try
-from agent_host.api.gateway_check import model_of, try_gateway
+from agent_host.api.dry_runs import first_request_tokens, policy_to_try
+from agent_host.api.gateway_check import model_of, try_gateway, try_tool_call
 from agent_host.api.options import known_models, settings_from
 from agent_host.app.machine import host_shell
+from agent_host.app.native import families_of
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
+from agent_host.app.secrets import Tokens
+from agent_host.app.server_settings import GATEWAY_SAYS, advice, informed, with_fitting_toolset
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import PolicyError, UsageError
 from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
 from agent_host.lean_httpx import httpx
+from agent_host.llm.deferred import KnownModels
+from agent_host.llm.dialect_choice import named_dialect, scripted_dialect
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
+from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
@@ -56,13 +63,17 @@ class Check(NamedTuple):
     scope: Mapping[str, Any] | None = None
 
 
-def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...]:
-    """Run every check, with `flags` over the user's configuration. Raises UsageError for one that cannot be used."""
+def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = False) -> tuple[Check, ...]:
+    """Run every check, with `flags` over the user's configuration; `deep`: have the model call a tool as well. Raises
+    UsageError for a configuration that cannot be used."""
     settings = settings_from(flags, workspace=None)
+    settings, of_model = _model(flags, settings, state_dir)
     return (
         _python(),
         *_program(),
         _gateway(settings, state_dir),
+        *of_model,
+        *(_tool_call(settings, state_dir) if deep else ()),
         *_services(),
         *_mcp_servers(flags, settings, state_dir),
         _state_dir(state_dir),
@@ -105,6 +116,52 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
     if url.startswith(MOCK_PREFIX):
         return _mock_gateway(url.removeprefix(MOCK_PREFIX))
     return Check("gateway", *try_gateway(settings, url, state_dir))
+
+
+def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tuple[Settings, list[Check]]:
+    """The settings with what a local server says, and the model's window beside the first request of a session in the
+    current directory; no check where no window is known, or there is no policy to make a request by."""
+    chosen = settings.text("llm.model")
+    dialect = (named_dialect(settings) or scripted_dialect(settings)).dialect
+    is_ours = settings.text("host.policy") in BUILT_IN
+    try:
+        found = asyncio.run(
+            informed(
+                settings,
+                dialect,
+                Tokens.read().gateway,
+                state_dir,
+                model=model_of(settings),
+                may_choose=is_ours and not chosen,
+                anew=True,
+            )
+        )
+        level = level_of(settings, state_dir)
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
+    except (UsageError, PolicyError):  # other checks say what is wrong with it
+        return settings, []
+    settings, model = with_fitting_toolset(found.settings, tried.in_use), model_of(found.settings)
+    window = KnownModels(settings.models).of(model).limits.context_tokens
+    served = () if found.facts is None else found.facts.models
+    said = found.said.removeprefix(GATEWAY_SAYS)
+    if served and model not in served:
+        said = f"it serves {one_line(', '.join(served[:_TOOLS_SHOWN]))}: choose one with --model"
+    if window is None:
+        return settings, [Check("model", None, said)] if said else []
+    families = families_of(settings)
+    needed = first_request_tokens(tried._replace(families=families), dialect, model)
+    helps = advice(needed, window, families)
+    words = helps or f"the first request of about {needed:,} tokens fits ({', '.join(families)} tools)"
+    takes_none = "; it says that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
+    ok = needed < window and not takes_none
+    return settings, [Check("model", ok, "; ".join(filter(None, (said, words))) + takes_none)]
+
+
+def _tool_call(settings: Settings, state_dir: str) -> list[Check]:
+    url = settings.text("llm.gateway")
+    if not url or url.startswith(MOCK_PREFIX):
+        return []
+    return [Check("tool call", *try_tool_call(settings, url, state_dir))]
 
 
 def _services() -> list[Check]:

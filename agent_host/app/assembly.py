@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from agent_host.app.conversation import make_client, make_conversation, put_under_parts
 from agent_host.app.machine import limits_of, project_tool_names
-from agent_host.app.native import has_native, native_list
+from agent_host.app.native import families_of, has_native, native_list
 from agent_host.app.runtime import providers_of, runtime_settings, sandbox_settings
 from agent_host.app.secrets import redaction_of
+from agent_host.app.server_settings import report_window
 from agent_host.app.skills import enabled_tools, has_skills, script_runs, skill_index, skill_scripts
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.kinds import EventType
@@ -32,6 +33,7 @@ from config.lean_typing import NamedTuple
 from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
 from state.locations import SessionPaths
+from tool_runtime.families.catalogue import has_uploads
 from tool_runtime.router import LocalToolRouter
 
 if TYPE_CHECKING:
@@ -79,12 +81,13 @@ async def make_context(
     outputs = RecordedResults(store, stores.artifacts)
     local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
     runtime, scripts = local.runtime, local.scripts
-    router = HostTools(runtime, runtime.read_bytes)
+    router = HostTools(runtime, runtime.read_bytes, has_uploads=has_uploads(families_of(settings)))
     phase = task_machine()
 
     def client() -> LlmClient:
         if gateway.said:
             emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
+        report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
         return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
 
     ctx = LoopContext(

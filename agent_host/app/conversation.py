@@ -15,6 +15,7 @@ from agent_host.thread.messages import decode
 from agent_host.thread.summary import summary_message
 from agent_host.thread.thread import Thread
 from config.lean_typing import NamedTuple
+from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,11 +39,13 @@ _MOST_BYTES_PER_TOKEN = 8
 
 class Gateway(NamedTuple):
     """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is what
-    the first request reports: which dialect was found; "" where the dialect was named."""
+    the first request reports: which dialect was found; "" where the dialect was named. `server_said` is what was taken
+    from the server's own word."""
 
     url: str
     tls: TlsContext
     said: str = ""
+    server_said: str = ""
 
 
 def make_conversation(
@@ -60,7 +63,7 @@ def make_conversation(
         DeferredClient(client),
         parts.model,
         _head_maker(parts, scrubber, state),
-        RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
+        RetryPolicy(settings.integer("llm.max_retries"), *retry_s, max_wait_s=settings.number("llm.max_wait_s")),
         parts.count,
         parts.models,
         _for_model(parts, scrubber, state),
@@ -138,7 +141,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             model=parts.model,
             max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
-            tools=judge.offered(),
+            tools=list(map(definition_of, judge.offered())),
             session_id=state.identity.session_id,
         )
         made, marks_from = encode(), _marks_from(parts)

@@ -29,6 +29,7 @@ from agent_host.app.parts import Parts
 from agent_host.app.python_tools import python_tools, registry_with
 from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
+from agent_host.app.server_settings import informed, with_fitting_toolset
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, SessionExpired, SessionNotFound
@@ -39,6 +40,7 @@ from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_
 from agent_host.services.endpoints import without_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
+from agent_host.session.handshake import policy_name
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import (
@@ -48,6 +50,7 @@ from agent_host.session.opening import (
     state_errors_translated,
     temporary_of,
 )
+from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
 from policy.names import CapabilityName
 from state import session_keys, temporary
@@ -106,6 +109,7 @@ class SessionOpener:
         self._resolved: ResolvedOptions | None = None
         self._attended = False
         self._chosen: ChosenDialect | None = None
+        self._server_said = ""
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -130,7 +134,9 @@ class SessionOpener:
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-                bundle = bundle_of(resolved, machine, grant, level)
+                resolved, bundle = await self._informed(
+                    resolved, lambda own: bundle_of(own, machine, grant, level), grant
+                )
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
@@ -176,7 +182,10 @@ class SessionOpener:
                 make_temporary(machine.temporary)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
-                bundle = bundle_again(resolved, machine, grant, store.state.identity, level)
+                identity = store.state.identity
+                resolved, bundle = await self._informed(
+                    resolved, lambda own: bundle_again(own, machine, grant, identity, level), grant
+                )
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
@@ -232,6 +241,31 @@ class SessionOpener:
             chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
         self._chosen = chosen
         return chosen.dialect
+
+    async def _informed(
+        self, resolved: ResolvedOptions, bundle_for: Callable[[ResolvedOptions], PolicyBundle], grant: SessionGrant
+    ) -> tuple[ResolvedOptions, PolicyBundle]:
+        """The options with what a local server says of its model, and the bundle under them. Raises what `bundle_for`
+        raises, and UsageError."""
+        may_choose = grant.policy_bundle is None and policy_name(resolved.settings) in BUILT_IN
+        bundle = bundle_for(resolved)
+        settings = resolved.settings
+        if self._recorded is None:
+            wanted = settings.text("llm.model")
+            found = await informed(
+                settings,
+                (named_dialect(settings) or scripted_dialect(settings)).dialect,
+                self._tokens.gateway,
+                resolved.state_dir,
+                model=wanted or bundle.llm_policy.allowed_models[0],
+                may_choose=may_choose and not wanted,
+            )
+            settings, self._server_said = found.settings, found.said
+        settings = with_fitting_toolset(settings, bundle)
+        if settings is resolved.settings:
+            return resolved, bundle
+        self._resolved = informed_options = resolved._replace(settings=settings)
+        return informed_options, bundle_for(informed_options)
 
     async def _granted_again(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
@@ -308,7 +342,7 @@ class SessionOpener:
         self._attended = not isinstance(gate, UnattendedGate)
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
-        gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said)
+        gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
         ctx = await make_context(
             resolved,
             parts,

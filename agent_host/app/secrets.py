@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from agent_host.app.machine import SECRET_VARIABLES, TOKEN_VARIABLE
+from agent_host.app.machine import SECRET_VARIABLES
+from agent_host.errors import TOKEN_VARIABLE
 from agent_host.llm.urls import checked_headers, checked_token, password_of
 from agent_host.scrub import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE

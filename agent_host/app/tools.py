@@ -9,7 +9,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
 from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
-from tool_runtime.families.catalogue import FAMILIES, specs_of
+from tool_runtime.families.catalogue import FAMILIES, has_uploads, specs_of
 from tool_runtime.families.desktop.specs import SPECS
 from tool_runtime.schema import judge_of
 
@@ -26,9 +26,8 @@ CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.val
 
 
 def built_in(families: Collection[str] = FAMILIES) -> Registry:
-    """The tools of these families, and those that every session has. Raises KeyError for a family that there is
-    not."""
-    return Registry((*specs_of(families), UPLOAD_ARTIFACT))
+    """The tools of these families, and the host's own. Raises KeyError for a family that there is not."""
+    return Registry((*specs_of(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ())))
 
 
 class AlsoElsewhere(Registry):

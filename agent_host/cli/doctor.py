@@ -24,7 +24,7 @@ def doctor(namespace: argparse.Namespace) -> int:
     if namespace.authorize is not None:
         answer(authorize(given_settings(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED
-    checks = machine_checks(given_settings(namespace), state_dir_of(namespace))
+    checks = machine_checks(given_settings(namespace), state_dir_of(namespace), deep=namespace.deep)
     answer("".join(map(_shown, checks)))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
 

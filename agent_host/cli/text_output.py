@@ -169,6 +169,7 @@ class TextOutput(Progress):
         EventType.TEXT_CHUNK: _text,
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_DIALECT_CHOSEN: _notice,
+        EventType.LLM_SERVER_READ: _notice,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_BLOCK_DROPPED: _warning,

@@ -29,6 +29,7 @@ class EventType(StrEnum):
     THINKING_CHUNK = "thinking_chunk"
     TOOL_OUTPUT_CHUNK = "tool_output_chunk"
     LLM_DIALECT_CHOSEN = "llm_dialect_chosen"
+    LLM_SERVER_READ = "llm_server_read"
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
     LLM_ANSWER_REPAIRED = "llm_answer_repaired"
@@ -69,6 +70,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TEXT_CHUNK: ("llm", "info"),
     EventType.THINKING_CHUNK: ("llm", "info"),
     EventType.LLM_DIALECT_CHOSEN: ("llm", "info"),
+    EventType.LLM_SERVER_READ: ("llm", "info"),
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),

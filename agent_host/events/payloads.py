@@ -140,6 +140,16 @@ PAYLOADS: dict[EventType, Shape] = {
         "`--dialect auto` has found what the gateway speaks, told with the first request of a process",
         (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
+    EventType.LLM_SERVER_READ: Shape(
+        "what a local server says of its model was taken over, or the first request leaves little room in the model's "
+        "window; with the first request of a process",
+        (
+            _MODEL,
+            Field("estimatedInputTokens", "integer", "what the first request is expected to have", telemetry=True),
+            Field("contextTokens", "integer", "the model's window, where it is known", optional=True, telemetry=True),
+            _MESSAGE,
+        ),
+    ),
     EventType.LLM_REQUEST_STARTED: Shape(
         "before a request to the gateway; again in a step whose request was cut, or goes to another model",
         (

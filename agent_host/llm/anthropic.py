@@ -10,6 +10,7 @@ import orjson
 from agent_host.lenient_json import to_keep
 from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
+from agent_host.thread.prompt import split_prompt
 from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
@@ -151,16 +152,12 @@ class AnthropicDialect:
         session_id: str = "",
         is_marked: bool = True,
     ) -> bytes:
-        """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call. This
+        """Model, limits, tools and system prompt, with a cache mark behind what sessions have in common of it. This
         provider finds its cache by the request's beginning and takes no name for it."""
         del session_id
         mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
-        request: dict[str, Any] = {
-            "model": model,
-            "max_tokens": max_output_tokens,
-            "stream": True,
-            "system": [{"type": "text", "text": system, **mark}],
-        }
+        shared, own = split_prompt(system)
+        request: dict[str, Any] = {"model": model, "max_tokens": max_output_tokens, "stream": True}
         if tools:
             request["tools"] = [
                 {
@@ -170,6 +167,9 @@ class AnthropicDialect:
                 }
                 for tool in tools
             ]
+        request["system"] = [{"type": "text", "text": shared, **mark}]
+        if own:
+            request["system"].append({"type": "text", "text": own})
         return orjson.dumps(request)[:-1] + b',"messages":['
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import Assembler, Dialect, ModelTurn
 
 _OK = 200
+_TOKEN_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
 _IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
@@ -63,6 +64,7 @@ class LlmClient:
         token = checked_token(token)
         self.dialect = dialect
         headers = checked_headers(headers)
+        self._has_token = bool(token or password_of(base_url)) or not _TOKEN_HEADERS.isdisjoint(headers)
         self._scrubber = Scrubber(
             [token, password_of(base_url), *headers.values()]
         )  # a gateway may quote what it refuses
@@ -157,7 +159,8 @@ class LlmClient:
     async def _http_error(self, answer: Answer) -> GatewayError | GuardrailBlocked:
         said = error_bodies.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
-        return self._refusal(kind, f"HTTP {answer.status}", said, RetryHints.of(answer.headers))
+        hints = RetryHints.of(answer.headers)
+        return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
 
     async def _whole(self, answer: Answer, kind: str) -> list[tuple[str, str]]:
         """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
@@ -184,9 +187,10 @@ class LlmClient:
         return self._refusal(kind_of_event(said, passing=fault.retryable), _IN_THE_MIDDLE, said)
 
     def _refusal(
-        self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS
+        self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
     ) -> GatewayError | GuardrailBlocked:
-        return refusal(kind, where, said, self._short(said.message) or "no details", hints)
+        shown = self._short(said.message) or "no details"
+        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token)
 
     def _short(self, text: str) -> str:
         """What a gateway said, in one line of a length to be shown."""

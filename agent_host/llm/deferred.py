@@ -81,6 +81,12 @@ class KnownModels:
         """The limits and the prices of `model`."""
         return self._known().of(model)
 
+    def is_configured(self, model: str, field: str) -> bool:
+        """True if an entry of the user for `model` has this field."""
+        from agent_host.llm.models import fits
+
+        return any(field in entry for name, entry in self._configured.items() if fits(name, model))
+
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
         """What `usage` costs, which is `by_model`; None where that is not known."""
         return self._known().cost(usage, by_model) if self._configured else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from agent_host.errors import (
+    TOKEN_VARIABLE,
     ContextTooLong,
     ErrorCode,
     GatewayRejected,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "too_long", "billing", "guardrail", "model", "image", "parameter", "too_large",
-    "rate_limit", "overloaded", "credentials", "failed", "refused", "unread",
+    "rate_limit", "loading", "overloaded", "credentials", "failed", "refused",
 ]  # fmt: skip
 
 
@@ -74,17 +75,21 @@ KINDS: Final[dict[Kind, Meant]] = {
         advice="lower llmPolicy.maxInputTokens, or set llm.images to false, then resume",
     ),
     "rate_limit": Meant("the gateway is rate limiting", GatewayUnavailable, ErrorCode.RATE_LIMITED),
+    "loading": Meant(
+        "the server is loading the model", ModelOverloaded, advice="a request waits for it up to llm.max_wait_s"
+    ),
     "overloaded": Meant("the gateway is overloaded", ModelOverloaded),
     "credentials": Meant(
         "the gateway refused the credentials",
         GatewayRejected,
         ErrorCode.UNAUTHORIZED,
-        "set LLM_GATEWAY_AUTH_TOKEN",
+        f"check {TOKEN_VARIABLE}",
     ),
     "failed": Meant("the gateway failed", GatewayUnavailable),
-    "refused": Meant("the gateway refused the request", GatewayRejected),
-    "unread": Meant("the gateway blocked the request", GuardrailBlocked),
+    "refused": Meant("the gateway refused the request", GatewayRejected, ErrorCode.LLM_REFUSED),
 }
+GETTING_READY: Final = frozenset({503, 529})
+"""HTTP statuses of a server that will answer once it is ready: it is waited for by time, as one is that is loading."""
 
 # Types, codes and reasons as gateways write them, in small letters.
 NAMES: Final[dict[Kind, tuple[str, ...]]] = {
@@ -97,7 +102,9 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
         "billing_error", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota",
         "insufficient_credits", "insufficient_balance", "insufficient_funds", "credit_balance_too_low",
         "credits_exhausted", "payment_required", "budget_exceeded", "budgetexceedederror",
-        "exceeded_current_quota_error", "arrearage", "1113",
+        "exceeded_current_quota_error", "arrearage", "credits_required", "credit_required", "no_credits",
+        "out_of_credits", "insufficient_credit", "credits_depleted", "credit_limit_reached", "credit_limit_exceeded",
+        "spending_limit_reached", "spend_limit_exceeded", "quota_exhausted", "balance_insufficient", "1113",
     ),
     "guardrail": (
         "content_filter", "content_filtered", "content_policy_violation", "contentpolicyviolationerror",
@@ -128,6 +135,7 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
         "rate_limit_error", "rate_limit_exceeded", "rate_limit_reached_error", "ratelimiterror", "too_many_requests",
         "throttlingexception", "throttling", "resource_exhausted",
     ),
+    "loading": ("model_loading", "loading_model", "model_is_loading", "model_not_ready", "model_warming_up"),
     "overloaded": (
         "overloaded_error", "engine_overloaded_error", "server_overloaded", "model_overloaded", "server_is_overloaded",
         "slow_down", "service_unavailable_error", "serviceunavailableexception", "modelnotreadyexception",
@@ -135,7 +143,7 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
     ),
     "credentials": (
         "authentication_error", "permission_error", "invalid_api_key", "invalid_authentication_error",
-        "unauthenticated", "permission_denied", "token_expired",
+        "unauthenticated", "permission_denied", "token_expired", "no_db_connection",
     ),
     "failed": ("api_error", "server_error", "internal_server_error", "internal_error", "timeout_error", "timeout",
                "vector_store_timeout"),
@@ -155,26 +163,27 @@ class Reading(NamedTuple):
 
 
 _LASTING: Final[tuple[Kind, ...]] = ("too_long", "billing", "guardrail", "model", "image", "parameter")
-_FAILURE: Final = Reading(("rate_limit", "too_long", "overloaded"), "failed")
+_FAILURE: Final = Reading(("rate_limit", "too_long", "loading", "overloaded"), "failed")
 STATUSES: Final[dict[int, Reading]] = {
-    400: Reading(("rate_limit", "too_large", *_LASTING, "overloaded", "credentials"), "unread"),
+    400: Reading(("rate_limit", "too_large", *_LASTING, "loading", "overloaded", "credentials"), "refused"),
     401: Reading(("billing", "model"), "credentials"),
     402: Reading((), "billing"),
     403: Reading(("guardrail", "billing", "model"), "credentials"),
-    404: Reading(("model", "parameter"), "refused"),
+    404: Reading(("billing", "model", "parameter", "loading"), "refused"),
     408: Reading((), "failed"),
-    409: Reading((), "failed"),
+    409: Reading(("loading",), "failed"),
     412: Reading(_LASTING, "refused"),
     413: Reading(("too_long",), "too_large"),
     422: Reading(_LASTING, "parameter"),
-    429: Reading(("billing", "overloaded", "too_large"), "rate_limit"),
+    425: Reading(("loading",), "failed"),
+    429: Reading(("billing", "loading", "overloaded", "too_large"), "rate_limit"),
     446: Reading((), "guardrail"),  # Portkey and WSO2
-    503: Reading(("rate_limit", "too_long"), "overloaded"),
-    529: Reading(("rate_limit", "too_long"), "overloaded"),
+    503: Reading(("rate_limit", "too_long", "loading"), "overloaded"),
+    529: Reading(("rate_limit", "too_long", "loading"), "overloaded"),
 }
 _OTHER_REFUSAL: Final = Reading(_LASTING, "refused")
 _NO_STATUS: Final[tuple[Kind, ...]] = (
-    "rate_limit", "too_large", *_LASTING, "overloaded", "credentials", "failed", "refused",
+    "rate_limit", "too_large", *_LASTING, "loading", "overloaded", "credentials", "failed", "refused",
 )  # fmt: skip
 
 
@@ -188,8 +197,7 @@ def kind_of_event(said: Said, *, passing: bool) -> Kind:
     by the next try, as far as the tables know nothing of it."""
     if said.status is None:
         return _kind(said, Reading(_NO_STATUS, "failed" if passing else "refused"))
-    kind = _kind(said, reading_of(said.status))
-    return "refused" if kind == "unread" else kind
+    return _kind(said, reading_of(said.status))
 
 
 def reading_of(status: int) -> Reading:
@@ -206,7 +214,7 @@ def limit_of(said: Said) -> int | None:
 
 
 def _kind(said: Said, reading: Reading) -> Kind:
-    named = {_KIND_OF[name] for name in said.names if name in _KIND_OF}
+    named = {_KIND_OF[name] for said_name in said.names if (name := said_name.replace("-", "_")) in _KIND_OF}
     strong = [kind for kind in reading.may if kind not in _GENERAL]
     return (
         next((kind for kind in strong if kind in named), None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ContextTooLong, GatewayUnavailable
+from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayUnavailable
 from agent_host.http_basics import retry_after_s
-from agent_host.llm.gateway_errors import KINDS, limit_of
+from agent_host.llm.gateway_errors import GETTING_READY, KINDS, limit_of
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -34,19 +34,33 @@ class RetryHints(NamedTuple):
 
 
 NO_HINTS = RetryHints()
+_FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
 
 
 def refusal(
-    kind: Kind, where: str, said: Said, shown: str, hints: RetryHints = NO_HINTS
+    kind: Kind,
+    where: str,
+    said: Said,
+    shown: str,
+    hints: RetryHints = NO_HINTS,
+    *,
+    status: int | None = None,
+    has_token: bool = True,
 ) -> GatewayError | GuardrailBlocked:
     """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `shown` are its words as they may be
-    shown. What would repeat counts as passing where the gateway asks for a retry, but for a request that is too long:
-    a shorter one is sent in any case."""
+    shown, `status` is that of the answer, None for an error inside of one. What would repeat counts as passing where
+    the gateway asks for a retry, but for a request that is too long: a shorter one is sent in any case."""
     meant = KINDS[kind]
-    message = f"{meant.says} ({where}): {shown}" + (f"; {meant.advice}" if meant.advice else "")
+    status = said.status if status is None else status
+    advice = meant.advice
+    if not has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
+        no_token = f"no token was sent: set {TOKEN_VARIABLE}"
+        advice = no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
+    message = f"{meant.says} ({where}): {shown}" + (f"; {advice}" if advice else "")
     details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
     if issubclass(meant.error, GatewayUnavailable):
-        return meant.error(message, retry_after_s=hints.after_s, again=hints.again is not False, **details)
+        again, gets_ready = hints.again is not False, kind == "loading" or status in GETTING_READY
+        return meant.error(message, retry_after_s=hints.after_s, again=again, gets_ready=gets_ready, **details)
     if kind == "too_long":
         return ContextTooLong(message, limit=limit_of(said))
     if hints.again:

@@ -17,11 +17,15 @@ class Words(NamedTuple):
 
 _COUNT = r"\(?[\d,]+(?: tokens)?\)?"
 
+_STILL = r"(?:still |currently |now )*"
+
 # The first speaks of tokens as what is too long does, so this kind is looked for before it (`gateway_errors.STATUSES`).
 _PASSING: Final = (
     Words("rate_limit", "Amazon Bedrock", r"too many tokens, please wait"),
     Words("rate_limit", "Amazon Bedrock", r"\bthrottl(?:ing|ed)\b"),
     Words("rate_limit", "Anthropic, OpenAI, LiteLLM", r"\brate[ _-]?limit(?:ed|error| reached| exceeded)?\b"),
+    Words("loading", "llama.cpp, Ollama", r"(?:^|[:.] |- |server )loading (?:the )?model\b"),
+    Words("loading", "Hugging Face, LM Studio", rf"\bmodel\b.{{0,120}} is {_STILL}(?:being loaded|loading|warming)\b"),
     Words("overloaded", "Anthropic, Gemini, OpenAI", r"\boverloaded\b|\bover capacity\b"),
     Words("overloaded", "Mistral", r"capacity exceeded"),
     Words("overloaded", "LiteLLM", r"no deployments available"),
@@ -74,6 +78,8 @@ _BILLING: Final = (
     Words("billing", "Portkey", r"budget (?:limit )?(?:exhausted|exceeded)"),
     Words("billing", "DashScope", r"account is in good standing"),
 )
+_STOPPED = r"(?:blocked|rejected|denied|flagged|stopped)"
+_GUARDS = r"(?:guardrail|moderation|safety (?:check|filter|polic|system)|content[ _-]?(?:filter|polic))"
 _GUARDRAIL: Final = (
     Words("guardrail", "Anthropic", r"blocked by (?:our )?content filtering policy"),
     Words("guardrail", "OpenAI", r"flagged as potentially violating|rejected .{1,20}safety system"),
@@ -86,6 +92,8 @@ _GUARDRAIL: Final = (
     Words("guardrail", "Portkey", r"guardrail checks .{0,60}failed"),
     Words("guardrail", "Cloudflare AI Gateway", r"(?:prompt|response) blocked due to security configurations"),
     Words("guardrail", "Kong", r"failed content safety check|prompt pattern is blocked"),
+    Words("guardrail", "several proxies", rf"\b{_STOPPED} (?:by|due to|for|since) .{{0,60}}{_GUARDS}"),
+    Words("guardrail", "several proxies", rf"{_GUARDS}s?\b.{{0,40}} (?:{_STOPPED}|triggered|intervened)"),
     Words("guardrail", "xAI", r"violates? (?:our |the )?usage (?:guidelines|polic)"),
     Words("guardrail", "DashScope, DeepSeek", r"may contain inappropriate content|content exists risk"),
 )
@@ -127,6 +135,8 @@ _PARAMETER: Final = (
     Words("parameter", "Gemini", r"invalid json payload received"),
 )
 _CREDENTIALS: Final = (
+    # Its proxy takes only its master key where it has no database of others.
+    Words("credentials", "LiteLLM", r"no connected db\b"),
     Words("credentials", "Gemini", r"api key (?:not valid|expired)"),
     Words("credentials", "OpenAI and servers of its wire", r"(?:invalid|incorrect) api key"),
 )

@@ -132,7 +132,7 @@ class Models:
         return prices
 
     def _look_up(self, model: str) -> ModelFacts:
-        entries = [entry for name, entry in self._configured if _fits(name, model)]
+        entries = [entry for name, entry in self._configured if fits(name, model)]
         shipped = _shipped(model)
         known = {field: value for field, value in zip(Limits._fields, shipped, strict=True) if value is not None}
         for entry in reversed(entries):
@@ -150,11 +150,11 @@ def in_figures(picos: int) -> str:
 def _shipped(model: str) -> tuple[Any, ...]:
     name = model.lower().replace(".", "-")
     names = (name, name.rpartition("/")[2])  # openai/o3
-    row = next((row for row in ROWS if any(_fits(row[0], one) for one in names)), None)
+    row = next((row for row in ROWS if any(fits(row[0], one) for one in names)), None)
     return Limits() if row is None else row[1:]
 
 
-def _fits(pattern: str, name: str) -> bool:
+def fits(pattern: str, name: str) -> bool:
     """Whether `name` is what `pattern` says, in which `*` stands for any text."""
     if "*" not in pattern:
         return pattern == name

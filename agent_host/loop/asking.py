@@ -15,16 +15,28 @@ if TYPE_CHECKING:
     from agent_host.errors import GatewayError
     from agent_host.llm.stream import ModelTurn
     from agent_host.loop.context import LoopContext
+    from agent_host.loop.conversation import Conversation
+    from agent_host.retrying import RetryPolicy
 
 # What is left of a conversation that was too long. The estimate of its tokens was wrong then, so the cut is hard.
 _SHARE = 0.5
 
 
 class Attempts:
-    """The tries of one step, from 1; `number` is the present one. Text of a try is taken back by its number."""
+    """The tries of one step, from 1; `number` is the present one. Text of a try is taken back by its number.
+    `overloaded` are the models that had no capacity; another one is asked before a server is waited for."""
 
     def __init__(self) -> None:
         self.number = 0
+        self.overloaded: set[str] = set()
+
+    def next_model(self, talk: Conversation) -> str | None:
+        """The model to ask once the present one is overloaded; None if there is no other."""
+        return next((name for name in talk.fallbacks if name not in {*self.overloaded, talk.model}), None)
+
+    def retry_policy(self, talk: Conversation) -> RetryPolicy:
+        """How often and how long the present model is asked."""
+        return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 
 async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Awaitable[ModelTurn]]) -> ModelTurn:
@@ -32,7 +44,7 @@ async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Aw
 
     Raises what `check_before_call` and the client raise, TaskCancelled.
     """
-    attempts, was_cut, overloaded = Attempts(), False, set[str]()
+    attempts, was_cut = Attempts(), False
     while True:
         needed = check_before_call(ctx, step_id)
         ctx.conversation.settle_window()
@@ -44,8 +56,8 @@ async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Aw
             was_cut = True
             _take_back(ctx, step_id, attempts, error)
         except ModelOverloaded as error:
-            overloaded.add(ctx.conversation.model)
-            fallback = next((name for name in ctx.conversation.fallbacks if name not in overloaded), None)
+            fallback = attempts.next_model(ctx.conversation)
+            attempts.overloaded.add(ctx.conversation.model)
             if fallback is None:
                 raise
             was_cut = False  # another model has another window

@@ -45,6 +45,7 @@ class Compaction(NamedTuple):
     summary_model: str | None = None
 
 
+_ANSWER_SHARE = 0.25
 DROP_OLDEST: Final = Compaction("drop_oldest")
 
 
@@ -128,9 +129,12 @@ class Conversation:
         return self.models.of(self.model)
 
     def output_limit(self, judge: Judge) -> int:
-        """The most tokens that the model may answer with: as the bundle says, and as the model can."""
-        allowed, can = judge.bundle.llm_policy.max_output_tokens, self.facts.limits.max_output_tokens
-        return allowed if can is None else min(allowed, can)
+        """The most tokens that the model may answer with: as the bundle says, as the model can, and no more than a
+        share of its window, which the conversation needs."""
+        allowed, limits = judge.bundle.llm_policy.max_output_tokens, self.facts.limits
+        can, window = limits.max_output_tokens, limits.context_tokens
+        most = allowed if can is None else min(allowed, can)
+        return most if window is None else min(most, max(1, int(window * _ANSWER_SHARE)))
 
     def answer_limit(self, judge: Judge) -> int:
         """The most tokens that the model may answer the next request with."""

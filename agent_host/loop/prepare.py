@@ -18,7 +18,7 @@ from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
 from policy.decision import is_of_place
-from policy.facts import CommandFacts, PathFacts, UrlFacts
+from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
@@ -219,7 +219,8 @@ def request_for(
     arguments = dict(spec.completed(call.arguments, ctx.judge.environment.workspace))
     taken = {one.requested: one.absolute for one in names_taken(ctx, facts)}
     # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
-    for argument in frozenset() if spec.elsewhere else spec.paths & arguments.keys():
+    is_place = not spec.elsewhere and not isinstance(facts, OutputFacts)
+    for argument in spec.paths & arguments.keys() if is_place else frozenset():
         path = arguments[argument]
         if isinstance(path, str):
             arguments[argument] = taken.get(path) or ctx.judge.environment.absolute(path)

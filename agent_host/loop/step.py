@@ -276,7 +276,8 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Att
     ctx.emit(
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
-    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, talk.retry, on_retry))
+    retry = attempts.retry_policy(talk)
+    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, retry, on_retry))
     ctx.phase.fire("answered")
     turn = with_counted_usage(ctx, turn, needed)
     ctx.emit(

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
+_REFERENCES = ("artifacts/", "results/")
+
 
 def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World | None) -> Judged:
     """See `Judge.decide`."""
     spec = judge.tools.get(name)
     if spec is None:
         return NOT_JUDGED
-    if spec.subject.kind == "output":
+    if spec.subject.kind == "output" or (spec.reads_outputs and _names_output(judge, spec, arguments)):
         return _reading_again(judge, spec, arguments)
     for capability in (spec.capability, *(need.capability for need in spec.needs(arguments))):
         withheld = withheld_by(judge.limits, name, capability)
@@ -91,6 +93,12 @@ def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | Non
 
     most = None if judge.scripts is None else judge.scripts.max_runs
     return refused_script(spec.capability, facts.script, judge.script_runs(), most, judge.environment.os_family)
+
+
+def _names_output(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    """True if the path of the call is a reference to what an earlier one left."""
+    ref = arguments.get(spec.subject.argument)
+    return isinstance(ref, str) and ref.startswith(_REFERENCES) and judge.outputs(ref) is not None
 
 
 def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:

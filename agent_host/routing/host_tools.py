@@ -28,22 +28,21 @@ _CONTENT_TYPE = r"(?a:[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,6
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 
 
-def _text(description: str, **rules: int) -> Mapping[str, Any]:
-    return {"type": "string", "description": description, **rules}
+def _text(description: str = "", **rules: int) -> Mapping[str, Any]:
+    return {"type": "string", **({"description": description} if description else {}), **rules}
 
 
 UPLOAD_ARTIFACT = ToolSpec(
     "UploadArtifact",
-    "Store a file or a text as an artifact of the session, and return its reference (storage_ref). The upload to the "
-    "workspace follows by itself. Give either path or content",
+    "Store a file (path) or a text (content) as an artifact of the session, for the user to keep",
     {
         "type": "object",
         "required": [],
         "properties": {
-            "path": _text("Path of the file to upload, absolute or relative to the workspace", minLength=1),
-            "content": _text("Text to upload in place of a file"),
-            "name": _text("Name of the artifact. Default: the file's own", minLength=1, maxLength=_MAX_NAME),
-            "contentType": _text(f"Media type. Default: {_TEXT} for text, else {_BYTES}", minLength=1),
+            "path": _text(minLength=1),
+            "content": _text(),
+            "name": _text(minLength=1, maxLength=_MAX_NAME),
+            "contentType": _text("Media type", minLength=1),
         },
         "additionalProperties": False,
     },
@@ -67,13 +66,14 @@ class HostTools:
     takes secrets out of them.
     """
 
-    def __init__(self, router: ToolRouter, read: ReadFile) -> None:
+    def __init__(self, router: ToolRouter, read: ReadFile, *, has_uploads: bool = True) -> None:
         self._router = router
         self._read = read
+        self._own = (UPLOAD_ARTIFACT,) if has_uploads else ()
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
-        return (*await self._router.tools(), UPLOAD_ARTIFACT)
+        return (*await self._router.tools(), *self._own)
 
     async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
         """See ToolRouter."""

@@ -207,6 +207,7 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
         shell=environment.shell,
         bundle=bundle,
         project=_project(resolved, bundle, environment),
+        temporary=beginning.temporary,
     )
     first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.chat_request import read_request
-from agent_host.testing.prompt_cache import Piece
+from agent_host.testing.prompt_cache import blocks_of
 from agent_host.testing.tool_ids import mark_of, tool_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.testing.dialect import RequestView
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
@@ -52,9 +53,9 @@ class ChatCompletions:
         return read_request(payload, headers)
 
     def pieces(self, payload: Any) -> list[Piece]:
-        """See `Dialect.pieces`: a provider without marks keeps whole messages."""
-        tools = [Piece(orjson.dumps(tool)) for tool in payload.get("tools") or ()]
-        return tools + [Piece(orjson.dumps(message)) for message in payload["messages"]]
+        """See `Dialect.pieces`."""
+        parts = (*(payload.get("tools") or ()), *payload["messages"])
+        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
 
     def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
         """See `Dialect.stream_events`."""

@@ -39,6 +39,7 @@ FAILURE_HEADER = "x-mock-gateway-failure"
 
 WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions(), Responses())
 _DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
+_PAGES = frozenset({"/props", "/v1/models", "/api/show", "/api/ps", "/api/tags"})
 _MAX_RECORDS = 10_000
 
 
@@ -122,6 +123,9 @@ class MockGateway(MockServer):
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         dialect = _DIALECTS.get(request.path)
+        if request.path in _PAGES:  # a look at which server this is
+            await reply.send(404, JSON_HEADERS, b'{"error":"this is a scripted gateway"}')
+            return
         self._count += 1
         number = self._count
         self._records[number] = RequestRecord(

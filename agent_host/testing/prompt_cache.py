@@ -20,6 +20,7 @@ _MAX_ENTRIES = 100_000
 MINIMUM_TOKENS = 1024
 """A beginning of fewer tokens is not kept: the usual minimum."""
 _BYTES_PER_TOKEN = 4
+_BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
 
 
 class Piece(NamedTuple):
@@ -29,6 +30,11 @@ class Piece(NamedTuple):
     data: bytes
     marked: bool = False
     long: bool = False
+
+
+def blocks_of(data: bytes) -> list[Piece]:
+    """A part of a request as a provider without marks keeps it: by blocks, so that a beginning of it is found again."""
+    return [Piece(data[start : start + _BLOCK_BYTES]) for start in range(0, len(data), _BLOCK_BYTES)]
 
 
 class Counts(NamedTuple):

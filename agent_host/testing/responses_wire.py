@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host.testing.chat_wire import ERROR_TYPES, with_comments
-from agent_host.testing.prompt_cache import Piece
+from agent_host.testing.prompt_cache import blocks_of
 from agent_host.testing.responses_request import read_request
 from agent_host.testing.tool_ids import mark_of, tool_id
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.testing.dialect import RequestView
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 # Words that scripts have of the Messages dialect, and what a response is incomplete for; None: it is complete.
@@ -44,9 +45,9 @@ class Responses:
         return read_request(payload, headers)
 
     def pieces(self, payload: Any) -> list[Piece]:
-        """See `Dialect.pieces`: a provider without marks keeps whole items."""
-        tools = [Piece(orjson.dumps(tool)) for tool in payload.get("tools") or ()]
-        return tools + [Piece(orjson.dumps(item)) for item in payload["input"]]
+        """See `Dialect.pieces`."""
+        parts = (*(payload.get("tools") or ()), *payload["input"])
+        return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]
 
     def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
         """See `Dialect.stream_events`."""

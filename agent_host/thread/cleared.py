@@ -21,7 +21,7 @@ def cleared(result: Message) -> Message:
         return result
     note = (
         f"[{len(result.content)} characters of output were left out to make room. ReadOutput with the ref "
-        f"{RESULTS}{result.tool_call_id} gives them again.]"
+        f"{RESULTS}{result.tool_call_id}, or ReadFile with it as the path, gives them again.]"
     )
     return result._replace(content=note, tokens=_LEFT_TOKENS, images=())
 

@@ -82,9 +82,9 @@ def test_reasons_of_tasks(servers: Servers) -> None:
         client.call("Shutdown")
         serve.ended_well()
     assert tasks.seen == [
-        ("task_failed", "LLM_GUARDRAIL_BLOCKED", False),
+        ("task_failed", "LLM_REFUSED", True),
         ("task_failed", "UNAUTHORIZED", True),
-        ("task_failed", "LLM_GATEWAY_ERROR", True),
+        ("task_failed", "LLM_REFUSED", True),
         ("task_failed", "max_steps_exceeded", False),
         ("task_cancelled", "cancelled", False),
         ("session_paused", "LLM_GATEWAY_ERROR", True),

@@ -278,7 +278,7 @@ def test_a_gateway_that_never_answers(host: Host) -> None:
 REJECTED: dict[str, tuple[dict[str, Any], str, str]] = {
     "401": ({"status": 401, "error": {"message": "invalid x-api-key"}}, "UNAUTHORIZED", "LLM_GATEWAY_AUTH_TOKEN"),
     "403": ({"status": 403}, "UNAUTHORIZED", "403"),
-    "404": ({"status": 404}, "LLM_GATEWAY_ERROR", "404"),
+    "404": ({"status": 404}, "LLM_REFUSED", "404"),
     "HTML": (
         {"garbage": "<html>Welcome</html>", "headers": {"content-type": "text/html"}},
         "LLM_GATEWAY_ERROR",
@@ -301,7 +301,7 @@ def test_a_lasting_refusal_is_not_tried_again(host: Host, kind: str) -> None:
 
 
 def test_a_blocked_prompt(host: Host) -> None:
-    blocked = {"status": 400, "error": {"message": "That is not allowed."}, "times": "always"}
+    blocked = {"status": 400, "error": {"message": "Blocked by guardrail: That is not allowed."}, "times": "always"}
     with gateway(use(EFFECT), blocked) as model:
         outcome = host.task(model.url, "--session-id", "s")
         assert model.count == 2

@@ -57,13 +57,84 @@ def test_what_a_user_can_put_right_is_said_and_does_not_cost_the_session(host: H
         assert host.resume("s", "--gateway", model.url).result["text"] == "Done."
 
 
-def test_a_400_of_a_guardrail_or_of_nobody_ends_the_task(host: Host) -> None:
-    for number, message in enumerate(("Violated guardrail policy", "That is not allowed.")):
-        with gateway(refusal(400, message)) as model:
-            outcome = host.task(model.url, "--session-id", f"s{number}")
-        assert (outcome.code, outcome.result["reason"]) == (1, "LLM_GUARDRAIL_BLOCKED")
-        assert message in host.history(f"s{number}")[-1]["content"]
+def test_a_400_of_a_guardrail_ends_the_task(host: Host) -> None:
+    message = "Violated guardrail policy"
+    with gateway(refusal(400, message)) as model:
+        outcome = host.task(model.url, "--session-id", "s")
+    assert (outcome.code, outcome.result["reason"]) == (1, "LLM_GUARDRAIL_BLOCKED")
+    assert message in host.history("s")[-1]["content"]
     assert host.checkpoints() == []
+
+
+def test_a_400_that_says_nothing_known_can_be_resumed(host: Host) -> None:
+    with gateway(refusal(400, "That is not allowed.")) as model:
+        outcome = host.task(model.url, "--session-id", "s")
+        assert model.count == 1
+    assert (outcome.code, outcome.result["status"], outcome.result["reason"]) == (1, "TASK_FAILED", "LLM_REFUSED")
+    assert "That is not allowed." in outcome.lines[0]
+    with gateway(say("Done.")) as model:
+        assert host.resume("s", "--gateway", model.url).result["text"] == "Done."
+
+
+LOADING = {"status": 503, "error": {"message": "Loading model", "type": "unavailable_error"}}
+
+
+def test_a_server_that_loads_its_model_is_waited_for(host: Host) -> None:
+    host.configure(max_retries=1, max_wait_s=30)
+    with gateway({**LOADING, "times": 4}, {"status": 529, "times": 2}, say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "s").result["text"] == "Done."
+    told = events(host, "llm_retry")
+    assert len(told) == 6
+    assert "loading the model (HTTP 503): Loading model" in told[0]["message"]
+
+
+def test_a_server_is_waited_for_no_longer_than_was_said(host: Host) -> None:
+    host.configure(max_retries=1, max_wait_s=0.2)
+    with gateway({**LOADING, "times": "always"}) as model:
+        outcome = host.task(model.url, "--session-id", "s")
+        assert model.count > 2
+    assert (outcome.code, outcome.result["status"]) == (3, "SESSION_PAUSED")
+
+
+@pytest.mark.parametrize(
+    ("settings", "turn", "requests"),
+    [
+        ({"max_retries": 0, "max_wait_s": 30}, LOADING, 1),
+        ({"max_retries": 1, "max_wait_s": 30}, {"status": 500}, 2),
+        ({"max_retries": 1, "max_wait_s": 30}, {"status": 429}, 2),
+        ({"max_retries": 3, "max_wait_s": 0}, LOADING, 4),
+    ],
+)
+def test_other_faults_are_not_waited_for(
+    host: Host, settings: dict[str, Any], turn: dict[str, Any], requests: int
+) -> None:
+    host.configure(**settings)
+    with gateway({**turn, "times": "always"}) as model:
+        assert host.task(model.url, "--session-id", "s").result["status"] == "SESSION_PAUSED"
+        assert model.count == requests
+
+
+def test_another_model_is_asked_before_a_server_is_waited_for(host: Host) -> None:
+    host.configure(max_retries=1, max_wait_s=30, fallback_models=["other"])
+    policy = host.policy(llm={"allowedModels": [MODEL, "other"]})
+    with gateway({**LOADING, "times": 2}, {**LOADING, "times": 3}, say("Done.")) as model:
+        outcome = host.task(model.url, "--session-id", "s", policy=policy)
+        assert models(model) == [MODEL, MODEL, *["other"] * 4]
+    assert outcome.result["text"] == "Done."
+
+
+def asks(url: str, session_id: str) -> tuple[str, ...]:
+    return ("run", "Do it.", "--gateway", url, "--session-id", session_id)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_token_that_was_not_sent_is_named(host: Host, status: int) -> None:
+    with gateway({"status": status, "times": "always"}) as model:
+        unset = host.run(*asks(model.url, "a"), env={"LLM_GATEWAY_AUTH_TOKEN": ""}).stderr
+        wrong = host.run(*asks(model.url, "b"), env={"LLM_GATEWAY_AUTH_TOKEN": "t"}).stderr
+    assert "no token was sent: set LLM_GATEWAY_AUTH_TOKEN" in unset
+    assert "no token" not in wrong
+    assert ("check LLM_GATEWAY_AUTH_TOKEN" in wrong) == (status != 404)
 
 
 def test_a_request_that_is_too_long_is_cut_and_sent_again(host: Host) -> None:

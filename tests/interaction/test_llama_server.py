@@ -53,3 +53,11 @@ def test_a_context_that_is_too_small_is_told(
     assert outcome.result["reason"] == "LLM_GATEWAY_ERROR"
     assert "the request is too long for the model" in outcome.stderr
     assert outcome.result["resumeCommand"], outcome.result
+
+
+def test_its_model_and_window_are_read(host: Host, url: str) -> None:
+    found = host.run("doctor", "--gateway", url, "--dialect", "openai")
+    assert "its window is 32,768 tokens (/props)" in found.text
+    outcome = host.task(url, "--dialect", "openai", "--session-id", "s")
+    (told,) = [event["payload"] for event in host.event_log("s") if event["eventType"] == "llm_server_read"]
+    assert (told["model"], told["contextTokens"]) == (outcome.result["model"], 32_768)

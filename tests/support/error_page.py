@@ -101,8 +101,11 @@ REASONS: Final = (
     Reason(
         _FAILED,
         ErrorCode.LLM_GUARDRAIL_BLOCKED,
-        "a guardrail of the gateway blocked the prompt, or a 400 whose body says nothing known, or the model refused",
+        "a guardrail of the gateway blocked the prompt, or the model refused",
         goes_on=False,
+    ),
+    Reason(
+        _FAILED, ErrorCode.LLM_REFUSED, "the gateway refused a request for a reason that is not known", goes_on=True
     ),
     Reason(
         _FAILED,

@@ -25,11 +25,11 @@ _TITLES: Final[dict[Kind, tuple[str, str]]] = {
     "parameter": ("bad parameter", "nothing"),
     "too_large": ("too large", "nothing"),
     "rate_limit": ("rate limit", "retries"),
+    "loading": ("loading", "as for overloaded"),
     "overloaded": ("overloaded", "retries, then the models of `llm.fallback_models`"),
     "credentials": ("credentials", "nothing"),
     "failed": ("failed", "retries"),
     "refused": ("refused", "nothing"),
-    "unread": ("blocked (400)", "nothing; a note in the conversation says what was blocked"),
 }
 _OTHERS: Final = (("other 4xx, 2xx and 3xx", 418), ("other 5xx", 500))
 
@@ -62,9 +62,14 @@ once a step. It gets the conversation without what only the model before it can 
 it, after a resume too; the next task begins with its own model. Each name has to be in `llmPolicy.allowedModels`;
 built-in policies allow those of your configuration.
 
-**Retries.** `llm.max_retries` times, with back-off, or after the wait that the answer asks for: `retry-after-ms`, or
-`Retry-After` in seconds or as a date, at most 120 s. `x-should-retry: true` has every error retried except a request
-that is too long. With `x-should-retry: false` nothing is retried: what would be pauses the session at once.
+**Waiting.** A server that loads its model, or answers 503 or 529, is asked again for up to `llm.max_wait_s` (120 s),
+however many tries that takes; each wait is reported (`llm_retry`). With `llm.max_retries = 0` nothing is waited for. If
+a model of `llm.fallback_models` is left, that one is asked after the usual retries instead.
+
+**Retries.** Other passing errors are retried `llm.max_retries` times, with back-off, or after the wait that the answer
+asks for: `retry-after-ms`, or `Retry-After` in seconds or as a date, at most 120 s. `x-should-retry: true` has every
+error retried except a request that is too long. With `x-should-retry: false` nothing is retried: what would be pauses
+the session at once.
 
 **A success without a stream.** An error in a JSON body is judged as one. A whole answer in JSON is read as its stream
 would be; what is neither is refused, and the message names `--dialect`.

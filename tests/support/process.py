@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 MODEL = "test-model"
-FAST = {"llm": {"retry_base_s": 0.01, "retry_max_s": 0.05}}
+FAST = {"llm": {"retry_base_s": 0.01, "retry_max_s": 0.05, "max_wait_s": 0}}
 
 Turn = dict[str, Any]
 

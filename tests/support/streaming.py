@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class StreamingGateway:
     """Answers each request with the next of `bodies`, the last one again and again. `requests` are the bodies that
-    came; `sent_bytes` counts what went out."""
+    came; `sent_bytes` counts what went out. A look at which server this is counts as none."""
 
     def __init__(self, bodies: tuple[Body, ...], headers: str) -> None:
         self._bodies = bodies
@@ -51,7 +51,12 @@ class StreamingGateway:
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):  # the client may leave at any time
-            self.requests.append(_body_of(connection))
+            first = connection.recv(4, socket.MSG_PEEK)
+            body = _body_of(connection)
+            if first == b"GET ":
+                connection.sendall(b"HTTP/1.0 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                return
+            self.requests.append(body)
             connection.sendall(self._head.encode())
             for piece in self._bodies[min(len(self.requests), len(self._bodies)) - 1](self._over):
                 if self._over.is_set():

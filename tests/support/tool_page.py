@@ -158,10 +158,20 @@ What the model can call, and what a person is shown who decides about a call. A 
 policy could allow: `agent-host policy tools` lists them. The arguments of a call are in `tool_requested`, the outcome
 is in `tool_completed` ([events.md](events.md)), the codes of failures are in [errors.md](errors.md#calls-of-tools).
 
-The model reads each description, and the arguments as a JSON Schema. An argument with `?` may be left out; one that is
-not listed is refused. Arguments that a client edits (`ApproveAction`) are held against the same schema.
+The model reads each description, and the arguments as a JSON Schema without the rules below: each request pays for it,
+and the error of a call that breaks a rule names it. An argument with `?` may be left out; one that is not listed is
+refused. Paths are absolute, or relative to the workspace. `path` of ReadFile may also be a `storage_ref`. Arguments
+that a client edits (`ApproveAction`) are held against the same schema.
 """
 _NATIVE = """
+## The slim family
+
+`--toolset slim` has six of these tools in short definitions, for models with small windows: ReadFile, WriteFile,
+EditFile, ListDirectory, Grep and RunCommand. Names, capabilities and arguments are the same, but for `background`.
+The first request has about 850 tokens, where that of the desktop family has about 1,750. What was cut of a result is
+read on by ReadFile. It is the default where no toolset was chosen and the model's window is known to be below 16,000
+tokens, and stays with the session.
+
 ## The native family
 
 `--toolset native` chooses it, in place of the desktop family or, with `--toolset desktop` as well, beside it. Its tools

@@ -18,9 +18,9 @@ from tool_runtime.families.dialects import ELSEWHERE
 ROOT = Path(__file__).resolve().parents[2]
 
 # What an error of the gateway may be called in place of its class's name.
-MORE_NAMES: dict[type[AgentHostError], ErrorCode] = {
-    GatewayUnavailable: ErrorCode.RATE_LIMITED,
-    GatewayRejected: ErrorCode.UNAUTHORIZED,
+MORE_NAMES: dict[type[AgentHostError], tuple[ErrorCode, ...]] = {
+    GatewayUnavailable: (ErrorCode.RATE_LIMITED,),
+    GatewayRejected: (ErrorCode.UNAUTHORIZED, ErrorCode.LLM_REFUSED),
 }
 
 
@@ -46,7 +46,7 @@ def test_every_name_has_a_row() -> None:
 
 def test_an_error_of_the_gateway_has_the_names_that_the_page_knows() -> None:
     found = {(meant.error, meant.code) for meant in KINDS.values() if meant.code is not None}
-    assert found == set(MORE_NAMES.items())
+    assert found == {(error, name) for error, names in MORE_NAMES.items() for name in names}
     assert {meant.error for meant in KINDS.values()} <= {*_ENDS}
     assert "ErrorCode" not in source("llm/client.py") + source("llm/gateway_refusal.py")
 
@@ -54,7 +54,7 @@ def test_an_error_of_the_gateway_has_the_names_that_the_page_knows() -> None:
 def test_every_failure_inside_a_task_has_its_reason() -> None:
     documented = {(reason.event, reason.name, reason.goes_on) for reason in REASONS}
     for error, (status, goes_on) in _ENDS.items():
-        for name in [error.code, *([MORE_NAMES[error]] if error in MORE_NAMES else [])]:
+        for name in [error.code, *MORE_NAMES.get(error, ())]:
             assert (_END_EVENTS[status], name, goes_on) in documented, error
 
 

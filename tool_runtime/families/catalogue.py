@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 DESKTOP: Final = "desktop"
 NATIVE: Final = "native"
 SKILLS: Final = "skills"
+SLIM: Final = "slim"
+"""Six of the desktop tools in short definitions; nothing beside the desktop family itself."""
 RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
-FAMILIES: Final = (DESKTOP, NATIVE, SKILLS)
+FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
 """All of them. A further family adds its name here, its specifications to `specs_of`, and its provider to
 `LocalToolRouter`."""
 
@@ -38,4 +40,20 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
         from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
 
         others = (*others, *OF_SKILLS)
-    return (*others, *(SPECS if DESKTOP in families else (READ_OUTPUT,)))
+    return (*others, *desktop_specs(families))
+
+
+def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
+    """What these families have of the desktop one's tools."""
+    if DESKTOP in families:
+        return SPECS
+    if SLIM in families:
+        from tool_runtime.families.desktop.slim_specs import SPECS as OF_SLIM
+
+        return OF_SLIM
+    return (READ_OUTPUT,)
+
+
+def has_uploads(families: Collection[str]) -> bool:
+    """True if the host's own tool is offered beside these families."""
+    return SLIM not in families or DESKTOP in families

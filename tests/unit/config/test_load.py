@@ -158,7 +158,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\ndialect = 'klingon'", 'llm.dialect must be one of anthropic, openai, responses, auto, not "klingon"'),
         (
             "[host]\ntoolset = ['desktop', 'mobile']",
-            'host.toolset[1] must be one of desktop, native, skills, not "mobile"',
+            'host.toolset[1] must be one of desktop, native, skills, slim, not "mobile"',
         ),
         ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
         ("[tools]\ndisabled = 'RunCommand'", 'tools.disabled must be a list, not "RunCommand"'),
@@ -244,6 +244,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_stored_bytes": ("1000", 1000),
     "llm.progress_timeout_s": ("5", 5.0),
     "llm.answer_timeout_s": ("5", 5.0),
+    "llm.max_wait_s": ("5", 5.0),
     "llm.max_line_bytes": ("2048", 2048),
     "llm.max_event_bytes": ("2048", 2048),
     "llm.max_call_arguments_bytes": ("2048", 2048),

@@ -12,6 +12,19 @@ MESSAGES: dict[tuple[str, str], tuple[str, ...]] = {
         "This request would exceed your account's rate limit. Please try again later.",
         "litellm.RateLimitError: AnthropicException - slow",
     ),
+    ("loading", "llama.cpp, Ollama"): (
+        "Loading model",
+        "litellm.ServiceUnavailableError: OpenAIException - Loading model",
+        "llm server loading model",
+    ),
+    ("loading", "Hugging Face, LM Studio"): (
+        "Model bigcode/starcoder is currently loading",
+        "The model is still being loaded",
+    ),
+    ("guardrail", "several proxies"): (
+        "Request blocked by the company's content filter",
+        "Input guardrail pii has blocked this request",
+    ),
     ("overloaded", "Anthropic, Gemini, OpenAI"): ("Overloaded", "The model is overloaded. Please try again later."),
     ("overloaded", "Mistral"): ("Service tier capacity exceeded for this model.",),
     ("overloaded", "LiteLLM"): ("No deployments available for selected model, Try again in 5 seconds.",),
@@ -187,6 +200,7 @@ MESSAGES: dict[tuple[str, str], tuple[str, ...]] = {
     ("parameter", "Ollama"): ("registry.ollama.ai/library/x does not support tools",),
     ("parameter", "OpenRouter"): ("No endpoints found that support tool use.",),
     ("parameter", "Gemini"): ('Invalid JSON payload received. Unknown name "x": Cannot find field.',),
+    ("credentials", "LiteLLM"): ("No connected db.",),
     ("credentials", "Gemini"): ("API key not valid. Please pass a valid API key.",),
     ("credentials", "OpenAI and servers of its wire"): ("Incorrect API key provided: sk-x.",),
 }

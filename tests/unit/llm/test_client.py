@@ -170,12 +170,12 @@ async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkey
 @pytest.mark.parametrize(
     ("status", "kind", "code"),
     [
-        (400, GuardrailBlocked, ErrorCode.LLM_GUARDRAIL_BLOCKED),
+        (400, GatewayRejected, ErrorCode.LLM_REFUSED),
         (401, GatewayRejected, ErrorCode.UNAUTHORIZED),
         (402, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
         (403, GatewayRejected, ErrorCode.UNAUTHORIZED),
-        (404, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
-        (405, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (404, GatewayRejected, ErrorCode.LLM_REFUSED),
+        (405, GatewayRejected, ErrorCode.LLM_REFUSED),
         (408, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
         (409, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
         (413, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
@@ -268,7 +268,7 @@ async def test_the_gateway_may_ask_for_no_retry(status: int) -> None:
 
 @pytest.mark.parametrize("said", ["", "maybe", "1"])
 async def test_other_words_about_a_retry_say_nothing(said: str) -> None:
-    assert type(await fault({"status": 400, "headers": {"x-should-retry": said}})) is GuardrailBlocked
+    assert type(await fault({"status": 400, "headers": {"x-should-retry": said}})) is GatewayRejected
     error = await fault({"status": 500, "headers": {"x-should-retry": said}})
     assert isinstance(error, GatewayUnavailable)
     assert error.again

@@ -79,7 +79,7 @@ def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (300, "refused"), (400, "unread"), (401, "credentials"), (402, "billing"), (403, "credentials"),
+        (300, "refused"), (400, "refused"), (401, "credentials"), (402, "billing"), (403, "credentials"),
         (404, "refused"), (405, "refused"), (408, "failed"), (409, "failed"), (412, "refused"), (413, "too_large"),
         (418, "refused"), (422, "parameter"), (429, "rate_limit"), (446, "guardrail"), (500, "failed"),
         (501, "failed"), (502, "failed"), (503, "overloaded"), (504, "failed"), (529, "overloaded"), (599, "failed"),
@@ -107,8 +107,14 @@ def test_a_status_alone(status: int, kind: Kind) -> None:
         (500, {"message": "no", "type": "exceed_context_size_error"}, "too_long"),
         (500, {"message": "Your credit balance is too low"}, "failed"),
         (503, {"message": "litellm.APIConnectionError - over the maximum context length of 9000"}, "too_long"),
-        (400, {"message": "Your request was blocked", "type": "invalid_request_error"}, "unread"),
-        (400, {"message": "Could not process image", "type": "invalid_request_error"}, "unread"),
+        (400, {"message": "Your request was blocked", "type": "invalid_request_error"}, "refused"),
+        (400, {"message": "Could not process image", "type": "invalid_request_error"}, "refused"),
+        (400, {"message": "No connected db.", "type": "no_db_connection", "code": "400"}, "credentials"),
+        (403, {"message": "Top up first.", "details": {"error_code": "credits_required"}}, "billing"),
+        (400, {"message": "Top up.", "details": [{"error_code": "CREDITS-REQUIRED"}]}, "billing"),
+        (503, {"message": "Loading model", "type": "unavailable_error", "code": 503}, "loading"),
+        (500, {"message": "Model x is currently loading"}, "loading"),
+        (500, {"message": "error loading model: out of memory"}, "failed"),
         # A name counts before words, which may quote what was sent.
         (400, {"message": "flagged: 'prompt is too long'", "code": "content_filter"}, "guardrail"),
     ],

@@ -83,4 +83,4 @@ def test_an_error_by_status_keeps_its_name_and_one_behind_status_200_its_body() 
         "garbage": body.decode(),
         "headers": {"content-type": "application/json"},
     }
-    assert turn_of(AnthropicDialect(), 400, {}, b"<html>odd</html>")["error"] == {"message": "<html>odd</html>"}
+    assert turn_of(AnthropicDialect(), 400, {}, b"<html>odd</html>")["error"]["message"] == "<html>odd</html>"

@@ -9,16 +9,16 @@ from tool_runtime.families.schemas import flag, integer, parameters, text
 
 RUN_COMMAND: Final = ToolSpec(
     "RunCommand",
-    "Execute a shell command and return stdout, stderr, and exit code",
+    "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
     parameters(
         ["command"],
-        command=text("Shell command to execute", minLength=1),
-        cwd=text("Working directory. Default: workspace root", minLength=1),
-        timeout=integer("Timeout in seconds. Default: 300", minimum=1, maximum=600),
-        stdin=text("Standard input to pipe to the command. Default: empty. There is no terminal"),
+        command=text(minLength=1),
+        cwd=text("Default: the workspace", minLength=1),
+        timeout=integer("Seconds. Default: 300", minimum=1, maximum=600),
+        stdin=text("Default: empty"),
         background=flag(
-            "Return an id at once and let the command run on, as a server does, until the session ends or timeout, if "
-            "given, is over. CommandOutput and StopCommand take the id. Default: false"
+            "Return an id for CommandOutput and StopCommand at once, and let it run on, as a server does, until the "
+            "session ends"
         ),
     ),
     capability="Shell.Exec",
@@ -27,15 +27,15 @@ RUN_COMMAND: Final = ToolSpec(
     category="commands",
     display="command",
 )
-_ID: Final = text("Id that RunCommand gave with background: true", minLength=1)
+_ID: Final = text(minLength=1)
 COMMAND_OUTPUT: Final = ToolSpec(
     "CommandOutput",
-    "Read what a background command has printed, stdout and stderr together, and whether it still runs",
+    "Read what a background command printed since the last read, and whether it still runs",
     parameters(
         ["id"],
         id=_ID,
-        offset=integer("Byte to read from. Default: where the last read ended", minimum=0),
-        limit=integer("Maximum number of bytes to return. Default: as many as fit in a result", minimum=1),
+        offset=integer("Byte to start from", minimum=0),
+        limit=integer("Most bytes", minimum=1),
     ),
     capability="Shell.Exec",
     subject=Subject("name"),
@@ -44,7 +44,7 @@ COMMAND_OUTPUT: Final = ToolSpec(
 )
 STOP_COMMAND: Final = ToolSpec(
     "StopCommand",
-    "End a background command with all that it started",
+    "End a background command and all that it started",
     parameters(["id"], id=_ID),
     capability="Shell.Exec",
     subject=Subject("name"),

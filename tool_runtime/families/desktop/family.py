@@ -6,9 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
-from tool_runtime.families.catalogue import DESKTOP
-from tool_runtime.families.desktop.output_specs import READ_OUTPUT
-from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.catalogue import desktop_specs
 from tool_runtime.families.desktop.timeouts import under
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, Tool
 
-_NAMES = frozenset(spec.name for spec in SPECS)
-
 
 class DesktopFamily:
     """See Provider. Where the family is not chosen only what reads stored outputs is offered, and what the host and
@@ -32,11 +28,11 @@ class DesktopFamily:
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
         self._settings = settings
         self._pool = pool
-        self._names = _NAMES if DESKTOP in settings.families else frozenset({READ_OUTPUT.name})
+        self._own = {spec.name: spec for spec in desktop_specs(settings.families)}
 
     @functools.cached_property
-    def _specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(under(spec, self._settings) for spec in SPECS if spec.name in self._names)
+    def _specs(self) -> dict[str, ToolSpec]:
+        return {name: under(spec, self._settings) for name, spec in self._own.items()}
 
     @functools.cached_property
     def _runner(self) -> DesktopRunner:
@@ -46,11 +42,11 @@ class DesktopFamily:
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        return self._specs
+        return tuple(self._specs.values())
 
     def get(self, name: str) -> Tool | None:
         """See Provider."""
-        return self._runner.tool(name) if name in self._names else None
+        return self._runner.tool(name)._replace(spec=self._specs[name]) if name in self._own else None
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """The content of one file, as ReadFile would find it. Raises ToolFault."""

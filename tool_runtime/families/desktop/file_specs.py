@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PATH: Final = Subject("path", "path")
+_FILE: Final = text(minLength=1)
 
 
 def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
@@ -35,30 +36,30 @@ _EXPECTED = text(
 
 READ_FILE: Final = ToolSpec(
     "ReadFile",
-    "Read the contents of a file at the given path. A PNG, JPEG, GIF or WebP file is shown as an image to models that "
-    "take images, a Jupyter notebook as its cells, a PDF as the text of its pages",
+    "Read a file. Pictures are shown as such, a notebook as its cells, a PDF as its text",
     parameters(
         ["path"],
-        path=text("Path of the file to read, absolute or relative to the workspace", minLength=1),
-        offset=integer("Line number to start reading from (1-based). Default: 1", minimum=1),
-        limit=integer("Maximum number of lines to return. Default: all", minimum=1),
-        encoding=text("File encoding. Default: utf-8", minLength=1),
-        raw=flag("Show a notebook as the text that its file holds. Default: false"),
+        path=_FILE,
+        offset=integer("First line, from 1", minimum=1),
+        limit=integer("Most lines. Default: all", minimum=1),
+        encoding=text("Default: utf-8", minLength=1),
+        raw=flag("Show a notebook's JSON"),
     ),
     capability="File.Read",
     subject=_PATH,
     effect="none",
     category="files",
     display="read",
+    reads_outputs=True,
 )
 WRITE_FILE: Final = ToolSpec(
     "WriteFile",
-    "Create or overwrite a file with the given content",
+    "Create or overwrite a file, and the directories to it",
     parameters(
         ["path", "content"],
-        path=text("Path of the file to write, absolute or relative to the workspace", minLength=1),
-        content=text("File content to write"),
-        createDirectories=flag("Create parent directories if they don't exist. Default: true"),
+        path=_FILE,
+        content=text(),
+        createDirectories=flag("Default: true"),
         expectedSha256=_EXPECTED,
     ),
     capability="File.Write",
@@ -71,20 +72,19 @@ WRITE_FILE: Final = ToolSpec(
 )
 EDIT_FILE: Final = ToolSpec(
     "EditFile",
-    "Replace exact texts in a file. All edits are made, one after the other, or none. Each oldText must be in the file "
-    "exactly once, unless replaceAll is true. Line ends and encoding are kept",
+    "Replace exact texts in a file: all edits, in order, or none. Each oldText must be in it exactly once, unless "
+    "replaceAll is true",
     parameters(
         ["path", "edits"],
-        path=text("Path of the file to edit, absolute or relative to the workspace", minLength=1),
+        path=_FILE,
         edits={
             "type": "array",
-            "description": "The replacements, in order",
             "minItems": 1,
             "items": parameters(
                 ["oldText", "newText"],
-                oldText=text("Text that is in the file, with its spaces and line breaks", minLength=1),
-                newText=text("Text to put in its place"),
-                replaceAll=flag("Replace every occurrence. Default: false"),
+                oldText=text("Text of the file, with its spaces and line breaks", minLength=1),
+                newText=text(),
+                replaceAll=flag("Replace every occurrence"),
             ),
         },
         expectedSha256=_EXPECTED,
@@ -100,8 +100,8 @@ EDIT_FILE: Final = ToolSpec(
 )
 DELETE_FILE: Final = ToolSpec(
     "DeleteFile",
-    "Delete a file at the given path",
-    parameters(["path"], path=text("Path of the file to delete, absolute or relative to the workspace", minLength=1)),
+    "Delete a file",
+    parameters(["path"], path=_FILE),
     capability="File.Delete",
     subject=_PATH,
     effect="delete",
@@ -110,11 +110,11 @@ DELETE_FILE: Final = ToolSpec(
 )
 MOVE_FILE: Final = ToolSpec(
     "MoveFile",
-    "Move or rename a file. Nothing is replaced: newPath must not exist",
+    "Move or rename a file; newPath must not exist",
     parameters(
         ["path", "newPath"],
-        path=text("Path of the file to move, absolute or relative to the workspace", minLength=1),
-        newPath=text("Path that the file is to have, its name included. Missing directories are made", minLength=1),
+        path=_FILE,
+        newPath=text("Its new path, name included", minLength=1),
     ),
     capability="File.Delete",
     subject=_PATH,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
+_STORED_LINES = 1000
+"""Lines of a stored output that a call gets that asks for no number."""
+
 
 _MAX_NAMES = 5
 
@@ -77,7 +80,7 @@ class FileTools:
 
     def _read_at_once(self, call: CallContext) -> ToolOutput | None:
         params = _reading(call)
-        if is_document(call, params.path):
+        if is_document(call, params.path) or self._is_stored(params.path):
             return None
         with _directories_pointed_out(params.path):
             outcome = files.read_at_once(params, call.abandoned)
@@ -85,6 +88,12 @@ class FileTools:
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
+        if self._is_stored(params.path):
+            from tool_runtime.core.stored import StoredParams
+            from tool_runtime.families.desktop.output_tools import stored_part
+
+            stored = StoredParams(params.offset, params.limit or _STORED_LINES)
+            return await self._pool.run(lambda: stored_part(self._settings, call, params.path, stored))
         if is_document(call, params.path):
             from tool_runtime.families.desktop.documents import notebook_output
 
@@ -100,6 +109,10 @@ class FileTools:
 
             return await self._pool.run(lambda: pdf_output(params, outcome, call.abandoned))
         return _shown(outcome, params.offset)
+
+    def _is_stored(self, path: str) -> bool:
+        """True for a reference to what the session has stored: paths of files come absolute from the host."""
+        return self._settings.open_output is not None and not os.path.isabs(path)
 
     async def _write_file(self, call: CallContext) -> ToolOutput:
         request = call.request

@@ -37,17 +37,17 @@ class OutputTools:
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
         params = StoredParams(arguments.get("offset", 1), arguments.get("limit", 200), wanted)
-        part = await self._pool.run(lambda: self._part(call, params))
-        return ToolOutput(_shown(part, params))
+        return await self._pool.run(lambda: stored_part(self._settings, call, arguments["ref"], params))
 
-    def _part(self, call: CallContext, params: StoredParams) -> StoredPart:
-        ref: str = call.request.arguments["ref"]
-        with os_faults(ref):
-            file = None if self._settings.open_output is None else self._settings.open_output(ref)
-            if file is None:
-                raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
-            with file:
-                return read_stored(file, params, call.max_output_bytes, call.abandoned)
+
+def stored_part(settings: RuntimeSettings, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
+    """A part of what the session has stored under `ref`. Blocking. Raises ToolFault."""
+    with os_faults(ref):
+        file = None if settings.open_output is None else settings.open_output(ref)
+        if file is None:
+            raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
+        with file:
+            return ToolOutput(_shown(read_stored(file, params, call.max_output_bytes, call.abandoned), params))
 
 
 def _shown(part: StoredPart, params: StoredParams) -> str:

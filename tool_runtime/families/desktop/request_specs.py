@@ -9,26 +9,22 @@ from tool_runtime.families.schemas import integer, parameters, text
 
 HTTP_REQUEST: Final = ToolSpec(
     "HttpRequest",
-    "Make an HTTP request and return the response",
+    "Make an HTTP request",
     parameters(
         ["url"],
-        url=text("Request URL", minLength=1),
-        method=text("HTTP method. Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+        url=text(minLength=1),
+        method=text("Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
         headers={
             "type": "object",
-            "description": "Request headers",
             "additionalProperties": {"type": "string"},
         },
-        body=text("Request body"),
-        bodyFile=text(
-            "Path of a file to send as the body, absolute or relative to the workspace, in place of body", minLength=1
-        ),
+        body=text(),
+        bodyFile=text("File to send in place of body", minLength=1),
         saveTo=text(
-            "Path of a file to save the body of a 2xx response to, absolute or relative to the workspace. A file "
-            "that is there is replaced",
+            "File for the body of a 2xx response; replaced if it exists",
             minLength=1,
         ),
-        timeout=integer("Timeout in seconds. Default: 60", minimum=1, maximum=60),
+        timeout=integer("Seconds. Default: 60", minimum=1, maximum=60),
     ),
     capability="Network.Http",
     subject=Subject("url", "url"),

@@ -33,7 +33,7 @@ def under(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
         default, most = command_timeout_s(settings), settings.command_timeout_max_s
     else:
         default, most = request_timeout_s(settings), settings.http_timeout_max_s
-    timeout = integer(f"Timeout in seconds. Default: {default:g}", minimum=1, maximum=most)
+    timeout = integer(f"Seconds. Default: {default:g}", minimum=1, maximum=most)
     schema = spec.input_schema
     if schema["properties"]["timeout"] == timeout:
         return spec

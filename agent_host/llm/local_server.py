@@ -1,0 +1,174 @@
+"""What a server on this machine or a private network says of itself: the models that it serves, and their windows.
+
+Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio,
+SGLang), and Ollama's `/api/show` with `/api/ps`. Nothing is posted to a gateway that has none of the other pages. A
+gateway on the internet is asked nothing: its models are in the shipped table, and it might count the requests. All of
+it takes at most `PATIENCE_S`; a server that does not answer is known as little as one that has none of these pages. A
+name is only asked if the address behind it is private, seen once connected and before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agent_host.llm.urls import checked_url, place_of
+from config.lean_typing import NamedTuple
+from policy.addresses import address_is_public
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+PATIENCE_S: Final = 1.0
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_MODELS = 1000
+_OK = 200
+_LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
+_LOCAL_NAME = r"(?:[^.]+|.+\.(?:localhost|local|lan|internal|home\.arpa))\.?"
+_API = r"/v1(?:/.*)?$|/(?:messages|chat/completions|responses)$"
+
+
+class ServerFacts(NamedTuple):
+    """What a server says: `models` by their ids, in its order, `context_tokens` of the model that was asked for, or of
+    the only one, and the page that says so; None and "" where nobody says. `takes_tools` is False where the server says
+    that the model takes none."""
+
+    models: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    page: str = ""
+    takes_tools: bool | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> ServerFacts | None:
+        """The facts of a row that was kept; None for one that another version wrote."""
+        return None if row.keys() != set(cls._fields) else cls(**{**row, "models": tuple(row["models"])})
+
+
+def is_local(url: str) -> bool:
+    """True if the host of `url`, which `checked_url` takes, may be on this machine or a private network."""
+    host = checked_url(url).host
+    if ":" in host or re.fullmatch(r"[0-9.]+", host):
+        return not address_is_public(host)
+    return re.fullmatch(_LOCAL_NAME, host) is not None
+
+
+async def ask_server(
+    url: str, model: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext]
+) -> ServerFacts | None:
+    """What the local server at `url` says, with its windows for `model`, "" for the only one that it serves. `headers`
+    are those of requests to it, `tls` gives what an https URL needs. None where it does not answer within `PATIENCE_S`,
+    or is not ready."""
+    place = place_of(url)
+    secure = tls() if place.scheme == "https" else None
+    root = re.sub(_API, "", place.target.partition("?")[0].rstrip("/"))
+
+    async def page(path: str, body: bytes | None = None) -> tuple[int, Any]:
+        return await _page(place, root + path, headers, secure, body)
+
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            (status, props), (_, listed) = await asyncio.gather(page("/props"), page("/v1/models"))
+            if status >= 500:  # it is loading
+                return None
+            rows = _rows(listed)
+            wanted = model or (rows[0]["id"] if len(rows) == 1 else "")
+            facts = ServerFacts(tuple(row["id"] for row in rows), *_of_props(props))
+            if facts.context_tokens is None:
+                facts = facts._replace(**_of_row(next((row for row in rows if row["id"] == wanted), {})))
+            if facts.context_tokens is None and wanted:
+                # A gateway that is none of these might take what is posted for a request to its model.
+                (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
+                if rows or running is not None or tags is not None:
+                    _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
+                    facts = facts._replace(**_of_ollama(shown, running, wanted))
+            return facts
+    except (OSError, TimeoutError, ValueError, EOFError):
+        return None
+
+
+async def _page(
+    place: Any, path: str, headers: Mapping[str, str], secure: ssl.SSLContext | None, body: bytes | None
+) -> tuple[int, Any]:
+    """The status of one page, and its JSON, None where it has none. In HTTP/1.0, whose answers come in one piece."""
+    port = place.port or (443 if secure else 80)
+    reader, writer = await asyncio.open_connection(place.host, port, ssl=secure)
+    try:
+        if address_is_public(str(writer.get_extra_info("peername")[0])):
+            raise OSError("this is no private address")
+        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.0", f"host: {place.named}", "connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [] if body is None else ["content-type: application/json", f"content-length: {len(body)}"]
+        writer.write("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + (body or b""))
+        status = int((await reader.readline()).split()[1])
+        length = _MAX_BYTES
+        while (line := await reader.readline()).strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            if name.strip().lower() == "content-length":
+                length = min(length, int(value))
+        data = b""
+        while len(data) < length and (piece := await reader.read(length - len(data))):
+            data += piece
+        return status, _parsed(data) if status == _OK else None
+    except IndexError as error:
+        raise EOFError from error
+    finally:
+        writer.close()
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _rows(listed: Any) -> list[dict[str, Any]]:
+    data = listed.get("data") if isinstance(listed, dict) else None
+    rows = data[:_MAX_MODELS] if isinstance(data, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]
+
+
+def _of_props(props: Any) -> tuple[int | None, str]:
+    """llama.cpp's window of one slot: its whole context is shared among them."""
+    if not isinstance(props, dict):
+        return None, ""
+    settings = props.get("default_generation_settings")
+    inner = settings if isinstance(settings, dict) else {}
+    found = _tokens(inner.get("n_ctx")) or _tokens(props.get("n_ctx"))
+    return (found, "/props") if found else (None, "")
+
+
+def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    meta = row.get("meta")
+    found = next((tokens for name in _LENGTHS if (tokens := _tokens(row.get(name)))), None)
+    found = found or (_tokens(meta.get("n_ctx")) if isinstance(meta, dict) else None)
+    return {"context_tokens": found, "page": "/v1/models"} if found else {}
+
+
+def _of_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
+    """A window that was set counts before the one that the model could have, and one in use before both."""
+    if not isinstance(shown, dict):
+        return {}
+    info, parameters, able = shown.get("model_info"), shown.get("parameters"), shown.get("capabilities")
+    chosen = re.search(r"(?m)^\s*num_ctx\s+(\d{1,9})\s*$", parameters) if isinstance(parameters, str) else None
+    of_model = (
+        [value for name, value in info.items() if name.endswith(".context_length")] if isinstance(info, dict) else []
+    )
+    loaded = running.get("models") if isinstance(running, dict) else None
+    in_use = [
+        row.get("context_length")
+        for row in (loaded if isinstance(loaded, list) else [])
+        if isinstance(row, dict) and model in (row.get("name"), row.get("model"))
+    ]
+    candidates = [*in_use, int(chosen[1]) if chosen else None, *of_model]
+    found = next((tokens for value in candidates if (tokens := _tokens(value))), None)
+    facts: dict[str, Any] = {"takes_tools": "tools" in able} if isinstance(able, list) else {}
+    return {**facts, "context_tokens": found, "page": "/api/show"} if found else facts
+
+
+def _tokens(value: object) -> int | None:
+    return value if type(value) is int and 0 < value <= 10**9 else None

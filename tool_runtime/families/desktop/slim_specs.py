@@ -1,0 +1,86 @@
+"""The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
+
+They are the same tools, with their names, capabilities and arguments, of which requests define those that most work
+needs. There are no commands in the background, and ReadFile reads on what was cut of a result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tool_runtime.families.desktop.command_specs import RUN_COMMAND
+from tool_runtime.families.desktop.file_specs import EDIT_FILE, READ_FILE, WRITE_FILE
+from tool_runtime.families.desktop.tree_specs import GREP, LIST_DIRECTORY
+from tool_runtime.families.schemas import flag, integer, parameters, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.contracts import ToolSpec
+
+
+def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:
+    return spec._replace(description=description, offered=offered)
+
+
+def _in_foreground(spec: ToolSpec) -> ToolSpec:
+    properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
+    return spec._replace(input_schema={**spec.input_schema, "properties": properties})
+
+
+_EDIT: Final = parameters(
+    ["oldText", "newText"],
+    oldText=text("Text of the file, with its spaces and line breaks"),
+    newText=text("Text to put in its place"),
+    replaceAll=flag("Replace every occurrence"),
+)
+SPECS: Final = (
+    _slim(
+        READ_FILE,
+        "Read a file, or what a result names as its storage_ref. With a limit it says which lines were shown",
+        parameters(
+            ["path"],
+            path=text("A path, or a storage_ref such as artifacts/art_0123"),
+            offset=integer("First line, from 1"),
+            limit=integer("Most lines. Default: all"),
+        ),
+    ),
+    _slim(
+        WRITE_FILE,
+        "Create a file, or replace its whole content",
+        parameters(["path", "content"], path=text(), content=text("The whole new content")),
+    ),
+    _slim(
+        EDIT_FILE,
+        "Replace exact texts in a file: all edits, in order, or none. Each oldText must be in the file exactly once, "
+        "unless replaceAll is true",
+        parameters(["path", "edits"], path=text(), edits={"type": "array", "items": _EDIT}),
+    ),
+    _slim(
+        LIST_DIRECTORY,
+        "List the entries of a directory with their kinds and sizes",
+        parameters([], path=text("Default: the workspace"), depth=integer("Levels. Default: 1")),
+    ),
+    _slim(
+        GREP,
+        "Search the lines of files by a regular expression",
+        parameters(
+            ["pattern"],
+            pattern=text("Regular expression (RE2)"),
+            path=text("File or directory. Default: the workspace"),
+            glob=text("Only these files, such as *.py"),
+            ignoreCase=flag(),
+        ),
+    ),
+    _slim(
+        _in_foreground(RUN_COMMAND),
+        "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
+        parameters(
+            ["command"],
+            command=text(),
+            cwd=text("Default: the workspace"),
+            timeout=integer("Seconds. Default: 300"),
+        ),
+    ),
+)
+"""The family, in the order in which the model is shown it."""
