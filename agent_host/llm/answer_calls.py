@@ -15,8 +15,9 @@ from agent_host.thread.blocks import arguments_block
 from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from agent_host.llm.stream import Meaning
     from agent_host.thread.blocks import Block
 
 NOT_CLOSED = "the answer ended before the call did"
@@ -107,6 +108,12 @@ def _refuse_repeated_fields(text: str) -> None:
         _by_fields(text)
     except RecursionError:  # the depth is judged with the value
         return
+
+
+def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:
+    """The meaning of a turn with these calls, where its stop means `meaning`: one that says that there are calls is not
+    empty where there are."""
+    return "complete" if calls and meaning == "empty" else meaning
 
 
 def with_usable_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:

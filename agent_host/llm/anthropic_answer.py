@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, with_usable_ids
+from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, meaning_with, with_usable_ids
 from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
 from agent_host.llm.raw_json import member
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEANINGS: dict[str, Meaning] = {
     "end_turn": "complete",
     "stop_sequence": "complete",
-    "tool_use": "complete",
+    "tool_use": "empty",
     "max_tokens": "cut",
     "model_context_window_exceeded": "window",
     "pause_turn": "continue",
@@ -119,7 +119,7 @@ class AnthropicAssembler:
             text,
             calls,
             self._stop_reason,
-            meaning_of(self._stop_reason),
+            meaning_with(calls, meaning_of(self._stop_reason)),
             self._token_usage(),
             self._replaced + self._calls.replaced,
             opaque,

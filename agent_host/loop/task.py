@@ -28,6 +28,7 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.command_changes import see_background_changes
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
+from agent_host.loop.progress import counted_calls
 from agent_host.loop.replay import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
 from agent_host.shown_text import one_line
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
     from agent_host.loop.step import Step
+    from agent_host.thread.messages import Message, ToolCall
 
 MAX_STEPS_EXCEEDED = "max_steps_exceeded"
 MAX_FULL_WINDOWS = 3
@@ -69,6 +71,7 @@ async def run_task(
     """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
     `resume_note` before its next turn. `replays` are denied calls that are run before that."""
     ctx.conversation.full_windows = 0
+    ctx.progress.begin()
     try:
         await ctx.refresh_tools()
         end = await _run_steps(ctx, resume_note, replays)
@@ -107,9 +110,11 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         else:
             step = reopen(ctx)
         results = await run_calls(ctx, step)
-        await see_background_changes(ctx)
+        if await see_background_changes(ctx):
+            ctx.progress.forget_calls()
+        counted = counted_calls(ctx, step.assistant)
         commit(ctx, step, results)
-        end = _end_behind(ctx, step)
+        end = _end_behind(ctx, step) or _end_of_circle(ctx, counted)
         if end is not None:
             return end
         warn_of_step_limit(ctx, step.step_id)
@@ -118,6 +123,9 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     """How the task ends behind a step, by what its turn means (AH 4.4); None where it goes on."""
+    end = ctx.progress.end_of_noise(step.meaning)
+    if end is not None:
+        return end
     if step.meaning == "complete":
         return TaskEnd("completed", text=last_answer(ctx.state.thread))
     if step.meaning == "blocked":
@@ -137,6 +145,15 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
         )
         return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
     return None
+
+
+def _end_of_circle(ctx: LoopContext, counted: Sequence[tuple[ToolCall, Message]]) -> TaskEnd | None:
+    """The end of a task that repeats one call; the model gets a note before it comes to that."""
+    found = ctx.progress.note_of_calls(ctx, counted)
+    if isinstance(found, str):
+        add_note(ctx, found)
+        return None
+    return found
 
 
 def _record_end(ctx: LoopContext, end: TaskEnd) -> None:

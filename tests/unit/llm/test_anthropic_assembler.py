@@ -124,7 +124,7 @@ def test_usage_is_cumulative_and_counts_what_the_cache_gave(
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("end_turn", "complete"), ("tool_use", "complete"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
+        ("end_turn", "complete"), ("tool_use", "empty"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
         ("model_context_window_exceeded", "window"), ("pause_turn", "continue"), ("compaction", "continue"),
         ("refusal", "blocked"), ("of_tomorrow", "unknown"),
     ],

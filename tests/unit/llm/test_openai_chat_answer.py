@@ -96,10 +96,10 @@ def test_chunks_without_choices_are_read_for_what_else_is_in_them(choices: Any) 
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("stop", "complete"), ("tool_calls", "complete"), ("function_call", "complete"), ("length", "cut"),
+        ("stop", "complete"), ("tool_calls", "empty"), ("function_call", "empty"), ("length", "cut"),
         ("content_filter", "blocked"),
         ("eos", "complete"), ("eos_token", "complete"), ("end_turn", "complete"), ("stop_sequence", "complete"),
-        ("tool_use", "complete"), ("max_tokens", "cut"), ("model_length", "cut"), ("safety", "blocked"),
+        ("tool_use", "empty"), ("max_tokens", "cut"), ("model_length", "cut"), ("safety", "blocked"),
         ("sensitive", "blocked"), ("recitation", "blocked"), ("guardrail", "blocked"), ("refusal", "blocked"),
         ("of_tomorrow", "unknown"),
     ],
