@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import (
+    CANCELLED,
+    MAX_STEPS_EXCEEDED,
     AgentHostError,
     BudgetExceeded,
     CheckpointWriteFailed,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message, ToolCall
 
-MAX_STEPS_EXCEEDED = "max_steps_exceeded"
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
 _STOP_CHARS = 80
@@ -78,7 +79,7 @@ async def run_task(
     except TaskCancelled:
         # A call that a stop for now has left open needs its result first, whatever was asked for since.
         resumable = ctx.cancellation.resumable or ctx.state.open_step is not None
-        end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=resumable)
+        end = TaskEnd("cancelled", CANCELLED, "cancelled on request", resumable=resumable)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
         said = ctx.scrubber.text(str(error))  # a gateway may quote what it refuses
