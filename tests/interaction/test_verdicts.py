@@ -1,8 +1,10 @@
-"""Why a task ended, in the same words everywhere: result, events, list of sessions, transcript, state."""
+"""Why a task ended, in the same words everywhere: result, events, list of sessions, transcript."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import signal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -10,31 +12,66 @@ from tests.support.process import eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from tests.support.process import Host
-    from tests.support.serve_process import Servers
-
-CASES: list[tuple[str, list[dict[str, Any]], tuple[str, ...], int, tuple[str, str, bool], str | None]] = [
-    ("done", [say("Done.")], (), 0, ("completed", "model", False), None),
-    ("no token", [{"status": 401}], (), 1, ("failed", "infrastructure", False), "UNAUTHORIZED"),
-    ("away", [{"status": 503}], (), 3, ("paused", "infrastructure", True), "LLM_GATEWAY_ERROR"),
-    ("busy", [{"status": 429}], (), 3, ("paused", "infrastructure", True), "RATE_LIMITED"),
-    ("steps", [use(shell("true"))], ("--max-steps", "1"), 1, ("failed", "limit", False), "max_steps_exceeded"),
-    ("nothing", [say(""), say("")], (), 1, ("failed", "model", True), "LLM_EMPTY_ANSWER"),
-    ("refused", [{"text": "No.", "stop_reason": "refusal"}], (), 1, ("failed", "model", False), "LLM_GUARDRAIL_BLOCKED"),
-    ("denied", [use(shell("rm -rf x")), say("Denied.")], (), 4, ("denied", "policy", False), None),
-]
-NAMES = ("verdict", "endedBy", "retryable")
 
 
-def of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in NAMES)
+class Case(NamedTuple):
+    turns: list[dict[str, Any]]
+    verdict: str
+    ended_by: str
+    retryable: bool
+    reason: str | None
+    code: int
 
 
-@pytest.mark.parametrize(("turns", "options", "code", "expected", "reason"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_one_verdict_everywhere(
-    host: Host, turns: list[dict[str, Any]], options: tuple[str, ...], code: int, expected: tuple[str, str, bool], reason: str | None
-) -> None:
+DENIED = use(shell("rm -rf x"))
+CASES = {
+    "done": Case([say("Done.")], "completed", "model", False, None, 0),
+    "no token": Case([{"status": 401}], "failed", "infrastructure", False, "UNAUTHORIZED", 1),
+    "unknown path": Case([{"status": 404}], "failed", "infrastructure", False, "LLM_GATEWAY_ERROR", 1),
+    "away": Case([{"status": 503}], "paused", "infrastructure", True, "LLM_GATEWAY_ERROR", 3),
+    "busy": Case([{"status": 429}], "paused", "infrastructure", True, "RATE_LIMITED", 3),
+    "steps": Case([use(shell("true"))], "failed", "limit", False, "max_steps_exceeded", 1),
+    "nothing": Case([say(""), say("")], "failed", "model", True, "LLM_EMPTY_ANSWER", 1),
+    "refused": Case([say("No.", stop_reason="refusal")], "failed", "model", False, "LLM_GUARDRAIL_BLOCKED", 1),
+    "denied": Case([use(shell("true")), say("Denied.")], "denied", "policy", False, None, 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_one_verdict_everywhere(host: Host, name: str) -> None:
+    case = CASES[name]
     host.configure(max_retries=0)
-    policy = ("--policy", "workspace") if code == 4 else ()
-    with gateway(*turns) as model:
-        ended = host.run("Go.", *policy, *options, model=model)
-    assert (ended.code, of(ended.result), ended.result["reason"]) == (code, expected, reason)
+    asks = {"capabilities": {"Shell.Exec": {"requiresApproval": True}}}
+    policy = host.policy(**asks) if name == "denied" else "full"
+    steps = "1" if name == "steps" else "9"
+    with gateway(*case.turns) as model:
+        done = host.run(
+            "run", "Go.", "--gateway", model.url, "--policy", policy, "--max-steps", steps, "--output", "jsonl",
+            "--session-id", "s",
+        )  # fmt: skip
+    expected = (case.verdict, case.ended_by, case.retryable)
+    assert (done.code, done.last_line["reason"]) == (case.code, case.reason)
+    ends = [event["payload"] for event in done.events if "verdict" in event["payload"]]
+    (row,) = json.loads(host.run("sessions", "--output", "json").stdout)
+    shown = json.loads(host.run("show", "s", "--output", "json").stdout)
+    marks = [item for item in shown["items"] if "verdict" in item]
+    for one in (done.last_line, *ends, row, shown, *marks):
+        assert (one["verdict"], one["endedBy"], one["retryable"]) == expected
+    assert ends
+    assert marks
+    assert case.verdict in host.run("sessions").text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("os.name == 'nt'", reason="SIGKILL")
+def test_a_session_without_a_process_is_interrupted(host: Host) -> None:
+    with gateway({"hang": True}) as model:
+        process = host.start_task(model.url, "--session-id", "s")
+        eventually(lambda: model.count == 1, "the request")
+        (live,) = json.loads(host.run("sessions", "--output", "json").stdout)
+        process.interrupt(signal.SIGKILL)
+        process.finish()
+        (row,) = json.loads(host.run("sessions", "--output", "json").stdout)
+    assert (live["verdict"], row["verdict"], row["endedBy"]) == ("running", "interrupted", "infrastructure")
+    assert (row["retryable"], row["resumable"]) == (True, True)
