@@ -1,8 +1,8 @@
 """Arguments as models write them: what stands for an optional argument that is left out, and whole numbers as floats.
 
 Models send `null`, `{}` or an empty text for what they do not use, and 3.0 for 3. For the tools of this program these
-mean the argument left out, and the whole number. A tool of another program may mean something by them: its arguments are
-changed only where its schema refuses them as they are and takes them so. No other repair is made.
+mean the argument left out, and the whole number. A tool of another program may mean something by them: its arguments
+are changed only where its schema refuses them as they are and takes them so. No other repair is made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from policy.names import SANDBOX_GRANT
+from tool_runtime.families.sandbox_grant import takes_grant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge)
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
     usable = _mended(spec.accepted, dict(arguments))
-    if spec.starts_program and SANDBOX_GRANT in usable and SANDBOX_GRANT not in spec.accepted.get("properties", {}):
+    if SANDBOX_GRANT in usable and takes_grant(spec):
         grant = _grant(usable.pop(SANDBOX_GRANT))
         usable |= {} if grant is None else {SANDBOX_GRANT: grant}
     if usable == arguments and _types(usable) == _types(arguments):

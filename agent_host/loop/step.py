@@ -77,7 +77,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     turn = await ask(ctx, step_id, lambda needed, attempts: _call_model(ctx, step_id, needed, attempts))
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
-    calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
+    calls = () if meaning == "blocked" else _with_new_ids(ctx, [_usable(ctx, call) for call in turn.tool_calls])
     assistant = _kept_message(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
@@ -244,7 +244,13 @@ def _told(message: Message) -> int:
     return sum(not holds_arguments(block) for block in message.blocks)
 
 
-def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
+    """The call without what stands for arguments that are left out. Policy judges it so."""
+    arguments = ctx.router.usable_arguments(call.name, call.arguments)
+    return call if arguments is call.arguments else call._replace(arguments=dict(arguments))
+
+
+def _with_new_ids(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
     return tuple(
         call.renamed(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls

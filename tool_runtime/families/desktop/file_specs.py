@@ -59,7 +59,6 @@ WRITE_FILE: Final = ToolSpec(
         path=text("Path of the file to write, absolute or relative to the workspace", minLength=1),
         content=text("File content to write"),
         createDirectories=flag("Create parent directories if they don't exist. Default: true"),
-        expectedSha256=_EXPECTED,
     ),
     capability="File.Write",
     subject=_PATH,
@@ -68,6 +67,7 @@ WRITE_FILE: Final = ToolSpec(
     display="write",
     content="content",
     after=_written,
+    rare={"expectedSha256": _EXPECTED},
 )
 EDIT_FILE: Final = ToolSpec(
     "EditFile",
@@ -87,7 +87,6 @@ EDIT_FILE: Final = ToolSpec(
                 replaceAll=flag("Replace every occurrence. Default: false"),
             ),
         },
-        expectedSha256=_EXPECTED,
     ),
     capability="File.Write",
     subject=_PATH,
@@ -97,6 +96,7 @@ EDIT_FILE: Final = ToolSpec(
     content="edits",
     after=_edited,
     also=(Need("File.Read", _PATH),),
+    rare={"expectedSha256": _EXPECTED},
 )
 DELETE_FILE: Final = ToolSpec(
     "DeleteFile",
