@@ -66,8 +66,8 @@ class ToolSpec(NamedTuple):
 
     `input_schema` is a JSON Schema object. `rare` are properties that calls may have besides and no request pays for:
     the error that calls for one introduces it. With `foreign_schema` another program wrote it: arguments are judged by
-    a library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text that
-    is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
+    a library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text
+    that is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
     the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:

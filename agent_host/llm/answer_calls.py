@@ -126,6 +126,9 @@ def _why_no_json(text: str) -> str:
     except json.JSONDecodeError as error:
         place, rest, before = error.pos, text[error.pos :], text[: error.pos].rstrip()
         where = f"at character {place + 1}"
+        is_escape = error.msg.startswith("Invalid \\")
+        if error.msg.startswith("Unterminated") or not rest.strip() or (is_escape and '"' not in rest):
+            return "the arguments are not complete JSON: they end before the object does"
         if error.msg.startswith("Invalid control"):
             return f"the arguments are not JSON: a raw newline or control character stands in a text {where}; write \\n"
         if rest.startswith(",") or (before.endswith(",") and rest[:1] in ("}", "]")):
@@ -134,12 +137,10 @@ def _why_no_json(text: str) -> str:
             return f"the arguments are not JSON: single quotes {where}; names and texts stand in double quotes"
         if rest.startswith(("None", "True", "False", "undefined")):
             return f"the arguments are not JSON: {where} write null, true or false"
-        if error.msg.startswith("Invalid \\"):
+        if is_escape:
             return f"the arguments are not JSON: a backslash {where} begins no escape; write it twice"
         if error.msg == "Extra data":
             return f"the arguments are not one JSON object: more follows it {where}"
-        if error.msg.startswith("Unterminated") or not rest.strip():
-            return "the arguments are not complete JSON: they end before the object does"
         near = rest[:20].encode("utf-8", "replace").decode()
         return f"the arguments are not JSON: {error.msg} {where}, near {near!r}"
     except RecursionError:

@@ -133,13 +133,14 @@ class ChatAssembler:
         calls: list[ToolCall] = []
         blocks: list[Block] = []
         order: list[int | Literal["call", "block"]] = []
+        found = list(self._calls.read(cut=cut))
         fields = self._fields.whole()
-        if fields is not None:
+        if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
             blocks.append(Block(f'{{"{OF_MESSAGE}":{fields}}}', NAME))
             order.append("block")
         if text:
             order.append(len(text))
-        for call, arguments, beside, of_function in self._calls.read(cut=cut):
+        for call, arguments, beside, of_function in found:
             calls.append(call)
             order.append("call")
             written = as_written(call, arguments, NAME)
