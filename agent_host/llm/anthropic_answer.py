@@ -245,6 +245,7 @@ class AnthropicAssembler:
         at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
         if not block.closed or (at_the_limit and not block.start.get("input")):
             return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
+        self._calls.check_size(len(block.input.encode("utf-8", "surrogatepass")))
         at_start = block.start.get("input")
         arguments = "".join(block.parts) or block.input or (at_start if isinstance(at_start, dict) else None)
         return self._calls.call(block.call_id, self._real_name(block.name), arguments)
