@@ -11,12 +11,12 @@ from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.sandbox_grant import without_grant
+from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext
-from tool_runtime.usable_arguments import usable_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

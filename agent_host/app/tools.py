@@ -11,8 +11,8 @@ from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
 from tool_runtime.families.catalogue import FAMILIES, specs_of
 from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.schema import judge_of
-from tool_runtime.usable_arguments import usable_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

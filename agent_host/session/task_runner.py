@@ -338,7 +338,8 @@ class TaskRunner:
         """The end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
-        return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
+        reason = None if task.status == "running" else task.reason  # what kept it open is not what ended it
+        return TaskEnd(_ENDED_AS[task.status], reason, reason, text)
 
 
 def import_loop() -> None:

@@ -34,6 +34,8 @@ def ended(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, A
         verdict, reason = "denied", ErrorCode.APPROVAL_REQUIRED
     elif reason == INTERRUPTED:
         verdict = "interrupted"
+    elif status == "completed":
+        reason = None
     return _fields(verdict, reason)
 
 

@@ -42,8 +42,9 @@ CASES = {
 def test_one_verdict_everywhere(host: Host, name: str) -> None:
     case = CASES[name]
     host.configure(max_retries=0)
-    asks = {"capabilities": {"Shell.Exec": {"requiresApproval": True}}}
-    policy = host.policy(**asks) if name == "denied" else "full"
+    rule = {"approvalRuleId": "r", "title": "May it?", "description": "It wants to."}
+    asks = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "r"}}
+    policy = host.policy(grants=asks, approvalRules=[rule]) if name == "denied" else "full"
     steps = "1" if name == "steps" else "9"
     with gateway(*case.turns) as model:
         done = host.run(
