@@ -16,15 +16,14 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from agent_host.loop.context import TaskEnd
-from agent_host.thread.messages import decode
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from agent_host.llm.stream import Meaning
     from agent_host.loop.context import LoopContext
-    from agent_host.thread.messages import Message, ToolCall
+    from agent_host.thread.messages import ToolCall
 
 _EMPTY: Final = (
     "[Your answer had no text and no tool call, so nothing was done. If the task is not done, call the next tool now; "
@@ -121,7 +120,7 @@ class Progress:
         self._limit = repeat_limit
         self._noise = self._in_a_row = 0
         self._last: tuple[str, bytes, str] | None = None
-        self._told_of: tuple[str, bytes, str] | None = None
+        self._told_in: str | None = None  # the step whose results have the note
 
     def begin(self) -> None:
         """Count from zero: a process begins a task, or goes on with it."""
@@ -141,50 +140,45 @@ class Progress:
 
     def forget_calls(self) -> None:
         """Begin a new row of calls, since something changed meanwhile."""
-        self._in_a_row, self._last, self._told_of = 0, None, None
+        self._in_a_row, self._last, self._told_in = 0, None, None
 
-    def note_of_calls(self, ctx: LoopContext, counted: Sequence[tuple[ToolCall, Message]]) -> str | TaskEnd | None:
-        """Count the calls of a step with their results; returns a note about a call that is repeated without any
-        effect, or how the task ends because of it, None if the task just goes on."""
-        note, told_of = None, self._told_of
-        for call, result in counted:
-            key = (call.name, call.arguments_json, sha256_hex(result.content.encode("utf-8", "replace")))
-            self._in_a_row = self._in_a_row + 1 if key == self._last else 1
-            self._last = key
-            if self._in_a_row == 1:
-                self._told_of = None
-            if self._limit and self._in_a_row >= self._limit and (told_of == key or not self._note_at):
-                text = f"{call.name} was called {self._in_a_row} times in a row with the same arguments and result"
-                message = f"the model goes round in a circle: {text} (loop.repeat_limit); resume to have it try again"
-                return TaskEnd("failed", ErrorCode.LLM_REPEATED_CALL, message, resumable=True)
-            if self._note_at and self._in_a_row >= self._note_at and self._told_of != key:
-                self._told_of = key
-                note = _repeat_note(ctx, call.name, self._in_a_row)
-        return note
+    def note_of_call(self, ctx: LoopContext, step_id: str, call: ToolCall, text: str, duration_ms: int | None) -> str:
+        """Count a call of a step with the text of its result; returns a note for the model where the call is repeated
+        without any effect, "" where there is none. A call that took over 5 s is a wait and does not count, and neither
+        does a look at what a running command prints."""
+        if (duration_ms or 0) > _SLOW_MS or (
+            call.name == _READS_RUNNING and _is_running(ctx, call.arguments.get("id"))
+        ):
+            return ""
+        key = (call.name, call.arguments_json, sha256_hex(text.encode("utf-8", "replace")))
+        if key != self._last:
+            self.forget_calls()
+        self._last = key
+        self._in_a_row += 1
+        if not self._note_at or self._in_a_row < self._note_at or self._told_in is not None:
+            return ""
+        self._told_in = step_id
+        return _repeat_note(ctx, call.name, self._in_a_row)
+
+    def end_of_circle(self, step_id: str) -> TaskEnd | None:
+        """The end of a task that repeats a call although its model has read the note; None if the task goes on."""
+        has_read = self._told_in not in (None, step_id) or not self._note_at
+        if self._last is None or not self._limit or self._in_a_row < self._limit or not has_read:
+            return None
+        text = f"{self._last[0]} was called {self._in_a_row} times in a row with the same arguments and result"
+        message = f"the model goes round in a circle: {text} (loop.repeat_limit); resume to have it try again"
+        return TaskEnd("failed", ErrorCode.LLM_REPEATED_CALL, message, resumable=True)
 
 
-def counted_calls(ctx: LoopContext, assistant: Message) -> list[tuple[ToolCall, Message]]:
-    """The calls of the open step that count as repeated ones, with their results. Those that took over 5 s are a wait,
-    and so is a look at what a running command prints."""
-    step = ctx.state.open_step
-    if step is None:
-        return []
-    running = {command_id for command_id, row in ctx.state.commands.items() if "ended" not in row}
-    rows = {row.call_id: row for row in step.calls}
-    counted = []
-    for call in assistant.tool_calls:
-        row = rows.get(call.call_id)
-        if row is None or row.result is None or (row.duration_ms or 0) > _SLOW_MS:
-            continue
-        if call.name != _READS_RUNNING or call.arguments.get("id") not in running:
-            counted.append((call, decode(row.result)))
-    return counted
+def _is_running(ctx: LoopContext, command_id: object) -> bool:
+    row = ctx.state.commands.get(command_id) if isinstance(command_id, str) else None
+    return row is not None and "ended" not in row
 
 
 def _repeat_note(ctx: LoopContext, name: str, times: int) -> str:
     others = [spec.name for spec in ctx.judge.tools if spec.name != name][:_MAX_NAMED]
     return (
-        f"[You have called {name} {times} times in a row with the same arguments, and the result was the same each "
+        f"\n[You have called {name} {times} times in a row with the same arguments, and the result was the same each "
         f"time; once more changes nothing. Use other arguments or another tool ({', '.join(others)}), or, if the task "
         "is done or cannot be done, say so without a call.]"
     )

@@ -30,7 +30,6 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.command_changes import see_background_changes
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
-from agent_host.loop.progress import counted_calls
 from agent_host.loop.replay import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
 from agent_host.shown_text import one_line
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
     from agent_host.loop.step import Step
-    from agent_host.thread.messages import Message, ToolCall
 
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
@@ -113,9 +111,8 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         results = await run_calls(ctx, step)
         if await see_background_changes(ctx):
             ctx.progress.forget_calls()
-        counted = counted_calls(ctx, step.assistant)
         commit(ctx, step, results)
-        end = _end_behind(ctx, step) or _end_of_circle(ctx, counted)
+        end = _end_behind(ctx, step) or ctx.progress.end_of_circle(step.step_id)
         if end is not None:
             return end
         warn_of_step_limit(ctx, step.step_id)
@@ -146,15 +143,6 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
         )
         return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
     return None
-
-
-def _end_of_circle(ctx: LoopContext, counted: Sequence[tuple[ToolCall, Message]]) -> TaskEnd | None:
-    """The end of a task that repeats one call; the model gets a note before it comes to that."""
-    found = ctx.progress.note_of_calls(ctx, counted)
-    if isinstance(found, str):
-        add_note(ctx, found)
-        return None
-    return found
 
 
 def _record_end(ctx: LoopContext, end: TaskEnd) -> None:

@@ -99,7 +99,7 @@ def test_an_answer_without_content_has_a_deadline(host: Host, kind: str) -> None
     ("body", "headers"),
     [
         (paced(START + block("text"), TEXT), ""),
-        (endless_gzip(START + block("text"), TEXT * 10_000), GZIP),
+        (endless_gzip(START + block("tool_use"), delta("input_json_delta", "partial_json", " ") * 10_000), GZIP),
     ],
     ids=["drips", "pours"],
 )

@@ -80,7 +80,7 @@ async def test_many_ends_are_one_bounded_note(tmp_path: Path) -> None:
     turn = calls(*(call("RunCommand", command="x" * 500, background=True) for _ in ends))
     loop = loop_of(tmp_path, Commands(*ends), turn, says())
     await loop.run()
-    note = notes(loop, 1)[-1]
+    (note,) = notes(loop, 1)
     lines = note.splitlines()
     assert lines[1] == f"cmd_1 ({'x' * 80}): ended by its time-out, exit code 143"
     assert (len(lines), lines[-1]) == (22, "and 10 more]")

@@ -104,7 +104,8 @@ async def test_the_same_call_with_the_same_result_gets_a_note_and_then_ends_the_
     end = await loop.run(max_steps=30)
     assert (end.status, end.reason, end.resumable) == ("failed", "LLM_REPEATED_CALL", True)
     assert len(loop.model.requests) == 10
-    assert "3 times in a row" in str(loop.model.requests[3][-1])
+    (result,) = loop.model.requests[3][-1]["content"]
+    assert result["content"].startswith("x\n[You have called ReadFile 3 times in a row")
     assert "3 times in a row" not in str(loop.model.requests[2])
     resumed = loop.again(says("Done."))
     assert (await resumed.run()).status == "completed"
