@@ -64,9 +64,10 @@ class ToolSpec(NamedTuple):
     """A tool, described in one place: what the model reads (TR 5), which capability it needs and by what it is
     judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
 
-    `input_schema` is a JSON Schema object. With `foreign_schema` another program wrote it: arguments are judged by a
-    library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text that
-    is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
+    `input_schema` is a JSON Schema object. `rare` are properties that calls may have besides and no request pays for:
+    the error that calls for one introduces it. With `foreign_schema` another program wrote it: arguments are judged by
+    a library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text
+    that is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
     the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
@@ -99,6 +100,14 @@ class ToolSpec(NamedTuple):
     elsewhere: bool = False
     offered: Mapping[str, Any] | None = None
     reads_outputs: bool = False
+    rare: Mapping[str, Any] = {}
+
+    @property
+    def accepted(self) -> Mapping[str, Any]:
+        """The schema that calls are judged by."""
+        if not self.rare:
+            return self.input_schema
+        return {**self.input_schema, "properties": {**self.input_schema.get("properties", {}), **self.rare}}
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
@@ -544,6 +553,11 @@ class ToolRouter(Protocol):
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with a call's arguments by the tool's own schema; None where nothing is, or there is no such
         tool."""
+        ...
+
+    def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call without what stands for an optional one that is left out, such as null; `arguments`
+        itself where nothing changes, or there is no such tool."""
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:

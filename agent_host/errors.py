@@ -39,7 +39,12 @@ Names and numbers are those of the external interface's error tables; nothing el
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 """The environment variable of the gateway's token, which errors name."""
@@ -68,6 +73,9 @@ class ErrorCode(StrEnum):
     LLM_BUDGET_EXCEEDED = "LLM_BUDGET_EXCEEDED"
     LLM_GATEWAY_ERROR = "LLM_GATEWAY_ERROR"
     LLM_REFUSED = "LLM_REFUSED"
+    LLM_EMPTY_ANSWER = "LLM_EMPTY_ANSWER"
+    LLM_CALL_AS_TEXT = "LLM_CALL_AS_TEXT"
+    LLM_REPEATED_CALL = "LLM_REPEATED_CALL"
     CHECKPOINT_WRITE_FAILED = "CHECKPOINT_WRITE_FAILED"
     CHECKPOINT_UNREADABLE = "CHECKPOINT_UNREADABLE"
     SESSION_HELD = "SESSION_HELD"
@@ -78,6 +86,56 @@ class ErrorCode(StrEnum):
     WORKSPACE_UPLOAD_FAILED = "WORKSPACE_UPLOAD_FAILED"
     RATE_LIMITED = "RATE_LIMITED"
     INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+MAX_STEPS_EXCEEDED: Final = "max_steps_exceeded"
+CANCELLED: Final = "cancelled"
+INTERRUPTED: Final = "interrupted"
+"""Reasons of ends that are no error: the limit of steps; a cancellation; the client or the process went away."""
+EndedBy = Literal["model", "policy", "limit", "infrastructure", "person"]
+
+
+class Ending(NamedTuple):
+    """Who ended a task, and whether a retry of the same task can help. `has_failed` replaces `retryable` for a task
+    that failed where others of this reason pause: what paused may pass."""
+
+    ended_by: EndedBy
+    retryable: bool
+    has_failed: bool | None = None
+
+
+DONE: Final = Ending("model", retryable=False)
+"""The end of a task that the model completed."""
+ENDINGS: Final[Mapping[str, Ending]] = {
+    ErrorCode.LLM_EMPTY_ANSWER: Ending("model", retryable=True),
+    ErrorCode.LLM_CALL_AS_TEXT: Ending("model", retryable=True),
+    ErrorCode.LLM_REPEATED_CALL: Ending("model", retryable=True),
+    ErrorCode.LLM_GUARDRAIL_BLOCKED: Ending("model", retryable=False),
+    ErrorCode.LLM_REFUSED: Ending("infrastructure", retryable=False),
+    ErrorCode.CAPABILITY_DENIED: Ending("policy", retryable=False),
+    ErrorCode.POLICY_EXPIRED: Ending("policy", retryable=False),
+    ErrorCode.APPROVAL_REQUIRED: Ending("policy", retryable=False),
+    ErrorCode.LLM_BUDGET_EXCEEDED: Ending("limit", retryable=False),
+    MAX_STEPS_EXCEEDED: Ending("limit", retryable=False),
+    ErrorCode.UNAUTHORIZED: Ending("infrastructure", retryable=False),
+    ErrorCode.INVALID_REQUEST: Ending("infrastructure", retryable=False),
+    ErrorCode.LLM_GATEWAY_ERROR: Ending("infrastructure", retryable=True, has_failed=False),
+    ErrorCode.RATE_LIMITED: Ending("infrastructure", retryable=True),
+    ErrorCode.CHECKPOINT_WRITE_FAILED: Ending("infrastructure", retryable=True),
+    ErrorCode.SESSION_EXPIRED: Ending("infrastructure", retryable=False),
+    ErrorCode.INTERNAL_ERROR: Ending("infrastructure", retryable=False),
+    INTERRUPTED: Ending("infrastructure", retryable=True),
+    CANCELLED: Ending("person", retryable=False),
+}
+"""Why a task ended, by the reason that its result and its events have."""
+
+
+def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
+    """Who ended a task for `reason`, None for one that is done; a reason without a row is the infrastructure's."""
+    if reason is None:
+        return DONE
+    found = ENDINGS.get(reason, Ending("infrastructure", retryable=False))
+    return found if not has_failed or found.has_failed is None else found._replace(retryable=found.has_failed)
 
 
 class AgentHostError(Exception):

@@ -94,6 +94,8 @@ SETTINGS: dict[str, Setting] = {
     "llm.max_wait_s": Setting(float, _SMALLER, low=0, high=86_400),
     "llm.retry_base_s": Setting(float, low=0, high=60),
     "llm.retry_max_s": Setting(float, low=0, high=600),
+    "loop.repeat_note": Setting(int, _SMALLER, low=0, high=10_000, zero_is_unset=True),
+    "loop.repeat_limit": Setting(int, _SMALLER, low=0, high=10_000, zero_is_unset=True),
     MODELS: Setting(dict, tables=True),
     "tools.allowed": Setting(list, Tightening.FEWER),
     "tools.disabled": Setting(list, _MORE),

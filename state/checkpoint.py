@@ -36,11 +36,12 @@ class SessionIdentity(NamedTuple):
 @dataclass(slots=True, repr=False)
 class Task:
     """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None;
-    `exit_codes` are those of commands, by the place of the row, `tool_ms` how long the calls of a tool ran. `baselines`
-    maps a path to the blob of its content before the task's first write to it (None: it did not exist); `options`
-    narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up, as rows
-    of `artifact_given_up`; `skills` are those in use, by name, with the only tools that each leaves, None for all.
-    `usage_by_model` is `usage` by the models that used it, as far as that is on record."""
+    `reason` is why it ended, or why it stopped where a resume goes on. `exit_codes` are those of commands, by the
+    place of the row, `tool_ms` how long the calls of a tool ran. `baselines` maps a path to the blob of its content
+    before the task's first write to it (None: it did not exist); `options` narrow what it may do, in the application's
+    words; `not_uploaded` are artifacts whose upload was given up, as rows of `artifact_given_up`; `skills` are those
+    in use, by name, with the only tools that each leaves, None for all. `usage_by_model` is `usage` by the models that
+    used it, as far as that is on record."""
 
     task_id: str
     prompt: str

@@ -297,6 +297,12 @@ def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> 
         state.policy_bundle_version = record.policy_bundle_version
     if state.task is not None and record.max_steps is not None:
         state.task.max_steps = record.max_steps
+    if (
+        state.task is not None
+        and state.task.status == "running"
+        and (record.reason or record.status == "SESSION_RUNNING")
+    ):
+        state.task.reason = record.reason  # why it stopped where a resume goes on; None from that resume on
 
 
 _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {

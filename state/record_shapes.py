@@ -24,7 +24,7 @@ SESSION_STATUSES = (
     "SESSION_CANCELLED",
 )
 TASK_STATUSES = ("running", "completed", "failed", "cancelled")
-MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown")
+MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
 CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")

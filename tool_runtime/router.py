@@ -13,7 +13,8 @@ from policy.names import CapabilityName
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.families.sandbox_grant import with_grant, without_grant
+from tool_runtime.families.sandbox_grant import without_grant
+from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
@@ -88,7 +89,7 @@ class LocalToolRouter:
                     continue
                 problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
-                    found[spec.name] = spec if self._settings.sandbox is None else with_grant(spec)
+                    found[spec.name] = spec
                 else:
                     unusable[spec.name] = problem
         self.unusable = unusable
@@ -105,7 +106,8 @@ class LocalToolRouter:
         if task is not None:
             self._running.add(task)
         try:
-            request = self._without_grant(tool.spec, request)
+            # Whatever a call asks for beyond its sandbox was for policy to decide.
+            request = request._replace(arguments=without_grant(tool.spec, request.arguments))
             self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
@@ -151,9 +153,14 @@ class LocalToolRouter:
         _, tool = self._tool(tool_name)
         if tool is None:
             return None
-        if self._settings.sandbox is not None:
-            arguments = without_grant(tool.spec, arguments)
-        return self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
+        return self._schema_problem(tool.spec) or self._judge(tool.spec)(without_grant(tool.spec, arguments))
+
+    def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ToolRouter."""
+        _, tool = self._tool(tool_name)
+        if tool is None or self._schema_problem(tool.spec) is not None:
+            return arguments
+        return usable_arguments(tool.spec, arguments, self._judge(tool.spec))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
@@ -202,17 +209,11 @@ class LocalToolRouter:
 
             yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
 
-    def _without_grant(self, spec: ToolSpec, request: ToolRequest) -> ToolRequest:
-        """The request as the tool takes it: what the call asks for beyond its sandbox was for policy to decide."""
-        if self._settings.sandbox is None or not spec.starts_program:
-            return request
-        return request._replace(arguments=without_grant(spec, request.arguments))
-
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
         schema, judge = self._judges.get(spec.name, (None, None))
         if judge is None or schema is not spec.input_schema:
-            judge = judge_of(spec.input_schema, foreign=spec.foreign_schema)
+            judge = judge_of(spec.accepted, foreign=spec.foreign_schema)
             self._judges[spec.name] = spec.input_schema, judge
         return judge
 

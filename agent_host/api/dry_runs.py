@@ -22,7 +22,7 @@ from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
 from agent_host.app.sandboxing import LEVEL, Level, level_to_try, opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
-from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
+from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in, usable
 from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
@@ -317,6 +317,7 @@ class DryRuns:
         arguments that its tool refuses: the call would not run."""
         held = self.level_of(case)
         level = held.level
+        case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
         bundle = self._tried.at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))

@@ -25,6 +25,7 @@ _STOPS: Mapping[Meaning, str] = {
     "blocked": "refusal",
     "continue": "pause_turn",
     "window": "model_context_window_exceeded",
+    "empty": "tool_use",
 }
 _NO_DETAILS = "no details"
 

@@ -23,6 +23,7 @@ from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import refuse_uncounted
 from agent_host.loop.journal import Journal
+from agent_host.loop.progress import Progress
 from agent_host.loop.questions import Questions
 from agent_host.loop.recorded_results import RecordedResults
 from agent_host.routing.host_tools import HostTools
@@ -121,6 +122,7 @@ async def make_context(
             "uploads": settings.integer("tools.max_parallel_uploads"),
         },
         questions=Questions(),
+        progress=Progress(settings.integer("loop.repeat_note"), settings.integer("loop.repeat_limit")),
         command_watch=_command_watch(resolved, parts.machine),
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):

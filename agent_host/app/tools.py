@@ -11,6 +11,7 @@ from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
 from tool_runtime.families.catalogue import FAMILIES, has_uploads, specs_of
 from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:
@@ -50,4 +51,11 @@ def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str
         return upload_problem(arguments)
     if spec is None:
         return None
-    return judge_of({**spec.input_schema, "required": []}, foreign=spec.foreign_schema)(arguments)
+    return judge_of({**spec.accepted, "required": []}, foreign=spec.foreign_schema)(arguments)
+
+
+def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the loop gives them to policy; see `ToolRouter.usable_arguments`."""
+    if spec is None or spec is UPLOAD_ARTIFACT:
+        return arguments
+    return usable_arguments(spec, arguments, judge_of(spec.accepted, foreign=spec.foreign_schema))

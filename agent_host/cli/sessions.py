@@ -36,7 +36,7 @@ def sessions(namespace: argparse.Namespace) -> int:
 def _line(one: StoredSession) -> str:
     """One row of the list for a person."""
     held = f" (held by process {one.pid})" if one.pid else ""
-    status = "INTERRUPTED" if one.resumable and one.status == "SESSION_RUNNING" else one.status
+    status = one.in_words
     held += " (resumable)" if one.resumable else ""
-    title = escaped(one.prompt if status == UNREADABLE else one.title, keep="")
+    title = escaped(one.prompt if one.status == UNREADABLE else one.title, keep="")
     return f"{one.session_id}  {one.updated_at}  {status}{held}  {one.step_count} steps  {title}\n"

@@ -82,7 +82,7 @@ def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> 
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
-    status = f"{session.status}{', resumable' if session.resumable else ''}"
+    status = f"{session.in_words}{', resumable' if session.resumable else ''}"
     held = f", held by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
     yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"

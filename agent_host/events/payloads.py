@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from agent_host.events.kinds import EventType
 
-Kind = Literal["string", "integer", "number", "true", "list of strings", "object"]
+Kind = Literal["string", "integer", "number", "true", "boolean", "list of strings", "object"]
 
 
 class Field(NamedTuple):
@@ -72,7 +72,12 @@ def _optional(field: Field) -> Field:
     return field._replace(optional=True)
 
 
-_ENDED = (_STEP_COUNT, _TOTAL_TOKENS)
+_VERDICT = (
+    Field("verdict", "string", "completed, failed, cancelled, paused, denied or interrupted", telemetry=True),
+    Field("endedBy", "string", "model, policy, limit, infrastructure or person", telemetry=True),
+    Field("retryable", "boolean", "whether a retry of the task can help", telemetry=True),
+)
+_ENDED = (_STEP_COUNT, _TOTAL_TOKENS, *_VERDICT)
 _ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
 
 _SANDBOX = Field(

@@ -16,13 +16,15 @@ from agent_host.thread.messages import ToolCall
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from agent_host.llm.stream import Meaning
     from agent_host.thread.blocks import Block
 
 NOT_CLOSED = "the answer ended before the call did"
 _TOO_DEEP = "the arguments are nested too deep"
 # Gateways refuse longer ones, and such with other characters.
+_SEVERAL = re.compile(r"\}\s*\{")
 _USABLE_ID = r"[A-Za-z0-9_.:-]{1,64}"
 
 
@@ -51,7 +53,7 @@ class CallReader:
         except json_text.TooDeep:
             return ToolCall(call_id, name, {}, _TOO_DEEP)
         except orjson.JSONDecodeError:
-            return ToolCall(call_id, name, {}, "the arguments are not complete JSON")
+            return ToolCall(call_id, name, {}, _why_no_json(str(arguments)))
         except _RepeatedField as error:
             return ToolCall(call_id, name, {}, f"the arguments have the field {error} twice")
         if not isinstance(value, dict):
@@ -72,6 +74,9 @@ class CallReader:
         try:
             value = json_text.loads(text)
         except orjson.JSONDecodeError:
+            several = _last_of_several(text)
+            if several is not None:
+                return several
             if not may_hold_halves(text):
                 raise
             text, count = repaired_json(text)
@@ -86,29 +91,91 @@ def as_written(call: ToolCall, arguments: str, dialect: str) -> Block | None:
     where they were mended, and where they are what the call would be written as anyway."""
     if call.problem is not None or not arguments.strip() or arguments == call.arguments_json.decode():
         return None
+    if _SEVERAL.search(arguments) and _last_of_several(arguments) is not None:
+        return None
     if may_hold_halves(arguments) and repaired_json(arguments) != (arguments, 0):
         return None
     return arguments_block(arguments, dialect)
+
+
+def _last_of_several(text: str) -> dict[str, Any] | None:
+    """The object meant by several whole ones in a row: the last that is not empty, where the others are `{}` or equal
+    to it; None for any other text. Raises _RepeatedField."""
+    if not _SEVERAL.search(text):
+        return None
+    found: list[dict[str, Any]] = []
+    place = 0
+    try:
+        while place < len(text):
+            value, place = _by_fields.raw_decode(text, place)
+            place = _space_after(text, place)
+            if not isinstance(value, dict):
+                return None
+            if value and value not in found:
+                found.append(value)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return None if len(found) > 1 else found[0] if found else {}
+
+
+def _space_after(text: str, place: int) -> int:
+    while place < len(text) and text[place] in " \t\r\n":
+        place += 1
+    return place
+
+
+def _why_no_json(text: str) -> str:
+    """Words for the model about arguments that are no JSON: where, and which of the usual slips it is."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        place, rest, before = error.pos, text[error.pos :], text[: error.pos].rstrip()
+        where = f"at character {place + 1}"
+        is_escape = error.msg.startswith("Invalid \\")
+        if error.msg.startswith("Unterminated") or not rest.strip() or (is_escape and '"' not in rest):
+            return "the arguments are not complete JSON: they end before the object does"
+        if error.msg.startswith("Invalid control"):
+            return f"the arguments are not JSON: a raw newline or control character stands in a text {where}; write \\n"
+        if rest.startswith(",") or (before.endswith(",") and rest[:1] in ("}", "]")):
+            return f"the arguments are not JSON: a comma too many {where}, before the end of an object or a list"
+        if rest.startswith("'"):
+            return f"the arguments are not JSON: single quotes {where}; names and texts stand in double quotes"
+        if rest.startswith(("None", "True", "False", "undefined")):
+            return f"the arguments are not JSON: {where} write null, true or false"
+        if is_escape:
+            return f"the arguments are not JSON: a backslash {where} begins no escape; write it twice"
+        if error.msg == "Extra data":
+            return f"the arguments are not one JSON object: more follows it {where}"
+        near = rest[:20].encode("utf-8", "replace").decode()
+        return f"the arguments are not JSON: {error.msg} {where}, near {near!r}"
+    return "the arguments are not JSON: NaN, Infinity and numbers beyond 64 bits are none"
 
 
 class _RepeatedField(ValueError):
     """A JSON object has a field twice; `str()` is its name, quoted and cut."""
 
 
-def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
             raise _RepeatedField(repr(name[:80]))
         names.add(name)
+    return dict(pairs)
 
 
-_by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated).decode
+_by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
 
 
 def _refuse_repeated_fields(text: str) -> None:
     """Readers differ on which of the two counts, so policy and a tool might judge and run different calls."""
-    _by_fields(text)
+    _by_fields.decode(text)
+
+
+def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:
+    """The meaning of a turn with these calls, where its stop means `meaning`: one that says that there are calls is not
+    empty where there are."""
+    return "complete" if calls and meaning == "empty" else meaning
 
 
 def with_usable_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, with_usable_ids
+from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, meaning_with, with_usable_ids
 from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
-from agent_host.llm.raw_json import member
+from agent_host.llm.raw_json import member, members
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
     loads_with_halves,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MEANINGS: dict[str, Meaning] = {
     "end_turn": "complete",
     "stop_sequence": "complete",
-    "tool_use": "complete",
+    "tool_use": "empty",
     "max_tokens": "cut",
     "model_context_window_exceeded": "window",
     "pause_turn": "continue",
@@ -65,6 +65,7 @@ class _Block:
     citations: list[Any] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     argument_bytes: int = 0
+    input: str = ""  # JSON text of arguments that came with the start
     open_end: str = ""  # the first half of a character that the next text may complete
 
 
@@ -114,12 +115,12 @@ class AnthropicAssembler:
         blocks = sorted(self._blocks, key=lambda block: block.index)
         text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
         calls = with_usable_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
-        opaque, order, dropped = _opaque_parts(blocks)
+        opaque, order, dropped = _opaque_parts(blocks, cut=self._is_cut())
         return ModelTurn(
             text,
             calls,
             self._stop_reason,
-            meaning_of(self._stop_reason),
+            meaning_with(calls, meaning_of(self._stop_reason)),
             self._token_usage(),
             self._replaced + self._calls.replaced,
             opaque,
@@ -129,6 +130,9 @@ class AnthropicAssembler:
             self._response_model,
             self._detail if self._stop_reason != "max_tokens" else self._stop_reason,
         )
+
+    def _is_cut(self) -> bool:
+        return meaning_of(self._stop_reason or "") in ("cut", "window")
 
     def _loads(self, event: str, data: str) -> Any:
         try:
@@ -160,6 +164,8 @@ class AnthropicAssembler:
         self.content += index not in self._by_index
         self._blocks.append(block)  # proxies may give several blocks one index
         self._by_index[index] = block
+        if kind == "tool_use" and isinstance(raw.get("input"), dict) and raw["input"] and not self._halves:
+            block.input = members(member(self._data, "content_block") or "{}").get("input", "")
         if block.kind not in _OURS:
             block.opaque = OpaqueBlock(member(self._data, "content_block"))
             self.thinking = block.opaque.shown(raw)
@@ -170,7 +176,9 @@ class AnthropicAssembler:
         return left + text
 
     def _block_delta(self, data: dict[str, Any]) -> str | None:
-        block, delta = self._by_index[data["index"]], data["delta"]
+        block, delta = self._by_index.get(data["index"]), data["delta"]
+        if block is None:  # of a block that never began
+            return None
         kind = delta["type"]
         if block.opaque is not None:
             block.opaque.add(delta)
@@ -234,10 +242,12 @@ class AnthropicAssembler:
 
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
-        if not block.closed:
+        at_the_limit = self._is_cut() and block is self._blocks[-1] and not "".join(block.parts).strip()
+        if not block.closed or (at_the_limit and not block.start.get("input")):
             return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
+        self._calls.check_size(len(block.input.encode("utf-8", "surrogatepass")))
         at_start = block.start.get("input")
-        arguments = "".join(block.parts) or (at_start if isinstance(at_start, dict) else None)
+        arguments = "".join(block.parts) or block.input or (at_start if isinstance(at_start, dict) else None)
         return self._calls.call(block.call_id, self._real_name(block.name), arguments)
 
     def _token_usage(self) -> TokenUsage:
@@ -266,9 +276,9 @@ class AnthropicAssembler:
     }
 
 
-def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
+def _opaque_parts(blocks: list[_Block], *, cut: bool) -> tuple[tuple[Block, ...], Order, int]:
     """What only the provider reads of the blocks of an answer, the order of its parts, and how many were dropped. A
-    block that the answer ended in is not kept."""
+    block that the answer ended in is not kept, and of an answer that was `cut` no thinking without its signature."""
     opaque: list[Block] = []
     order: list[int | Literal["call", "block"]] = []
     dropped = 0
@@ -278,6 +288,8 @@ def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
             continue
         text = "".join(block.parts) if block.opaque is None else ""
         raw = text_with(block.start, text, block.citations) if block.opaque is None else block.opaque.whole()
+        if cut and raw is not None and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
+            continue
         dropped += block.closed and block.opaque is not None and raw is None
         if raw is not None and block.closed and (text or block.opaque is not None):
             opaque.append(Block(raw, NAME, holds_text=block.opaque is None))
@@ -288,10 +300,13 @@ def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
 
 
 def _type_of(data: str) -> str:
-    """The type that the data of an event names, "" for none."""
+    """The type that the data of an event names, "" for none. Raises StreamProtocolError for an object that cannot be
+    read: what it would have said is not known."""
     try:
         kind = (loads_with_halves if may_hold_halves(data) else orjson.loads)(data).get("type")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError) as error:
+        if data.lstrip().startswith("{"):
+            raise StreamProtocolError("an event without a name is malformed") from error.with_traceback(None)
         return ""
     return kind if isinstance(kind, str) else ""
 

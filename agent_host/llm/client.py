@@ -15,9 +15,11 @@ from agent_host.llm.gateway_connection import FAILED, LATE, connection_to
 from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
 from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
 from agent_host.llm.limits import AnswerTooLarge, Patience
-from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.repetition import RepetitionWatch
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
 from agent_host.scrub import Scrubber
+from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from agent_host.llm.gateway_connection import Answer
     from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
-    from agent_host.llm.stream import Assembler, Dialect, ModelTurn
+    from agent_host.llm.stream import Assembler, Dialect
 
 _OK = 200
 _TOKEN_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
@@ -39,6 +41,7 @@ _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
 _SLICE_BYTES = 512 * 1024
+_REPEATED = "repeated"
 
 
 class LlmClient:
@@ -127,21 +130,22 @@ class LlmClient:
     ) -> ModelTurn:
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
+        reading = _Reading(assembler, on_text, on_thinking)
         content = 0
         try:
             if kind != "text/event-stream":
-                return _read_whole(assembler, await self._whole(answer, kind), on_text, on_thinking)
+                for name, data in await self._whole(answer, kind):
+                    if reading.take(name, data):
+                        break
+                return reading.turn()
             stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
             async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
-                text = assembler.feed(event.event, event.data)
-                if text:
-                    on_text(text)
-                if assembler.thinking and on_thinking is not None:
-                    on_thinking(assembler.thinking)
+                if reading.take(event.event, event.data):
+                    break
                 if assembler.content > content:
                     content = assembler.content
                     patience.renew()
-            return assembler.finish()
+            return reading.turn()
         except AnswerTooLarge as error:
             raise GatewayRejected(f"the gateway at {self._shown} sent {error}") from error
         except UnknownCoding as error:
@@ -235,20 +239,42 @@ def _decoder_of(answer: Answer) -> Callable[[bytes], Iterable[bytes]]:
     return decoder(answer.headers.get("content-encoding", ""))
 
 
-def _read_whole(
-    assembler: Assembler,
-    events: Iterable[tuple[str, str]],
-    on_text: Callable[[str], None],
-    on_thinking: Callable[[str], None] | None,
-) -> ModelTurn:
-    """What the events of an answer give that came in one piece. Raises as an assembler does."""
-    for name, data in events:
+class _Reading:
+    """One answer as its events come. It is cut where its text or its thinking goes round in a circle."""
+
+    def __init__(
+        self, assembler: Assembler, on_text: Callable[[str], None], on_thinking: Callable[[str], None] | None
+    ) -> None:
+        self._assembler = assembler
+        self._on_text, self._on_thinking = on_text, on_thinking
+        self._texts: list[str] = []
+        self._of_text, self._of_thinking = RepetitionWatch(), RepetitionWatch()
+        self._cut: int | None = None
+
+    def take(self, name: str, data: str) -> bool:
+        """Take an event and show what it brings; True if the answer is cut here. Raises as an assembler does."""
+        assembler = self._assembler
         text = assembler.feed(name, data)
         if text:
-            on_text(text)
-        if assembler.thinking and on_thinking is not None:
-            on_thinking(assembler.thinking)
-    return assembler.finish()
+            self._on_text(text)
+            self._texts.append(text)
+            self._cut = self._of_text.repeated(text) or None
+        if assembler.thinking:
+            if self._on_thinking is not None:
+                self._on_thinking(assembler.thinking)
+            if self._of_thinking.repeated(assembler.thinking):
+                self._cut = self._cut or 0
+        return self._cut is not None
+
+    def turn(self) -> ModelTurn:
+        """The turn; of an answer that was cut the text, without what it repeats. Raises as an assembler does."""
+        if self._cut is None:
+            turn = self._assembler.finish()
+            self._cut = 0 if turn.tool_calls else self._of_text.repeated("", at_end=True)
+            if not self._cut:
+                return turn
+        text = "".join(self._texts).encode("utf-8", "replace")
+        return ModelTurn(text[: len(text) - self._cut].decode("utf-8", "ignore"), (), _REPEATED, "repeated", NO_TOKENS)
 
 
 async def _read_bounded(answer: Answer) -> bytes:

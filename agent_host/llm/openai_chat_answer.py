@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import CallReader, as_written, with_usable_ids
+from agent_host.llm.answer_calls import CallReader, as_written, meaning_with, with_usable_ids
 from agent_host.llm.opaque_fields import OpaqueFields
 from agent_host.llm.openai_chat import NAME, OF_CALL, OF_FUNCTION, OF_MESSAGE
 from agent_host.llm.openai_chat_calls import StreamedCalls
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # Each end of an answer that is known of any server; OpenAI's own come first in each group.
 _MEANINGS: Mapping[str, Meaning] = {
-    **dict.fromkeys(("stop", "tool_calls", "function_call"), "complete"),
-    **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "tool_use", ""), "complete"),
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", ""), "complete"),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "empty"),
     **dict.fromkeys(("length", "max_tokens", "model_length"), "cut"),
     **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "recitation", "guardrail"), "blocked"),
 }
@@ -112,7 +112,7 @@ class ChatAssembler:
             text,
             with_usable_ids(calls),
             stop_reason,
-            meaning,
+            meaning_with(calls, meaning),
             _token_usage(self._usage),
             self._replaced + self._calls.replaced + self._fields.replaced,
             blocks,
@@ -133,13 +133,14 @@ class ChatAssembler:
         calls: list[ToolCall] = []
         blocks: list[Block] = []
         order: list[int | Literal["call", "block"]] = []
+        found = list(self._calls.read(cut=cut))
         fields = self._fields.whole()
-        if fields is not None:
+        if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
             blocks.append(Block(f'{{"{OF_MESSAGE}":{fields}}}', NAME))
             order.append("block")
         if text:
             order.append(len(text))
-        for call, arguments, beside, of_function in self._calls.read(cut=cut):
+        for call, arguments, beside, of_function in found:
             calls.append(call)
             order.append("call")
             written = as_written(call, arguments, NAME)

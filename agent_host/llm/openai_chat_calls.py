@@ -85,7 +85,9 @@ class StreamedCalls:
     def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
         """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
         `cut`: the answer was cut, and with it perhaps the last call."""
-        for call in self._calls:
+        for call in self._in_order():
+            if not (call.name or call.call_id):  # arguments of a call that never began
+                continue
             arguments = "".join(call.arguments)
             name = self._real_name(call.name)
             if cut and call is self._calls[-1] and not arguments.strip():
@@ -93,6 +95,12 @@ class StreamedCalls:
             else:
                 found = self._reader.call(call.call_id, name, arguments)
             yield found, arguments, _whole(call.beside), _whole(call.of_function)
+
+    def _in_order(self) -> list[_Call]:
+        """The calls by their indexes, where each has one of its own, else as they began."""
+        if len(self._by_index) != len(self._calls):
+            return self._calls
+        return [call for _, call in sorted(self._by_index.items(), key=lambda entry: entry[0])]
 
     def _call_for(self, index: int | None, call_id: str, name: str) -> _Call:
         """The call that goes on; a new one where none of this index is there, or where another one begins: some servers

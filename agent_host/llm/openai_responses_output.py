@@ -133,6 +133,8 @@ class ResponsesOutput:
         order: list[int | Literal["call", "block"]] = []
         for item in self._items.in_order():
             if item.kind == "function_call":
+                if not (item.name or item.call_id):  # arguments of an item that was never added
+                    continue
                 call = self._call(item)
                 calls.append(call)
                 order.append("call")

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from agent_host.thread.thread import Renderer
     from state.usage import TokenUsage
 
-Meaning = Literal["complete", "continue", "cut", "window", "blocked", "unknown"]
+Meaning = Literal["complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated"]
 """What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
 and wants to go on; the answer was cut at a limit; the model's context window was full; the model or the gateway
-refused; the dialect does not know the word. With calls all but `blocked` run them and go on."""
+refused; the dialect does not know the word; it says that there are calls, and has none. With calls all but `blocked`
+run them and go on. The client cuts an answer that repeats itself (`repeated`), and the loop finds calls that are
+written as text (`agent_host.loop.progress`)."""
 
 
 MAX_DETAIL = 500

@@ -85,12 +85,12 @@ async def watched(ctx: LoopContext, spec: ToolSpec, facts: ActionFacts | None = 
             await _end(ctx, watch, window, found)
 
 
-async def see_background_changes(ctx: LoopContext) -> None:
+async def see_background_changes(ctx: LoopContext) -> bool:
     """Put on record what commands in the background have changed since the look before, and look again where one still
-    runs. Nothing where none has run since."""
+    runs; True if they changed something. Nothing where none has run since."""
     commands = ctx.command_watch
     if commands is None or commands.behind is None:
-        return
+        return False
     watch, window, found = commands.watch(), commands.behind, CommandChanges()
     commands.behind = None
     try:
@@ -106,6 +106,7 @@ async def see_background_changes(ctx: LoopContext) -> None:
     }
     if files or found.unseen is not None:
         ctx.journal.checkpoint(None, ChangesSeen(files, found.unseen), sync=False)
+    return bool(found.files)
 
 
 async def _end(ctx: LoopContext, watch: Watch, window: Window, found: CommandChanges) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.loop.command_changes import CommandWatch
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.journal import Journal
+    from agent_host.loop.progress import Progress
     from agent_host.loop.questions import Questions
     from agent_host.routing.judge import Judge
     from agent_host.scrub import Scrubber
@@ -87,8 +88,8 @@ class LoopContext(NamedTuple):
     """What one session is put together from; `conversation.renew_head` comes before its first use.
 
     `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
-    category; `questions` are those that wait for an answer. `command_watch` looks at what commands change; None where
-    the settings have it off.
+    category; `questions` are those that wait for an answer, `progress` counts turns that do nothing. `command_watch`
+    looks at what commands change; None where the settings have it off.
     """
 
     journal: Journal
@@ -104,6 +105,7 @@ class LoopContext(NamedTuple):
     live_output: LiveOutput
     at_once: Mapping[Category, int]
     questions: Questions
+    progress: Progress
     command_watch: CommandWatch | None = None
 
     async def refresh_tools(self) -> None:

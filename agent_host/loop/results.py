@@ -88,6 +88,7 @@ def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Mess
     said = ctx.scrubber.text(encodable(text))
     note = ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if end.edited else ""
     text = note + _named(ctx, call, end.code, said, end.name)
+    text += ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms)
     message = Message(
         "tool",
         text,

@@ -16,6 +16,7 @@ from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
 from agent_host.loop.costs import cost_of
 from agent_host.loop.counted_usage import with_counted_usage
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
+from agent_host.loop.progress import NOTES, meaning_without_calls
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
 from agent_host.shown_text import one_line
@@ -43,6 +44,8 @@ _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
 }
 # Ends of a turn behind which the model goes on with the same answer.
 _NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
+# Those behind which the model is told what was wrong.
+_NO_ANSWER: frozenset[Meaning] = frozenset(NOTES)
 _LIMIT_CHARS = 80
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
@@ -73,8 +76,8 @@ async def take_turn(ctx: LoopContext) -> Step:
     await make_room(ctx, step_id)
     turn = await ask(ctx, step_id, lambda needed, attempts: _call_model(ctx, step_id, needed, attempts))
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
-    meaning = _meaning(turn)
-    calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
+    meaning = _meaning(ctx, turn)
+    calls = () if meaning == "blocked" else _with_new_ids(ctx, [_usable(ctx, call) for call in turn.tool_calls])
     assistant = _kept_message(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
@@ -86,7 +89,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.usage,
         list(map(row_of, runs)),
         encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
-        turn.meaning,
+        turn.meaning if calls else meaning,
         window,
         first_versions(runs),
         options=_options_from_here(ctx),
@@ -145,10 +148,11 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     calls = open_step.calls if open_step is not None else []
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
-    cut_short = step.meaning in _NOT_WHOLE and not calls
+    goes_on = step.meaning in _NOT_WHOLE
+    cut_short = (goes_on or step.meaning in _NO_ANSWER) and not calls
     # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
     paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
-    note = ctx.conversation.note(_go_on(step))._replace(goes_on=True) if cut_short and not paused else None
+    note = ctx.conversation.note(_go_on(step))._replace(goes_on=goes_on) if cut_short and not paused else None
     dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
@@ -180,7 +184,9 @@ def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
 
 
 def _go_on(step: Step) -> str:
-    """What the host says behind an answer that is not whole."""
+    """Words of the host behind an answer that is not whole, or is none."""
+    if step.meaning in NOTES:
+        return NOTES[step.meaning]
     if step.meaning == "window":
         return GO_ON_IN_A_NEW_WINDOW
     limit = one_line(step.detail, _LIMIT_CHARS)
@@ -238,16 +244,24 @@ def _told(message: Message) -> int:
     return sum(not holds_arguments(block) for block in message.blocks)
 
 
-def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
+    """The call without what stands for arguments that are left out. Policy judges it so."""
+    arguments = ctx.router.usable_arguments(call.name, call.arguments)
+    return call if arguments is call.arguments else call._replace(arguments=dict(arguments))
+
+
+def _with_new_ids(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
     return tuple(
         call.renamed(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
     )
 
 
-def _meaning(turn: ModelTurn) -> Meaning:
+def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
     """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
-    return "continue" if turn.tool_calls and turn.meaning != "blocked" else turn.meaning
+    if turn.tool_calls and turn.meaning != "blocked":
+        return "continue"
+    return meaning_without_calls(ctx, turn.meaning, turn.text)
 
 
 async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Attempts) -> ModelTurn:

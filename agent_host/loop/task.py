@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import (
+    CANCELLED,
+    MAX_STEPS_EXCEEDED,
     AgentHostError,
     BudgetExceeded,
     CheckpointWriteFailed,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
     from agent_host.loop.step import Step
 
-MAX_STEPS_EXCEEDED = "max_steps_exceeded"
 MAX_FULL_WINDOWS = 3
 """So many turns in a row may end in a full context window, each followed by a cut."""
 _STOP_CHARS = 80
@@ -69,13 +70,14 @@ async def run_task(
     """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
     `resume_note` before its next turn. `replays` are denied calls that are run before that."""
     ctx.conversation.full_windows = 0
+    ctx.progress.begin()
     try:
         await ctx.refresh_tools()
         end = await _run_steps(ctx, resume_note, replays)
     except TaskCancelled:
         # A call that a stop for now has left open needs its result first, whatever was asked for since.
         resumable = ctx.cancellation.resumable or ctx.state.open_step is not None
-        end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=resumable)
+        end = TaskEnd("cancelled", CANCELLED, "cancelled on request", resumable=resumable)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
         said = ctx.scrubber.text(str(error))  # a gateway may quote what it refuses
@@ -107,9 +109,10 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         else:
             step = reopen(ctx)
         results = await run_calls(ctx, step)
-        await see_background_changes(ctx)
+        if await see_background_changes(ctx):
+            ctx.progress.forget_calls()
         commit(ctx, step, results)
-        end = _end_behind(ctx, step)
+        end = _end_behind(ctx, step) or ctx.progress.end_of_circle(step.step_id)
         if end is not None:
             return end
         warn_of_step_limit(ctx, step.step_id)
@@ -118,6 +121,9 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     """How the task ends behind a step, by what its turn means (AH 4.4); None where it goes on."""
+    end = ctx.progress.end_of_noise(step.meaning)
+    if end is not None:
+        return end
     if step.meaning == "complete":
         return TaskEnd("completed", text=last_answer(ctx.state.thread))
     if step.meaning == "blocked":

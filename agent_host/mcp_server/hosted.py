@@ -26,6 +26,7 @@ STATUSES: Final = {
     "session_failed": "SESSION_PAUSED",
 }
 _OVER: Final = ("task_completed", "task_cancelled")
+_OF_END: Final = ("reason", "message", "stepCount", "verdict", "endedBy", "retryable")
 _PAGE: Final = 500
 _REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
@@ -156,7 +157,7 @@ class HostedSession:
             status = "APPROVAL_REQUIRED" if waiting else "RUNNING"
             return {**named, "status": status, "doing": self.doing, **({"approvals": waiting} if waiting else {})}
         payload = self._ending["payload"]
-        known = {name: payload[name] for name in ("reason", "message", "stepCount") if name in payload}
+        known = {name: payload[name] for name in _OF_END if name in payload}
         found = {**named, "status": STATUSES[self._ending["eventType"]], **known, "text": "", "filesChanged": []}
         if self._denied:
             found["denied"] = list(self._denied)

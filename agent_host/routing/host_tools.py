@@ -105,6 +105,14 @@ class HostTools:
             return upload_problem(arguments)
         return self._router.argument_problem(tool_name, arguments)
 
+    def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ToolRouter. An empty content is one, unless a path is given."""
+        if tool_name != UPLOAD_ARTIFACT.name:
+            return self._router.usable_arguments(tool_name, arguments)
+        is_content = not arguments.get("path")
+        kept = {name: value for name, value in arguments.items() if value or (is_content and name == "content")}
+        return {name: value for name, value in kept.items() if value is not None}
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. An upload leaves nothing on this machine."""
         return Leftovers() if request.tool_name == UPLOAD_ARTIFACT.name else await self._router.end_leftovers(request)

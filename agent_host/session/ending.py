@@ -18,6 +18,7 @@ from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import cost_fields
+from agent_host.session.verdicts import ended
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
@@ -109,6 +110,7 @@ class SessionEnd:
         ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         payload = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
+        totals |= ended("paused", ErrorCode.APPROVAL_REQUIRED, denied=True)
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **payload)
         await self.to_be_resumed()
 

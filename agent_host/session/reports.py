@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.session.denials import denied_approvals
+from agent_host.session.verdicts import ended, on_record
 from agent_host.states import SessionStatus, TaskPhase
 from state.blobs import NOT_KEPT, mode_and_blob
 
@@ -51,9 +52,10 @@ def is_result(kept: dict[str, Any]) -> bool:
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was."""
     state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
-    fields: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status}
+    at_work = ctx.phase.state is not TaskPhase.IDLE
+    verdict = {"verdict": "running"} if at_work else on_record(state, is_live=True)
+    fields: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status, **verdict}
     if state.task is not None:
-        at_work = ctx.phase.state is not TaskPhase.IDLE
         fields["task"] = {
             "taskId": state.task.task_id,
             "status": ctx.phase.state if at_work else _ON_RECORD[state.task.status],
@@ -116,6 +118,7 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         "resumedFromStep": resumed_from_step,
         "durationMs": duration_ms,
         "message": end.message,
+        **ended(end.status, end.reason, denied=bool(task.denied)),
         "model": ctx.conversation.model,
         **cost_fields(ctx, task),
         "filesChanged": files_changed(ctx),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.errors import SessionNotFound, UsageError
+from agent_host.errors import ErrorCode, SessionNotFound, UsageError
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
 from agent_host.session.transcripts import described, items_of, read_run_log
+from agent_host.session.verdicts import of_result, on_record
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
@@ -20,7 +21,7 @@ from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from agent_host.llm.deferred import KnownModels
     from state.checkpoint import Checkpoint
@@ -36,7 +37,8 @@ class StoredSession(NamedTuple):
     characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
     `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
     JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
-    them."""
+    them. `ending` has the verdict, and of what has ended by whom and whether a retry can help
+    (`agent_host.session.verdicts`); `reason` is why, where it is not completed."""
 
     session_id: str
     status: str
@@ -50,12 +52,30 @@ class StoredSession(NamedTuple):
     pid: int | None = None
     resumable: bool = False
     usage: dict[str, Any] | None = None
+    ending: Mapping[str, Any] = {"verdict": "interrupted"}
+    reason: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in one word, the same everywhere."""
+        return str(self.ending["verdict"])
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, why, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
+        if self.status == UNREADABLE:
+            return UNREADABLE
+        why = f": {self.reason}" if self.reason not in (None, self.verdict) else ""
+        by = f", by {self.ending['endedBy']}" if self.verdict in ("failed", "paused", "denied") else ""
+        return f"{self.verdict}{why}{by}"
 
     def to_wire(self) -> dict[str, Any]:
         """The session as lists show it."""
         return {
             "sessionId": self.session_id,
             "status": self.status,
+            **self.ending,
+            "reason": self.reason,
             "resumable": self.resumable,
             "pid": self.pid,
             "title": self.title,
@@ -168,6 +188,8 @@ class StoredSessions:
             pid=summary.pid,
             resumable=can_go_on(summary),
             usage=self._usage(state),
+            ending=on_record(state, is_live=summary.pid is not None),
+            reason=_reason_of(state),
         )
 
     def _usage(self, state: Checkpoint) -> dict[str, Any]:
@@ -181,6 +203,12 @@ class StoredSessions:
                 found = _of_ended(SessionPaths(self._state_dir, name))
                 if found is not None:
                     yield found
+
+
+def _reason_of(state: Checkpoint) -> str | None:
+    if state.task is None or state.awaits_approval:
+        return None if state.task is None else ErrorCode.APPROVAL_REQUIRED
+    return state.task.reason
 
 
 def can_go_on(summary: Summary) -> bool:
@@ -211,6 +239,8 @@ def _of_ended(paths: SessionPaths) -> StoredSession | None:
         workspace,
         _owner_of_ended(paths, kept),
         usage=_usage_of_ended(kept),
+        ending=of_result(kept),
+        reason=kept["reason"] if isinstance(kept.get("reason"), str) else None,
     )
 
 

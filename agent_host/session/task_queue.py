@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.errors import CheckpointWriteFailed, UsageError
+from agent_host.errors import CANCELLED, CheckpointWriteFailed, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.new_task import queued_record, task_in_queue
+from agent_host.session.verdicts import ended
 from state.records import TaskUnqueued
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class TaskQueue:
 
     def _leave(self, task_id: str, kind: EventType, **why: str) -> None:
         ctx = self._ctx
+        is_failed = kind is EventType.TASK_FAILED
+        how = ended("failed" if is_failed else "cancelled", why.get("reason", CANCELLED), denied=False)
         if self.has(task_id):
             ctx.journal.checkpoint(None, TaskUnqueued(task_id))
         totals = {"stepCount": 0, "totalTokens": ctx.state.session_tokens_used}
-        ctx.emitter.emit(kind, {**totals, **why}, task_id=task_id)
+        ctx.emitter.emit(kind, {**totals, **why, **how}, task_id=task_id)

@@ -7,7 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
+from agent_host.errors import (
+    INTERRUPTED,
+    CheckpointWriteFailed,
+    NoActiveTask,
+    PolicyExpired,
+    TaskAlreadyRunning,
+    UsageError,
+)
 from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
@@ -18,6 +25,7 @@ from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import not_uploaded, result_object
 from agent_host.session.task_queue import TaskQueue
+from agent_host.session.verdicts import ended
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 
@@ -36,8 +44,6 @@ _END_EVENTS: dict[EndStatus, EventType] = {
     "cancelled": EventType.TASK_CANCELLED,
     "paused": EventType.SESSION_PAUSED,
 }
-INTERRUPTED = "interrupted"
-"""The reason of a `session_paused` because the client or the process went away."""
 # A task that is still running on record when its session is ended was cancelled by that.
 _ENDED_AS: dict[TaskStatus, EndStatus] = {
     "running": "cancelled",
@@ -317,7 +323,9 @@ class TaskRunner:
         if self.leaving and end.status == "cancelled" and end.resumable:  # the process goes, the task does not
             kind = EventType.SESSION_PAUSED
             payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume goes on with the task"}
-        ctx.emit(kind, None, **payload)
+            ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=INTERRUPTED), sync=False)
+        denied = bool(ctx.task.denied)
+        ctx.emit(kind, None, **payload, **ended(end.status, payload.get("reason"), denied=denied))
         ctx.emitter.flush()
         self._history.queue()
         return end
@@ -330,7 +338,8 @@ class TaskRunner:
         """The end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
-        return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
+        reason = None if task.status == "running" else task.reason  # what kept it open is not what ended it
+        return TaskEnd(_ENDED_AS[task.status], reason, reason, text)
 
 
 def import_loop() -> None:

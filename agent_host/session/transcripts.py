@@ -34,7 +34,7 @@ _MARKS = frozenset(
 _CRASHED = "crashed"
 _OF_MARK = (
     "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary",
-    "sandbox",
+    "sandbox", "verdict", "endedBy", "retryable",
 )  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
 _OF_TURN = (
@@ -94,9 +94,9 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
       output?, denials?[], images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?,
       approval?{decision, scope, reason}, editedArguments?, taskId?, stepId?}; its id is the call's
-    - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended; and where
-      requests began to show less: {strategy, droppedMessages, clearedMessages, summary?}; where it went on, with how
-      commands are held from there on: {sandbox?}
+    - `mark`: {mark, reason?, message?, verdict?, endedBy?, retryable?, taskId?}, where the session stopped, crashed,
+      went on or ended; and where requests began to show less: {strategy, droppedMessages, clearedMessages, summary?};
+      where it went on, with how commands are held from there on: {sandbox?}
     """
     items: list[dict[str, Any]] = []
     open_calls: dict[str, dict[str, Any]] = {}

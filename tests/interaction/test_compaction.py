@@ -150,7 +150,7 @@ def test_without_a_summary_older_results_are_left_out(host: Host, answer: dict[s
 def test_what_cannot_be_cleared_is_dropped(host: Host) -> None:
     configure(host, "clear_tool_results")
     think = {"text": "I think about it. " * 200, "usage": {"output_tokens": 900}}
-    talk = [use(call("ReadFile", path="x"), **think) for _ in range(12)]
+    talk = [use(call("ReadFile", path=f"x{number}"), **think) for number in range(12)]
     with gateway(*talk, say("Done.")) as model:
         outcome = host.task(model.url, policy=host.policy(llm=WINDOW))
         last = text_of(model.bodies[-1])

@@ -30,7 +30,9 @@ def delta(kind: str, name: str, text: str) -> bytes:
     return f'event: content_block_delta\ndata: {{"index":0,"delta":{{"type":"{kind}","{name}":"{text}"}}}}\n\n'.encode()
 
 
-TEXT = delta("text_delta", "text", "x" * 40)
+# Longer than what is taken for a loop of the model when it comes again and again.
+PIECE = "".join(f"{number:04}" for number in range(300))
+TEXT = delta("text_delta", "text", PIECE)
 # What the gateway begins with, what it repeats, and the setting that stops it.
 ENDLESS = {
     "line": (START + b"event: content_block_delta\ndata: ", BLOCK, "llm.max_line_bytes"),
@@ -99,7 +101,7 @@ def test_an_answer_without_content_has_a_deadline(host: Host, kind: str) -> None
     ("body", "headers"),
     [
         (paced(START + block("text"), TEXT), ""),
-        (endless_gzip(START + block("text"), TEXT * 10_000), GZIP),
+        (endless_gzip(START + block("tool_use"), delta("input_json_delta", "partial_json", " ") * 10_000), GZIP),
     ],
     ids=["drips", "pours"],
 )
@@ -134,7 +136,7 @@ def test_a_workspace_may_tighten(host: Host) -> None:
 def test_an_answer_of_megabytes_passes(host: Host, chunk: int) -> None:
     content = 'print("größe")\n' * (5 * MIB // 16)
     write = call("WriteFile", path=str(host.workspace / "large.py"), content=content)
-    with gateway(use(write, text="t" * 2 * MIB, chunk_chars=chunk), say("Done.")) as model:
+    with gateway(use(write, text=PIECE * (2 * MIB // len(PIECE)), chunk_chars=chunk), say("Done.")) as model:
         outcome = host.task(model.url)
     assert (outcome.code, outcome.result["text"]) == (0, "Done."), outcome.stderr
     assert (host.workspace / "large.py").read_text() == content

@@ -83,10 +83,10 @@ def test_a_refusal_fails_the_task_and_runs_nothing(host: Host, calls: list[dict[
     assert host.checkpoints() == []
 
 
-def test_an_empty_answer_completes(host: Host) -> None:
-    with gateway(say("")) as model:
+def test_an_answer_with_nothing_does_not_complete(host: Host) -> None:
+    with gateway(say(""), say("")) as model:
         outcome = host.task(model.url)
-    assert (outcome.code, outcome.result["text"]) == (0, "")
+    assert (outcome.code, outcome.result["reason"]) == (1, "LLM_EMPTY_ANSWER")
 
 
 # Several calls of one turn (AH 4.2)

@@ -47,7 +47,7 @@ def test_a_session_from_its_creation_to_its_end(servers: Servers) -> None:
         assert (ready["status"], ready["compatibilityStatus"]) == ("ready", "compatible")
         assert ready["protocolVersion"] == "1.0"
         idle = client.ask("GetSessionState")
-        assert set(idle) == {"sessionId", "sessionStatus", "tokenUsage", "pendingApprovals"}
+        assert set(idle) == {"sessionId", "sessionStatus", "verdict", "tokenUsage", "pendingApprovals"}
         assert (idle["sessionStatus"], idle["pendingApprovals"]) == ("SESSION_RUNNING", [])
         assert client.task("a", taskOptions={"maxSteps": 9}) == {"taskId": "a", "status": "running"}
         waits(host)

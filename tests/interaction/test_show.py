@@ -39,7 +39,7 @@ def test_a_session_is_shown_for_a_person(host: Host) -> None:
     outcome = host.run("show", "s")
     assert (outcome.code, outcome.stderr) == (0, "")
     lines = outcome.text.splitlines()
-    assert lines[0].startswith("s  TASK_COMPLETED, 2 steps, ")
+    assert lines[0].startswith("s  completed, 2 steps, ")
     assert "user: Do it." in lines
     assert "step 1" in lines
     assert any(line.startswith("  RunCommand ") and line.endswith(" — exit code 3") for line in lines)

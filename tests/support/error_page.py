@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host import errors
-from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.errors import INTERRUPTED, MAX_STEPS_EXCEEDED, AgentHostError, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.loop.task import MAX_STEPS_EXCEEDED
 from agent_host.rpc import messages
-from agent_host.session.task_runner import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,6 +117,25 @@ REASONS: Final = (
         "`--max-cost` (`llm.max_cost`) does not cover the next call; a higher limit lets the session go on",
         goes_on=True,
     ),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_EMPTY_ANSWER,
+        "the model answered twice in a row with nothing: no text and no call ([gateways.md](gateways.md))",
+        goes_on=True,
+    ),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_CALL_AS_TEXT,
+        "the model wrote a tool call as plain text, though it was told how to call tools",
+        goes_on=True,
+    ),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_REPEATED_CALL,
+        "the model made one call again and again with the same result (`loop.repeat_limit`), or its answer repeated "
+        "one piece without end",
+        goes_on=True,
+    ),
     Reason(_FAILED, ErrorCode.CAPABILITY_DENIED, "the bundle does not grant LLM.Call", goes_on=False),
     Reason(_FAILED, ErrorCode.UNAUTHORIZED, "the gateway refused the token (401, 403)", goes_on=True),
     Reason(
@@ -184,8 +201,13 @@ Where the task goes on, it is still open: `ResumeSession` asks for the policy ag
 ends it. Behind a `task_failed` that goes on `StartTask` may also begin another task. Behind a `session_paused`
 `StartTask` is refused (-32001) until `ResumeSession`, even where `CancelTask` has ended the task.
 
-| event | `reason` | when | goes on |
-| --- | --- | --- | --- |
+`endedBy` says who ended the task, and `retryable` whether a retry of the same task can help; both stand in the events,
+in the result object and in lists of sessions, beside one `verdict`: completed, failed, cancelled, paused, denied,
+interrupted or running. A completed task is ended by the model and is not retryable; one that is completed with calls
+that nobody was there to approve (exit code 4) is denied, and ended by policy.
+
+| event | `reason` | when | goes on | `endedBy` | retryable |
+| --- | --- | --- | --- | --- | --- |
 """
 _TAIL = """
 `task_cancelled` of a task that was queued and had not begun has a `message` and no `reason`. Where a process died
@@ -227,7 +249,10 @@ def page() -> str:
     parts.append(_CALLS)
     parts.extend(f"| `{code}` | {means} |\n" for code, means in OF_CALLS.items())
     parts.append(_REASONS)
-    parts.extend(f"| `{one.event}` | `{one.name}` | {one.when} | {'yes' if one.goes_on else ''} |\n" for one in REASONS)
+    for one in REASONS:
+        ending = errors.ending_of(one.name, has_failed=one.event is _FAILED)
+        said = f"{'yes' if one.goes_on else ''} | {ending.ended_by} | {'yes' if ending.retryable else ''}"
+        parts.append(f"| `{one.event}` | `{one.name}` | {one.when} | {said} |\n")
     parts.append(_TAIL)
     return "".join(parts)
 

@@ -18,6 +18,7 @@ _KINDS: dict[str, type] = {
     "integer": int,
     "number": float,
     "true": bool,
+    "boolean": bool,
     "list of strings": list,
     "object": dict,
 }

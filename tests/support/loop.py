@@ -26,6 +26,7 @@ from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
 from agent_host.loop.journal import Journal
+from agent_host.loop.progress import Progress
 from agent_host.loop.questions import Questions
 from agent_host.loop.task import run_task
 from agent_host.retrying import RetryPolicy
@@ -104,6 +105,7 @@ class Loop:
         fallbacks: tuple[str, ...] = (),
         models: Mapping[str, Mapping[str, Any]] | None = None,
         max_cost: float = 0,
+        repeats: tuple[int, int] = (3, 10),
     ) -> None:
         self.folder = os.path.realpath(folder)
         resumed = sessions is not None
@@ -148,6 +150,7 @@ class Loop:
             live_output=LiveOutput(out),
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
             questions=Questions(),
+            progress=Progress(*repeats),
         )
         self.ctx.conversation.renew_head(self.ctx.judge)
 

@@ -187,6 +187,9 @@ class Tools:
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         return None
 
+    def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return arguments
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         self.leftovers.append(request)

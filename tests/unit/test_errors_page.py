@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable
+from agent_host.errors import ENDINGS, AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.llm.gateway_errors import KINDS
 from agent_host.loop.task import _ENDS
@@ -49,6 +49,10 @@ def test_an_error_of_the_gateway_has_the_names_that_the_page_knows() -> None:
     assert found == {(error, name) for error, names in MORE_NAMES.items() for name in names}
     assert {meant.error for meant in KINDS.values()} <= {*_ENDS}
     assert "ErrorCode" not in source("llm/client.py") + source("llm/gateway_refusal.py")
+
+
+def test_every_reason_says_who_ended_the_task() -> None:
+    assert {str(reason.name) for reason in REASONS} == {str(name) for name in ENDINGS}
 
 
 def test_every_failure_inside_a_task_has_its_reason() -> None:

@@ -6,6 +6,7 @@ the check are refused and only regular files are ever touched.
 
 from __future__ import annotations
 
+import codecs
 import locale
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 _CHUNK_BYTES: Final = 256 * 1024
+_MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
+"""A larger file is not read to its end only to count its lines."""
 AT_ONCE_BYTES: Final = 64 * 1024
 """The size of a file, or of a directory's own list, up to which it is read on the event loop."""
 
@@ -46,7 +49,8 @@ class ReadParams(NamedTuple):
 
 class ReadOutcome(NamedTuple):
     """`text` is None for a binary file. `past_end` says that the file has fewer lines than `offset`. `seen` is the file
-    as it was. `is_pdf`: it begins like one, and no text of it was read."""
+    as it was. `is_pdf`: it begins like one, and no text of it was read. `rest` says what of the lines is not in the
+    text, and how it is read; "" where nothing was left out."""
 
     text: str | None
     size_bytes: int
@@ -54,6 +58,7 @@ class ReadOutcome(NamedTuple):
     past_end: bool = False
     image: ImageFile | None = None
     is_pdf: bool = False
+    rest: str = ""
 
 
 def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
@@ -96,8 +101,43 @@ def _read(
                     size = window.read(_Source(file, status, head, skip, params, abandoned).chunks(), candidate)
                 except UnicodeDecodeError:
                     continue
-                return ReadOutcome(window.text(), max(skip + size, status.st_size), seen, window.past_end)
+                text, rest = window.text(), _rest(window, file, params, abandoned)
+                return ReadOutcome(text, max(skip + size, status.st_size), seen, window.past_end, rest=rest)
     raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the file is not {encoding or marked}: {params.path}")
+
+
+def _rest(window: Window, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
+    """What the window leaves out and the next step, in lines for the model."""
+    notes = []
+    if window.cut_line is not None:
+        line = window.cut_line
+        notes.append(f"[the middle is left out from line {line} on: offset {line} with a limit reads it]")
+    if params.limit is not None and window.done:
+        last = params.offset + params.limit - 1
+        is_wide = (params.encoding or "").lower().replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32"))
+        lines = None if is_wide else _count_lines(file, abandoned)
+        if lines is None or lines > last:
+            of = "" if lines is None else f" of {lines}"
+            notes.append(f"[lines {params.offset} to {last}{of}: offset {last + 1} reads on]")
+    return "\n".join(notes)
+
+
+def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
+    """The lines of an open file; None for one too large to be read for it, and where bytes do not say where a line
+    ends."""
+    file.seek(0)
+    count = size = 0
+    ends = b"\n"
+    while chunk := file.read(_CHUNK_BYTES):
+        refuse_abandoned(abandoned)
+        if size == 0 and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return None
+        size += len(chunk)
+        if size > _MAX_COUNTED_BYTES:
+            return None
+        count += chunk.count(b"\n")
+        ends = chunk[-1:]
+    return count + (ends != b"\n")
 
 
 def _head_bytes(status: os.stat_result) -> int:

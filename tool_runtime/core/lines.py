@@ -29,6 +29,7 @@ class Window:
         self.done = False
         self._kept = HeadTail(max_output_bytes)
         self._limit = max_output_bytes
+        self._wanted = wanted
         self._skip = wanted.offset - 1
         self._take = wanted.limit
         self._shortened = None if wanted.limit == 1 else _Shortened(wanted.offset)
@@ -37,6 +38,13 @@ class Window:
     def past_end(self) -> bool:
         """Whether the text had fewer lines than go before the window."""
         return self._skip > 0
+
+    @property
+    def cut_line(self) -> int | None:
+        """The number of the line from which on the middle of the window is left out; None where it is whole, and for a
+        line that was asked for alone."""
+        before = self._kept.lines_before_cut
+        return None if before is None or self._wanted.limit == 1 else self._wanted.offset + before
 
     def read(self, pieces: Iterable[bytes], encoding: str, errors: str = "strict") -> int:
         """Decode `pieces` up to the window's end; gives the bytes read. Raises UnicodeDecodeError where `errors` says

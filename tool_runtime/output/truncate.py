@@ -120,6 +120,11 @@ class HeadTail:
         if len(self._tail) > 2 * self._tail_size:  # trimming at twice the size keeps the cost of moving linear
             del self._tail[: len(self._tail) - self._tail_size]
 
+    @property
+    def lines_before_cut(self) -> int | None:
+        """How many lines end before the part that is left out; None where all of it is kept."""
+        return None if self.total <= self._limit else whole_end(bytes(self._head)).count(b"\n")
+
     def skip(self, count: int) -> None:
         """In this place `count` bytes of the stream are not given, once in a stream. A line says so, and where that is
         left out they count as left out."""

@@ -143,7 +143,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are approvals, backend, host, limits, llm, mcp, models, ",
+            "unknown section [zzzzzzzz]; known are approvals, backend, host, limits, llm, loop, mcp, models, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
@@ -269,6 +269,8 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "tools.max_parallel_uploads": ("1", 1),
     "tools.max_background_commands": ("1", 1),
     "tools.background_lifetime_s": ("60", 60),
+    "loop.repeat_note": ("2", 2),
+    "loop.repeat_limit": ("5", 5),
     "approvals.timeout_s": ("60", 60.0),
     "limits.max_file_size_bytes": ("10", 10),
     "limits.max_session_tokens": ("10", 10),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.answer_calls import CallReader, with_usable_ids
+from agent_host.llm.answer_calls import CallReader, as_written, with_usable_ids
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
@@ -77,7 +77,6 @@ def test_no_arguments_are_an_empty_object(nothing: str | dict[str, Any] | None) 
     ("arguments", "problem"),
     [
         ('{"path": "a', "not complete"),
-        ('{"path": "a"} {}', "not complete"),
         ("[1]", "not a JSON object"),
         ('"text"', "not a JSON object"),
         ("null", "not a JSON object"),
@@ -110,3 +109,35 @@ def test_every_call_has_an_id_of_its_own_that_gateways_take() -> None:
     assert (kept[0], kept[-1]) == ("call_1", "functions.Read:0")
     assert len(set(kept)) == len(ids)
     assert not set(kept[1:-1]) & set(ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"path": "a\nb"}', "raw newline"),
+        ('{"path": "a",}', "comma too many"),
+        ('{"edits": [1, 2,]}', "comma too many"),
+        ("{'path': 'a'}", "single quotes"),
+        ('{"raw": True}', "true or false"),
+        ('{"path": "C:\\dir"}', "backslash"),
+        ('{"path": "a', "not complete JSON"),
+        ('{"path": "a"', "not complete JSON"),
+        ('{"path": "a"} and more', "more follows"),
+        ('{"path": "a"}{"path": "b"}', "more follows"),
+        ('{"n": NaN}', "NaN"),
+        ("read the file", "not JSON"),
+    ],
+)
+def test_what_is_no_json_is_said(text: str, said: str) -> None:
+    call = CallReader().call("c", "ReadFile", text)
+    assert call.arguments == {}
+    assert said in str(call.problem)
+
+
+@pytest.mark.parametrize(
+    "text", ['{}{"path": "a"}', '{"path": "a"}{}', '{"path": "a"}\n{"path": "a"}', '{} {} {"path": "a"}']
+)
+def test_several_whole_objects_are_the_last_that_is_not_empty(text: str) -> None:
+    call = CallReader().call("c", "ReadFile", text)
+    assert (call.arguments, call.problem) == ({"path": "a"}, None)
+    assert as_written(call, text, "anthropic") is None

@@ -124,7 +124,7 @@ def test_usage_is_cumulative_and_counts_what_the_cache_gave(
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("end_turn", "complete"), ("tool_use", "complete"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
+        ("end_turn", "complete"), ("tool_use", "empty"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
         ("model_context_window_exceeded", "window"), ("pause_turn", "continue"), ("compaction", "continue"),
         ("refusal", "blocked"), ("of_tomorrow", "unknown"),
     ],
@@ -167,8 +167,8 @@ def test_a_refusal_says_why(details: Any, said: str) -> None:
     [
         (['{"path": "a.t'], "not complete JSON"),
         (['{"path"', ': "a"'], "not complete JSON"),
-        (["nonsense"], "not complete JSON"),
-        (['{"a": NaN}'], "not complete JSON"),
+        (["nonsense"], "not JSON"),
+        (['{"a": NaN}'], "NaN"),
         (['{"a": "\\ud800'], "not complete JSON"),
         (["[1]"], "not a JSON object"),
         (["null"], "not a JSON object"),
@@ -375,7 +375,6 @@ def test_unknown_blocks_and_deltas_are_skipped() -> None:
         event("content_block_start", index="x", content_block={"type": "text"}),
         event("content_block_start", index=0, content_block="text"),
         event("content_block_start", index=0, content_block={}),
-        event("content_block_delta", index=9, delta={"type": "text_delta", "text": "x"}),
         event("content_block_delta", index=0, delta={"type": "text_delta"}),
         event("content_block_delta", index=0, delta=None),
         event("content_block_delta", index=[], delta={}),
@@ -500,3 +499,53 @@ def test_events_without_a_name_say_in_their_data_what_they_are() -> None:
         )
     for nothing in ("", "[]", "{}", '{"type": 5}', "not JSON"):
         assert AnthropicAssembler().feed("message", nothing) is None
+
+
+# Streams as they really are
+
+
+def _fed(*events: tuple[str, dict[str, Any]], stop: str = "end_turn") -> ModelTurn:
+    made = AnthropicAssembler()
+    message = {"id": "m", "model": "x", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    for name, data in (
+        ("message_start", {"message": message}),
+        *events,
+        ("message_delta", {"delta": {"stop_reason": stop}, "usage": {"output_tokens": 2}}),
+        ("message_stop", {}),
+    ):
+        made.feed(name, json.dumps({"type": name, **data}))
+    return made.finish()
+
+
+def test_events_of_a_block_that_never_began_are_ignored() -> None:
+    delta = {"index": 7, "delta": {"type": "input_json_delta", "partial_json": "{}"}}
+    assert _fed(("content_block_delta", delta)).tool_calls == ()
+
+
+@pytest.mark.parametrize(("stop", "kept"), [("max_tokens", 0), ("end_turn", 1)])
+def test_unsigned_thinking_of_an_answer_that_was_cut_does_not_go_back(stop: str, kept: int) -> None:
+    start = {"index": 0, "content_block": {"type": "thinking", "thinking": "hm", "signature": ""}}
+    found = _fed(("content_block_start", start), ("content_block_stop", {"index": 0}), stop=stop)
+    assert len(found.blocks) == kept
+
+
+def test_a_call_without_arguments_at_the_limit_does_not_run() -> None:
+    start = {"index": 0, "content_block": {"type": "tool_use", "id": "t", "name": "ReadFile", "input": {}}}
+    found = _fed(("content_block_start", start), ("content_block_stop", {"index": 0}), stop="max_tokens")
+    assert found.tool_calls[0].problem is not None
+
+
+def test_a_field_twice_in_arguments_at_the_start_does_not_run() -> None:
+    made = AnthropicAssembler()
+    made.feed("message_start", '{"type":"message_start","message":{"id":"m","model":"x","usage":{}}}')
+    block = '{"type":"tool_use","id":"t","name":"X","input":{"path":"a","path":"b"}}'
+    made.feed("content_block_start", f'{{"type":"content_block_start","index":0,"content_block":{block}}}')
+    made.feed("content_block_stop", '{"type":"content_block_stop","index":0}')
+    made.feed("message_delta", '{"type":"message_delta","delta":{"stop_reason":"tool_use"}}')
+    made.feed("message_stop", '{"type":"message_stop"}')
+    assert "twice" in str(made.finish().tool_calls[0].problem)
+
+
+def test_an_event_without_a_name_that_cannot_be_read_is_an_error() -> None:
+    with pytest.raises(StreamProtocolError):
+        AnthropicAssembler().feed("message", '{"type": "content_block_del')

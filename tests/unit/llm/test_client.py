@@ -545,7 +545,7 @@ TIGHT = LIMITS._replace(max_line_bytes=5000, max_event_bytes=4000, max_call_argu
         ({"text": "x" * 5000, "chunk_chars": 5000}, "max_line_bytes"),
         ({"text": "x" * 4000, "chunk_chars": 5000}, "max_event_bytes"),
         ({"tool_calls": [{"name": "X", "arguments": {"a": "x" * 1000}}]}, "max_call_arguments_bytes"),
-        ({"text": "x" * 90_000}, "max_answer_bytes"),
+        ({"text": "".join(map(str, range(20_000)))}, "max_answer_bytes"),
     ],
 )
 async def test_what_is_over_a_limit_is_not_worth_a_retry(turn: dict[str, Any], setting: str) -> None:
@@ -663,3 +663,28 @@ async def test_a_token_beyond_ascii_is_an_error_of_ours() -> None:
 async def test_a_null_in_place_of_text_is_an_error_of_ours() -> None:
     null = event("content_block_delta", index=0, delta={"type": "text_delta", "text": None})
     assert isinstance(await raw_fault(ok(sse(started(), text(0)[0], null, *ended()))), GatewayUnavailable)
+
+
+# Answers that repeat themselves
+
+
+@pytest.mark.parametrize("piece", ["x", "\n", "Let me think. ", "é" * 200, "".join(map(str, range(190)))])
+@pytest.mark.parametrize("kind", ["text", "thinking"])
+async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: str) -> None:
+    said = "I begin. " + piece * (200_000 // len(piece))
+    turn = {kind: said, "text": "Done.", "usage": {"output_tokens": 7}} | {kind: said}
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        texts: list[str] = []
+        found = await call(made, texts)
+    assert (found.meaning, found.tool_calls) == ("repeated", ())
+    assert len("".join(texts)) < 12_000
+    assert found.text.startswith("I begin. " if kind == "text" else "")
+    assert len(found.text.encode()) < 3_000
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 8_000, "".join(map(str, range(513))) * 9, "a line of words, " * 480 + "The end."]
+)
+async def test_what_repeats_itself_less_is_an_answer(text: str) -> None:
+    async with MockGateway(Script.from_turns([{"text": text}])) as gateway, client(gateway.url) as made:
+        assert (await call(made)).text == text

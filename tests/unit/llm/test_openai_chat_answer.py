@@ -96,10 +96,10 @@ def test_chunks_without_choices_are_read_for_what_else_is_in_them(choices: Any) 
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("stop", "complete"), ("tool_calls", "complete"), ("function_call", "complete"), ("length", "cut"),
+        ("stop", "complete"), ("tool_calls", "empty"), ("function_call", "empty"), ("length", "cut"),
         ("content_filter", "blocked"),
         ("eos", "complete"), ("eos_token", "complete"), ("end_turn", "complete"), ("stop_sequence", "complete"),
-        ("tool_use", "complete"), ("max_tokens", "cut"), ("model_length", "cut"), ("safety", "blocked"),
+        ("tool_use", "empty"), ("max_tokens", "cut"), ("model_length", "cut"), ("safety", "blocked"),
         ("sensitive", "blocked"), ("recitation", "blocked"), ("guardrail", "blocked"), ("refusal", "blocked"),
         ("of_tomorrow", "unknown"),
     ],
@@ -268,7 +268,7 @@ def test_every_call_gets_a_usable_id_of_its_own(ids: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ('{"path": "a.t', "not complete JSON"), (JSON_A + JSON_B, "not complete JSON"), ("[1]", "not a JSON object"),
+        ('{"path": "a.t', "not complete JSON"), (JSON_A + JSON_B, "more follows"), ("[1]", "not a JSON object"),
         ("null", "not a JSON object"), ([1], "not a JSON object"), (5, "not a JSON object"),
         ('{"a": 1, "a": 2}', "twice"),
     ],
@@ -285,7 +285,7 @@ def test_an_object_is_read_as_it_stands() -> None:
     (one,) = assemble(raw, ended()).tool_calls
     assert "twice" in str(one.problem)
     (one,) = assemble(called(call(0, "c", "X", {"a": 1})), called(call(0, "c", None, {"a": 1})), ended()).tool_calls
-    assert one.problem == "the arguments are not complete JSON"
+    assert (one.arguments, one.problem) == ({"a": 1}, None)
 
 
 def test_a_call_that_the_limit_cut_before_its_arguments_does_not_run() -> None:

@@ -85,8 +85,8 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "with_call", "meaning"),
     [
-        ("end_turn", False, "complete"),
-        ("tool_use", False, "complete"),
+        ("end_turn", False, "empty"),
+        ("tool_use", False, "empty"),
         ("of_next_year", False, "unknown"),
         ("max_tokens", False, "cut"),
         ("model_context_window_exceeded", False, "window"),

@@ -26,6 +26,7 @@ def test_a_session_without_a_task(tmp_path: Path) -> None:
     assert session_state(loop.ctx, SessionStatus.RUNNING, []) == {
         "sessionId": "s",
         "sessionStatus": "SESSION_RUNNING",
+        "verdict": "running",
         "tokenUsage": {
             "inputTokens": 0, "outputTokens": 0, "totalTokens": 0, "remaining": 500, "maxSessionTokens": 500,
         },
@@ -82,6 +83,7 @@ def test_a_task_that_is_not_at_work_is_as_it_is_on_record(tmp_path: Path, on_rec
     ],
 )
 async def test_the_result_of_a_task(tmp_path: Path, status: EndStatus, told: str) -> None:
+    verdict = "denied" if status == "completed" else status  # a call could not be approved
     turn = calls(shell("make"), call("Teleport"))
     loop = Loop(tmp_path, turn, calls(call("HttpRequest", url="https://example.com/")), says("Done."),
                 policy=bundle(tmp_path, asks=["Shell.Exec"]))  # fmt: skip
@@ -112,6 +114,9 @@ async def test_the_result_of_a_task(tmp_path: Path, status: EndStatus, told: str
         "resumedFromStep": 2,
         "durationMs": 7,
         "message": None,
+        "verdict": verdict,
+        "endedBy": "policy" if status == "completed" else "infrastructure",
+        "retryable": False,
         "model": "m",
         "filesChanged": [],
     }

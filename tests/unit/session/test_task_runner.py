@@ -58,7 +58,8 @@ async def test_a_task_is_on_record_and_under_way_at_once(tmp_path: Path) -> None
     end = await ended(work)
     assert (end.status, end.text, work.last_end, work.end_on_record()) == ("completed", "Done.", end, end)
     assert (work.busy, loop.ctx.phase.state) == (False, TaskPhase.IDLE)
-    assert loop.told(EventType.TASK_COMPLETED) == [{"stepCount": 1, "totalTokens": 110}]
+    how = {"verdict": "completed", "endedBy": "model", "retryable": False}
+    assert loop.told(EventType.TASK_COMPLETED) == [{"stepCount": 1, "totalTokens": 110, **how}]
     assert loop.kinds()[-2:] == [EventType.TASK_COMPLETED, EventType.ARTIFACT_UPLOADED]
     assert loop.watcher.flushes > 0
 

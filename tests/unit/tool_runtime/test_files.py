@@ -30,7 +30,14 @@ async def test_read_gives_the_text_with_its_line_ends(call: Call, workspace: Pat
 
 @pytest.mark.parametrize(
     ("offset", "limit", "expected"),
-    [(1, 2, "1\n2\n"), (2, None, "2\n3\n4"), (3, 1, "3\n"), (4, 9, "4"), (2, 2, "2\n3\n")],
+    [
+        (1, 2, "1\n2\n[lines 1 to 2 of 4: offset 3 reads on]"),
+        (2, None, "2\n3\n4"),
+        (3, 1, "3\n[lines 3 to 3 of 4: offset 4 reads on]"),
+        (4, 9, "4"),
+        (1, 4, "1\n2\n3\n4"),
+        (2, 2, "2\n3\n[lines 2 to 3 of 4: offset 4 reads on]"),
+    ],
 )
 async def test_read_window(call: Call, workspace: Path, offset: int, limit: int | None, expected: str) -> None:
     (workspace / "a.txt").write_text("1\n2\n3\n4")
@@ -41,7 +48,8 @@ async def test_read_window(call: Call, workspace: Path, offset: int, limit: int 
 async def test_read_window_of_a_file_of_many_chunks(call: Call, workspace: Path) -> None:
     (workspace / "big").write_text("".join(f"line {n} ü\n" for n in range(1, 200_001)))
     got = text_of(await call("ReadFile", path=f"{workspace}/big", offset=150_000, limit=2))
-    assert got == "line 150000 ü\nline 150001 ü\n"
+    rest = "[lines 150000 to 150001 of 200000: offset 150002 reads on]"
+    assert got == f"line 150000 ü\nline 150001 ü\n{rest}"
     assert "ends before line 300000" in text_of(await call("ReadFile", path=f"{workspace}/big", offset=300_000))
 
 
@@ -338,7 +346,9 @@ async def test_long_lines_are_cut_and_one_alone_is_not(call: Call, workspace: Pa
     assert shown == (
         "short\n" + "x" * 2000 + " [... 3000 more characters of line 2: offset 2 with limit 1 shows it]\nlast"
     )
-    assert text_of(await call("ReadFile", path=f"{workspace}/f", offset=2, limit=1)) == "x" * 5000 + "\n"
+    assert text_of(await call("ReadFile", path=f"{workspace}/f", offset=2, limit=1)) == (
+        "x" * 5000 + "\n[lines 2 to 2 of 3: offset 3 reads on]"
+    )
 
 
 @given(st.text(alphabet="ab\n\u00e9", max_size=40), st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(1, 9))
@@ -365,11 +375,21 @@ async def main(path):
     await calls.call("ReadFile", path=path, limit=1)
     idle = resident_mib(os.getpid())
     for offset in (100_000, 100_002):
-        sys.stdout.write(await calls.call("ReadFile", path=path, offset=offset, limit=1))
+        sys.stdout.write((await calls.call("ReadFile", path=path, offset=offset, limit=1)).partition("[lines")[0])
     print(peak_kib() / 1024 - idle)
 
 asyncio.run(main(sys.argv[1]))
 """
+
+
+async def test_what_is_left_out_in_the_middle_says_how_it_is_read(make_router: MakeRouter, workspace: Path) -> None:
+    (workspace / "big").write_text("".join(f"line {number}\n" for number in range(1, 1001)))
+    router = make_router(max_output_bytes=1000)
+    text = text_of(await router.execute(request("ReadFile", path=f"{workspace}/big")))
+    offset = int(text.rpartition("offset ")[2].split()[0])
+    again = text_of(await router.execute(request("ReadFile", path=f"{workspace}/big", offset=offset, limit=2)))
+    assert again.startswith(f"line {offset}\nline {offset + 1}\n")
+    assert f"line {offset - 1}\n" in text
 
 
 @pytest.mark.slow

@@ -60,7 +60,6 @@ WRITE_FILE: Final = ToolSpec(
         path=_FILE,
         content=text(),
         createDirectories=flag("Default: true"),
-        expectedSha256=_EXPECTED,
     ),
     capability="File.Write",
     subject=_PATH,
@@ -69,6 +68,7 @@ WRITE_FILE: Final = ToolSpec(
     display="write",
     content="content",
     after=_written,
+    rare={"expectedSha256": _EXPECTED},
 )
 EDIT_FILE: Final = ToolSpec(
     "EditFile",
@@ -87,7 +87,6 @@ EDIT_FILE: Final = ToolSpec(
                 replaceAll=flag("Replace every occurrence"),
             ),
         },
-        expectedSha256=_EXPECTED,
     ),
     capability="File.Write",
     subject=_PATH,
@@ -97,6 +96,7 @@ EDIT_FILE: Final = ToolSpec(
     content="edits",
     after=_edited,
     also=(Need("File.Read", _PATH),),
+    rare={"expectedSha256": _EXPECTED},
 )
 DELETE_FILE: Final = ToolSpec(
     "DeleteFile",

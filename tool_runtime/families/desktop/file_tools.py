@@ -199,7 +199,10 @@ def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
         return ToolOutput(f"[The file ends before line {offset}]", capped=True, seen=str(outcome.seen))
     if not outcome.text and not outcome.size_bytes:
         return ToolOutput("[The file is empty]", capped=True, seen=str(outcome.seen))
-    return ToolOutput(outcome.text, capped=True, seen=str(outcome.seen))
+    text = outcome.text
+    if outcome.rest:
+        text += f"{'' if text.endswith(chr(10)) else chr(10)}{outcome.rest}"
+    return ToolOutput(text, capped=True, seen=str(outcome.seen))
 
 
 def _binary_output(outcome: files.ReadOutcome) -> ToolOutput:

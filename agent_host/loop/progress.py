@@ -1,0 +1,184 @@
+"""Progress told from noise: turns that do nothing, and calls that are repeated without any effect.
+
+A small model, or a server whose template is wrong, answers with nothing, or writes a call as text. Neither says that
+the task is done. The model is told once, and a second such turn in a row ends the task, resumable. The same holds of a
+call that is made again and again with the same result: it gets a note first.
+
+The counts live in memory: a process that goes on with a task begins at zero, and its model has read the notes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agent_host.errors import ErrorCode
+from agent_host.loop.context import TaskEnd
+from state.blobs import sha256_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from agent_host.llm.stream import Meaning
+    from agent_host.loop.context import LoopContext
+    from agent_host.thread.messages import ToolCall
+
+_EMPTY: Final = (
+    "[Your answer had no text and no tool call, so nothing was done. If the task is not done, call the next tool now; "
+    "if it is, say in a few words what was done.]"
+)
+_AS_TEXT: Final = (
+    "[Your answer has a tool call as plain text, which is not run. Call the tool by the tool-calling interface of the "
+    "API, with its name and its arguments as an object, and not in the text of the answer.]"
+)
+_CUT: Final = "[Your answer was cut: it repeated one piece again and again. Go on with the task without it.]"
+
+NOTES: Final[Mapping[Meaning, str]] = {"empty": _EMPTY, "call_as_text": _AS_TEXT, "repeated": _CUT}
+"""Notes of the host behind a turn that does nothing for the task, by its meaning."""
+_MAX_IN_A_ROW: Final[Mapping[Meaning, int]] = {"empty": 2, "call_as_text": 2, "repeated": 1}
+_ENDS: Final[Mapping[Meaning, tuple[ErrorCode, str]]] = {
+    "empty": (ErrorCode.LLM_EMPTY_ANSWER, "the model answered with nothing, neither text nor a tool call, twice"),
+    "call_as_text": (
+        ErrorCode.LLM_CALL_AS_TEXT,
+        "the model writes tool calls as plain text, though it was told how to call tools: see docs/gateways.md",
+    ),
+    "repeated": (ErrorCode.LLM_REPEATED_CALL, "the model's answer repeated one piece without end and was cut"),
+}
+# Beginnings of calls in the templates of common models.
+_MARKS: Final = re.compile(
+    r"<(?:tool_calls?|function_calls?|\|tool_calls?(?:_begin)?\||\|python_tag\||invoke name=|function=)|\[TOOL_CALLS\]"
+)
+_FENCE: Final = re.compile(r"```[\w-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
+_NAMES: Final = ("name", "tool", "tool_name", "function", "action")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input")
+_MAX_READ_CHARS: Final = 1_000_000
+_SLOW_MS: Final = 5_000
+_MAX_NAMED: Final = 8
+_READS_RUNNING: Final = "CommandOutput"
+
+
+def meaning_without_calls(ctx: LoopContext, meaning: Meaning, text: str) -> Meaning:
+    """The meaning of a turn that has no calls, where its dialect says `meaning`: a model that says nothing, or that
+    writes its call as text, is not done."""
+    if meaning == "complete":
+        if not text.strip():
+            return "empty"
+        if has_call_as_text(ctx, text):
+            return "call_as_text"
+    return meaning
+
+
+def has_call_as_text(ctx: LoopContext, text: str) -> bool:
+    """True if the text as a whole, in a fence or not, is a call: one in the marks of a model's template, or one JSON
+    object with the exact name of a tool and arguments that fit it."""
+    text = text.strip()
+    fenced = _FENCE.fullmatch(text)
+    body = text if fenced is None else fenced[1].strip()
+    if _MARKS.match(body):
+        return True
+    return any(_fits(ctx, name, arguments) for name, arguments in _calls_in(body))
+
+
+def _calls_in(body: str) -> Iterator[tuple[str, Any]]:
+    if not body.startswith(("{", "[")) or len(body) > _MAX_READ_CHARS:
+        return
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return
+    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+        value = value["tool_calls"]
+    for entry in value[:1] if isinstance(value, list) else [value]:
+        inner = entry.get("function") if isinstance(entry, dict) else None
+        call = inner if isinstance(inner, dict) else entry
+        if isinstance(call, dict):
+            name = next((call[key] for key in _NAMES if isinstance(call.get(key), str)), None)
+            arguments = next((call[key] for key in _ARGUMENTS if key in call), None)
+            if name is not None and arguments is not None:
+                yield name, arguments
+
+
+def _fits(ctx: LoopContext, name: str, arguments: Any) -> bool:
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return False
+    known = ctx.judge.tools.get(name) is not None and isinstance(arguments, dict)
+    return known and ctx.router.argument_problem(name, arguments) is None
+
+
+class Progress:
+    """Counts of one run of a task. A call that is made `repeat_note` times in a row with the same arguments and the
+    same result gets a note, and `repeat_limit` times end the task (`[loop]` of the settings); 0: never. A model that
+    makes many at once has not read the note yet, and so the task goes on."""
+
+    def __init__(self, repeat_note: int, repeat_limit: int) -> None:
+        self._note_at = repeat_note
+        self._limit = repeat_limit
+        self._noise = self._in_a_row = 0
+        self._last: tuple[str, bytes, str] | None = None
+        self._told_in: str | None = None  # the step whose results have the note
+
+    def begin(self) -> None:
+        """Count from zero: a process begins a task, or goes on with it."""
+        self._noise = 0
+        self.forget_calls()
+
+    def end_of_noise(self, meaning: Meaning) -> TaskEnd | None:
+        """Count a turn; returns how it ends the task, None if the task goes on."""
+        if meaning not in NOTES:
+            self._noise = 0
+            return None
+        self._noise += 1
+        if self._noise < _MAX_IN_A_ROW[meaning]:
+            return None
+        code, message = _ENDS[meaning]
+        return TaskEnd("failed", code, f"{message}; resume to have it try again", resumable=True)
+
+    def forget_calls(self) -> None:
+        """Begin a new row of calls, since something changed meanwhile."""
+        self._in_a_row, self._last, self._told_in = 0, None, None
+
+    def note_of_call(self, ctx: LoopContext, step_id: str, call: ToolCall, text: str, duration_ms: int | None) -> str:
+        """Count a call of a step with the text of its result; returns a note for the model where the call is repeated
+        without any effect, "" where there is none. A call that took over 5 s is a wait and does not count, and neither
+        does a look at what a running command prints."""
+        if (duration_ms or 0) > _SLOW_MS or (
+            call.name == _READS_RUNNING and _is_running(ctx, call.arguments.get("id"))
+        ):
+            return ""
+        key = (call.name, call.arguments_json, sha256_hex(text.encode("utf-8", "replace")))
+        if key != self._last:
+            self.forget_calls()
+        self._last = key
+        self._in_a_row += 1
+        if not self._note_at or self._in_a_row < self._note_at or self._told_in is not None:
+            return ""
+        self._told_in = step_id
+        return _repeat_note(ctx, call.name, self._in_a_row)
+
+    def end_of_circle(self, step_id: str) -> TaskEnd | None:
+        """The end of a task that repeats a call although its model has read the note; None if the task goes on."""
+        has_read = self._told_in not in (None, step_id) or not self._note_at
+        if self._last is None or not self._limit or self._in_a_row < self._limit or not has_read:
+            return None
+        text = f"{self._last[0]} was called {self._in_a_row} times in a row with the same arguments and result"
+        message = f"the model goes round in a circle: {text} (loop.repeat_limit); resume to have it try again"
+        return TaskEnd("failed", ErrorCode.LLM_REPEATED_CALL, message, resumable=True)
+
+
+def _is_running(ctx: LoopContext, command_id: object) -> bool:
+    row = ctx.state.commands.get(command_id) if isinstance(command_id, str) else None
+    return row is not None and "ended" not in row
+
+
+def _repeat_note(ctx: LoopContext, name: str, times: int) -> str:
+    others = [spec.name for spec in ctx.judge.tools if spec.name != name][:_MAX_NAMED]
+    return (
+        f"\n[You have called {name} {times} times in a row with the same arguments, and the result was the same each "
+        f"time; once more changes nothing. Use other arguments or another tool ({', '.join(others)}), or, if the task "
+        "is done or cannot be done, say so without a call.]"
+    )

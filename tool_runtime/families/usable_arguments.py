@@ -1,0 +1,68 @@
+"""Arguments as models write them: what stands for an optional argument that is left out, and whole numbers as floats.
+
+Models send `null`, `{}` or an empty text for what they do not use, and 3.0 for 3. For the tools of this program these
+mean the argument left out, and the whole number. A tool of another program may mean something by them: its arguments
+are changed only where its schema refuses them as they are and takes them so. No other repair is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from policy.names import SANDBOX_GRANT
+from tool_runtime.families.sandbox_grant import takes_grant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.contracts import ToolSpec
+    from tool_runtime.schema import Judge
+
+_ASKS = ("write", "domains", "off")
+
+
+def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
+    """The arguments of a call as its tool takes them, `arguments` itself where nothing changes; `judge` is that of the
+    tool's schema."""
+    if spec.foreign_schema and judge(arguments) is None:
+        return arguments
+    usable = _mended(spec.accepted, dict(arguments))
+    if SANDBOX_GRANT in usable and takes_grant(spec):
+        grant = _grant(usable.pop(SANDBOX_GRANT))
+        usable |= {} if grant is None else {SANDBOX_GRANT: grant}
+    if usable == arguments and _types(usable) == _types(arguments):
+        return arguments
+    return arguments if spec.foreign_schema and judge(usable) is not None else usable
+
+
+def _mended(schema: Any, value: Any) -> Any:
+    if not isinstance(schema, dict):
+        return value
+    if isinstance(value, dict):
+        members, needed = schema.get("properties", {}), schema.get("required", ())
+        mended = {name: _mended(members.get(name), one) for name, one in value.items()}
+        return {name: one for name, one in mended.items() if name in needed or name not in members or not _is_left(one)}
+    if isinstance(value, list):
+        return [_mended(schema.get("items"), one) for one in value]
+    if isinstance(value, float) and schema.get("type") == "integer" and value.is_integer():
+        return int(value)
+    return value
+
+
+def _is_left(value: Any) -> bool:
+    return value is None or value == "" or value == {}
+
+
+def _types(value: Any) -> Any:
+    """The kinds of all values, since 3.0 equals 3."""
+    if isinstance(value, dict):
+        return {name: _types(one) for name, one in value.items()}
+    return [_types(one) for one in value] if isinstance(value, list) else type(value)
+
+
+def _grant(grant: Any) -> Any:
+    """What a call asks for beyond its sandbox, None where it asks for nothing."""
+    if not isinstance(grant, dict):
+        return None if _is_left(grant) else grant
+    asked = {name: one for name, one in grant.items() if not _is_left(one)}
+    return asked if any(asked.get(name) for name in _ASKS) or asked.keys() - {*_ASKS, "reason"} else None
