@@ -101,7 +101,7 @@ class _Text:
         places: set[int] = set()
         for tail in {self._tail, self._log.tail}:
             places |= {place - len(tail) for place in _ends_of_markers(tail + text)}
-        self._tail = self._log.tail = (self._tail + text)[-_LONGEST:]
+        self._tail, self._log.tail = ((tail + text)[-_LONGEST:] for tail in (self._tail, self._log.tail))
         return _LONE_RETURN.sub(r"\\r", _joined(text, places, lambda char: f" {char}"))
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from config.json_text import check_depth
 from tool_runtime.core.edits import EditedFile, EditProblem, edited
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def edited_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
     try:
         text = before.removeprefix(_BOM).decode()
         sources = list(_sources(text))
-    except (ValueError, RecursionError):  # no JSON, or no notebook
+    except ValueError:  # no JSON, or no notebook
         return edited(before, edits)
     try:
         return _in_cells(before, text, sources, edits)
@@ -48,6 +49,7 @@ def edited_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
             raise
         try:
             found = edited(before, edits)
+            check_depth(found.data)
             json.loads(found.data.removeprefix(_BOM))
         except EditProblem as of_text:
             raise (problem if of_text.found == 0 else of_text) from None
@@ -123,6 +125,7 @@ def _written(text: str, source: _Source, changed: str) -> str:
 
 def _sources(text: str) -> Iterator[_Source]:
     """The sources of all cells, in order. Raises ValueError for what is no notebook."""
+    check_depth(text)
     cells = next((begin for name, begin, _ in _members(text, 0) if name == "cells"), None)
     if cells is None or text[cells] != "[":
         raise ValueError("no list of cells")
