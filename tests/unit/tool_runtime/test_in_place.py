@@ -131,6 +131,7 @@ async def test_somebody_else_s_change_after_the_crash_stays(
 
 
 @pytest.mark.parametrize("way", ["in place", "a new file"])
+@pytest.mark.slow
 def test_killed_at_any_line(workspace: Path, tmp_path: Path, way: str) -> None:
     """The process dies at each line of the modules that write, in turn, until one is through."""
     file, other, kept = workspace / "a", workspace / "b", tmp_path / "kept"
