@@ -18,7 +18,7 @@ from tool_runtime.families.desktop.file_tools import settled, with_diff
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.native.limits import MAX_FILE_BYTES
 from tool_runtime.families.native.specs import DELETE_FILE, READ_FILE, WRITE_FILE
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
 from tool_runtime.platform import OS_FAMILY
@@ -103,7 +103,8 @@ class FileTools:
 
     def _delete_one(self, path: str, scope: Scope, call: CallContext, *, recursive: bool) -> None:
         if recursive and os.path.isdir(path) and not os.path.islink(path):
-            real = normalize(os.path.realpath(path), OS_FAMILY)
+            with os_faults(path):
+                real = normalize(os.path.realpath(path), OS_FAMILY)
             if any(is_under(normalize(root, OS_FAMILY), real, OS_FAMILY) for root in self._roots):
                 raise ToolFault(FaultKind.OUT_OF_SCOPE, f"is a root of the tools, or holds one: {path}")
             deletes.delete_tree(path, scope, call.abandoned)
