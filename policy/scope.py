@@ -92,13 +92,15 @@ class CommandScope(NamedTuple):
 class RepositoryFacts(NamedTuple):
     """The git repository of the workspace, as it is on the disk now. `top` is the path of its `.git` in the workspace;
     `own` the directory that this working tree has of it, `common` the one that all of its working trees share: both are
-    `top` unless `top` is a file that names them. All are real paths. `modules` are the directories that submodules have
-    in `common`."""
+    `top` unless `top` is a file or a link that names them. All are real paths. `modules` are the directories that
+    submodules have in `common`. `reads` is what git only reads: the repository around a workspace that has none of its
+    own, and folders of objects that the repository borrows."""
 
     top: str
     own: str
     common: str
     modules: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 class ScopeFacts(NamedTuple):

@@ -53,6 +53,7 @@ _TOOLCHAIN_SECRETS = (
 _PROGRAMS = ("python3", "python", "node", "git", "cargo", "go", "java", "ruby", "uv", "make", "gcc")
 """Programs that are looked for by name: a link of PATH may lead to them from a place that says nothing."""
 _BINARIES = ("bin", "sbin", "shims", "Scripts", "libexec", "cmd")
+_MAX_BORROWED = 16
 _MAX_MODULES = 200
 _MODULES = "node_modules"
 _MAX_LINE = 4096
@@ -235,22 +236,73 @@ def _head(path: str) -> str:
 
 
 def repository_of(workspace: str) -> RepositoryFacts | None:
-    """The git repository whose working tree `workspace` is. A `.git` that is a file belongs to the workspace, whose
-    author is not the user: what it names counts only where that names the workspace in turn, as git leaves it. None
-    where there is no repository, or none that can be believed."""
-    top = os.path.join(workspace, ".git")
-    if os.path.islink(top):
+    """The git repository of `workspace`: its own, or the one around it, which is only read. A `.git` that is a file or
+    a link belongs to the workspace, whose author is not the user: what it names counts only where that names the
+    workspace in turn, or is a git directory made to lie apart from its working tree. None where there is no repository,
+    or none that can be believed."""
+    if os.path.lexists(os.path.join(workspace, ".git")):
+        found = _repository_at(workspace)
+        return None if found is None else found._replace(reads=_borrowed(found.common))
+    above = os.path.dirname(workspace)
+    while above != os.path.dirname(above) and not os.path.lexists(os.path.join(above, ".git")):
+        above = os.path.dirname(above)
+    found = _repository_at(above)
+    if found is None or not all(map(_is_users, (above, found.own, found.common))):
         return None
+    return found._replace(reads=(found.top, found.own, found.common, *_borrowed(found.common)))
+
+
+def _repository_at(tree: str) -> RepositoryFacts | None:
+    """The repository whose working tree `tree` is."""
+    top = os.path.join(tree, ".git")
+    if os.path.islink(top):
+        own = os.path.realpath(top)
+        return RepositoryFacts(top, own, own, _modules(own)) if _lies_apart(own, tree) else None
     if os.path.isdir(top):
         return RepositoryFacts(top, top, top, _modules(top))
     named = _first_line(top)
     if named is None or not named.startswith("gitdir: "):
         return None
-    own = os.path.realpath(os.path.join(workspace, named.removeprefix("gitdir: ")))
+    own = os.path.realpath(os.path.join(tree, named.removeprefix("gitdir: ")))
     common = _common_of(own, top)
     if common is None:
-        common = own if _is_module_of(own, workspace) else None
+        common = own if _is_module_of(own, tree) or _lies_apart(own, tree) else None
     return None if common is None else RepositoryFacts(top, own, common, _modules(common))
+
+
+def _lies_apart(own: str, tree: str) -> bool:
+    """Whether the directory is one that git keeps apart from its working tree (`--separate-git-dir`), which nothing in
+    it names. It is no other working tree's `.git`, no submodule's, no linked working tree's and no bare repository."""
+    if os.path.basename(own).lower() == ".git" or f"{os.sep}.git{os.sep}" in own or not _is_repository(own):
+        return False
+    config = os.path.join(own, "config")
+    named = _value(config, "worktree")
+    is_there = named is None or os.path.realpath(os.path.join(own, named)) == tree
+    return is_there and _value(config, "bare") == "false" and _is_users(own)
+
+
+def _borrowed(common: str) -> tuple[str, ...]:
+    """The folders of objects that a repository borrows of others of the same user, and they in turn (alternates)."""
+    found: list[str] = []
+    waiting = [os.path.join(common, "objects")]
+    while waiting and len(found) < _MAX_BORROWED:
+        objects = waiting.pop()
+        for line in _head(os.path.join(objects, "info", "alternates")).splitlines():
+            other = os.path.realpath(os.path.join(objects, line))
+            is_one = os.path.basename(other) == "objects" and _is_repository(os.path.dirname(other))
+            if line and not line.startswith("#") and other not in found and is_one and _is_users(other):
+                found.append(other)
+                waiting.append(other)
+    return tuple(found)
+
+
+def _is_users(path: str) -> bool:
+    """Whether a place belongs to the user, as git wants it of a repository that it takes; a system without owners has
+    none to tell."""
+    try:
+        return not hasattr(os, "getuid") or os.stat(path).st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _common_of(own: str, top: str) -> str | None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _ROOTS = {"posix": ("/",), "windows": ()}
 _CONFIG = "config"
-_STEERED_BY = ("hooks", _CONFIG, "config.worktree", "info")
-"""What of a repository's directory decides which programs git runs; what a command leaves of all else in it is judged
-(`git_directory`)."""
+_STEERED_BY = ("hooks", _CONFIG, "config.worktree", "info", "objects/info/alternates")
+"""What of a repository's directory decides which programs git runs, or which other places it reads; what a command
+leaves of all else in it is judged (`git_directory`)."""
 _SECRET_OF_KEYRING = ("private-keys-v1.d", "openpgp-revocs.d", "secring.gpg", "random_seed", "sshcontrol")
 _OF_LINKED = ("commondir", "gitdir", "config.worktree")
 """What of a linked working tree's directory does."""
@@ -57,6 +57,8 @@ def command_scope(
         reads.append(keyring)
     if strict and _says_strict(bundle):
         reads = [facts.workspace, *(reads or ())]
+    if reads is not None and facts.repository is not None and Places(reads, os).contain(facts.workspace):
+        reads += facts.repository.reads
     writes += _of_working_tree(facts.repository, writes, blocks, os)
     writable = [one for one in writes if not blocks.refuse_writing(one)]
     kept = [one for one in writes if blocks.refuse_writing(one)] if reads is not None else []

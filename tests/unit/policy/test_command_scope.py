@@ -223,6 +223,18 @@ def test_commits_in_a_linked_working_tree() -> None:
     assert not writes(found, "/main/src")
 
 
+def test_what_git_borrows_is_read_where_the_workspace_is() -> None:
+    facts = FACTS._replace(repository=RepositoryFacts("/m/.git", "/m/.git", "/m/.git", reads=("/m/.git", "/o/objects")))
+    found = command_scope(built_in("ci"), facts, "posix")
+    for place in ("/m/.git/refs/heads/main", "/o/objects/pack/x"):
+        assert reads(found, place), place
+        assert not writes(found, place), place
+    assert not reads(found, "/m/README.md")
+    assert not reads(scope(READ | {"allowedPaths": ["/e"]}, WRITE | OF_W, facts=facts), "/m/.git/config")
+    blocked = command_scope(narrow(built_in("ci"), Narrowing(blocked_paths=("/m",))), facts, "posix")
+    assert not reads(blocked, "/m/.git/config")
+
+
 @pytest.mark.parametrize(
     "capabilities",
     [

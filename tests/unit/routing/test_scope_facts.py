@@ -166,6 +166,54 @@ def test_submodules(main: Path) -> None:
     assert within == RepositoryFacts(str(main / "libs" / "one" / ".git"), module, module)
 
 
+def test_the_repository_around_a_workspace_is_read(main: Path) -> None:
+    top = str(main / ".git")
+    inner = main / "packages" / "a"
+    inner.mkdir(parents=True)
+    assert repository_of(str(inner)) == RepositoryFacts(top, top, top, reads=(top, top, top))
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_git_directory_that_lies_apart(main: Path, *, by_link: bool) -> None:
+    apart, tree = str(main.parent / "apart.git"), main.parent / "tree"
+    git(main.parent, "clone", "-q", f"--separate-git-dir={apart}", str(main), str(tree))
+    if by_link:
+        (tree / ".git").unlink()
+        (tree / ".git").symlink_to("../apart.git")
+    assert repository_of(str(tree)) == RepositoryFacts(str(tree / ".git"), apart, apart)
+
+
+def test_a_bare_repository_is_no_working_trees(main: Path) -> None:
+    git(main.parent, "clone", "-q", "--bare", str(main), "bare.git")
+    tree = main.parent / "tree"
+    tree.mkdir()
+    (tree / ".git").symlink_to("../bare.git")
+    assert repository_of(str(tree)) is None
+
+
+def test_a_submodules_directory_is_no_other_trees(main: Path) -> None:
+    git(main.parent, "init", "-q", "other")
+    git(main.parent / "other", "commit", "-q", "--allow-empty", "-m", "first")
+    git(main, "submodule", "add", "-q", str(main.parent / "other"), "one")
+    tree = main.parent / "tree"
+    tree.mkdir()
+    (tree / ".git").write_text(f"gitdir: {main}/.git/modules/one\n")
+    assert repository_of(str(tree)) is None
+
+
+def test_borrowed_objects_are_read(main: Path) -> None:
+    git(main.parent, "clone", "-q", "--shared", str(main), "second")
+    git(main.parent, "clone", "-q", "--shared", "second", "third")
+    found = repository_of(str(main.parent / "third"))
+    assert found is not None
+    assert set(found.reads) == {str(main.parent / name / ".git" / "objects") for name in ("main", "second")}
+    alternates = main.parent / "third" / ".git" / "objects" / "info" / "alternates"
+    alternates.write_text(f"# {main}\n\n/etc\n{main}\n../../../third/.git/objects\n")
+    found = repository_of(str(main.parent / "third"))
+    assert found is not None
+    assert set(found.reads) <= {str(main.parent / "third" / ".git" / "objects")}
+
+
 def test_a_workspace_takes_no_repository_that_does_not_name_it(main: Path) -> None:
     """The author of a workspace writes its `.git`, and may name somebody else's repository in it."""
     hostile = main.parent / "hostile"

@@ -101,6 +101,20 @@ async def test_the_work_of_git_goes_on(run: Run, repository: Path, level: str, n
         assert not [one for one in result.denials if not one.what.endswith("info/refs")], text_of(result)
 
 
+@pytest.mark.parametrize(
+    "by",
+    [
+        "> .git/objects/info/alternates",
+        "> a; mv .git/objects o; mkdir -p o/info; mv a o/info/alternates; mv o .git/objects",
+    ],
+)
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+async def test_a_command_borrows_no_objects(run: Run, repository: Path, level: str, by: str) -> None:
+    """Else the next one reads the repository that it names."""
+    await run(level, f"mkdir -p .git/objects/info; echo /srv/other/.git/objects {by}")
+    assert not (repository / ".git/objects/info/alternates").exists()
+
+
 async def test_after_a_crash_what_starts_programs_is_put_back(
     make_router: MakeRouter, scope: CommandScope, repository: Path, tmp_path: Path
 ) -> None:
