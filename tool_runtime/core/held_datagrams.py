@@ -84,12 +84,21 @@ def refused_place(held: Held, copy: int, place: Place) -> int:
     return errno.EACCES
 
 
+def is_of_routes(copy: int) -> bool:
+    """Whether a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
+    takes a capability of whoever made the socket, which no command has, whoever sends on it."""
+    with socket.socket(fileno=os.dup(copy)) as one:
+        return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
+
+
 def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
     """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
     its call ends with ENOBUFS where the program would have waited. Raises OSError."""
+    thread, arguments = notice.thread, notice.arguments
+    if notice.call == "sendto" and is_of_routes(copy):
+        return _ask_routes(listener, notice, copy)
     if not is_datagram(copy):
         return errno.EISCONN if notice.call == "sendto" else Done(None)
-    thread, arguments = notice.thread, notice.arguments
     if notice.call == "sendto":
         name = _read(thread, arguments[4], min(arguments[5] & 0xFFFFFFFF, _MAX_ADDRESS))
         if arguments[2] > _MAX_BYTES:
@@ -111,6 +120,19 @@ def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
             at = arguments[1] + _EACH * number + _LENGTH_AT
             seccomp_notify.write_memory(listener, notice, at, struct.pack("=I", size))
     return Done(len(sent)) if sent or not code else code
+
+
+def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
+    """`sendto` to the kernel, the only one that is spoken to by netlink here."""
+    size = min(notice.arguments[2], _MAX_BYTES)
+    data = _read(notice.thread, notice.arguments[1], size)
+    if not seccomp_notify.is_waiting(listener, notice.notice_id):
+        return errno.ESRCH
+    with socket.socket(fileno=os.dup(copy)) as one:
+        try:
+            return Done(one.sendto(data, notice.arguments[3] & _FLAGS, (0, 0)))
+        except OSError as error:
+            return error.errno or errno.EACCES
 
 
 def _sent(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.contracts import Denial
 from policy.rules.scope_verdict import refusal
-from tool_runtime.core.held_datagrams import Done, is_datagram, refused_place, send
+from tool_runtime.core.held_datagrams import Done, is_datagram, is_of_routes, refused_place, send
 from tool_runtime.core.own_sockets import OwnSockets, Place, loopback_for, place_of
 from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
 
@@ -171,6 +171,8 @@ class HeldSockets:
         family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
         if family == socket.AF_UNIX:
             return self._bind_unix(notice, copy, raw)
+        if family == socket.AF_NETLINK and is_of_routes(copy):
+            return seccomp_notify.socket_call("bind", copy, raw, len(raw))
         place = place_of(raw)
         if place is None:
             return errno.EAFNOSUPPORT

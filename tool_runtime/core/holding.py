@@ -334,9 +334,9 @@ class Sandbox:
 
     async def aclose(self) -> None:
         """End what answers for commands; none is started afterwards."""
-        if self._supervisor is not None:
-            await self._pool.run(self._supervisor.close)
-            self._supervisor = None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await self._pool.run(supervisor.close)
         if self._launcher is not None:
             await self._pool.run(self._launcher.close)
             self._launcher = None

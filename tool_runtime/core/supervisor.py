@@ -83,10 +83,11 @@ class Supervisor:
             return not poll.poll(_LEAVING_MS)
 
     def close(self) -> None:
-        """Answer nobody any more: what still runs has no socket that is looked into. Blocks for a moment."""
+        """Answer nobody any more: what still runs has no socket that is looked into. Once; blocks for a moment."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(1.0)
+        os.close(self._wake)
 
     @property
     def watched(self) -> int:
@@ -105,7 +106,6 @@ class Supervisor:
             for waiting in (*self._connecting.values(), *self._again):
                 waiting.close()
             self._poll.close()
-            os.close(self._wake)
             self.listeners.close()
 
     def _ready(self, descriptor: int, events: int) -> None:

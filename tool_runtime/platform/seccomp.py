@@ -48,8 +48,9 @@ _SET_USER_OR_GROUP_ID: Final = 0o6000
 _MAKES_A_FILE: Final = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE without the bit of O_DIRECTORY
 _SET_LEASE, _NOTIFY_OF_CHANGES = 1024, 1026
 _PRIORITY_OF_USER, _IO_PRIORITY_OF_USER = 2, 3
-_UNIX, _INET, _INET6 = 1, 2, 10
-_STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
+_NETLINK_ROUTE: Final = 0
 _TCP: Final = 6
 _TYPE_BITS: Final = 0xF
 
@@ -199,7 +200,8 @@ def _refused_socket(wanted: Filter) -> Instruction:
 
 def _socket(wanted: Filter) -> list[Instruction]:
     """Streams between processes, and TCP where it is not closed, and UDP where it is open. A datagram socket of the
-    unix family sends to any other without connecting, so there is none."""
+    unix family sends to any other without connecting, so there is none. The kernel says by netlink which interfaces and
+    routes there are (`getifaddrs`); to change one takes a capability that no command has."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refused = _refused_socket(wanted)
     kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS)]
@@ -210,9 +212,12 @@ def _socket(wanted: Filter) -> list[Instruction]:
         protocol = [_argument(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _TCP), allow, refused]
         datagrams = [(_EQUAL, 0, 1, _DGRAM), allow] if wanted.network == "open" else []
         internet = [*kind, *datagrams, (_EQUAL, 0, len(protocol), _STREAM), *protocol, refused]
+    netlink = [*kind, (_EQUAL, 1, 0, _RAW), (_EQUAL, 0, 3, _DGRAM), _argument(2), (_EQUAL, 0, 1, _NETLINK_ROUTE)]
+    netlink += [allow, refused]
     return [
         _argument(0),
         *((_EQUAL, 0, len(unix), _UNIX), *unix),
+        *((_EQUAL, 0, len(netlink), _NETLINK), *netlink),
         *((_EQUAL, 1, 0, _INET), (_EQUAL, 0, len(internet), _INET6), *internet),
         refused,
     ]
