@@ -325,6 +325,7 @@ def test_policy_knows_the_tools_that_a_session_has_seen(host: Host) -> None:
 # What the machine has.
 
 
+@pytest.mark.slow
 def test_doctor_says_whether_the_service_answers(host: Host) -> None:
     def doctor(**env: str) -> str:
         outcome = host.run("doctor", "--gateway", "mock:none", env=env)

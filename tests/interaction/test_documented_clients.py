@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "clients"
 OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and POSIX signals")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="links and POSIX signals")]
 
 
 @pytest.fixture(params=["client.py", pytest.param("client.ts", marks=pytest.mark.peer)])

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.support.process import Host, Outcome
     from tests.support.streaming import Body
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 BLOCK = b"x" * MIB
 GZIP = "content-encoding: gzip\r\n"

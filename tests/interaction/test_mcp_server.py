@@ -212,6 +212,7 @@ def configure(host: Host) -> None:
         file.write("\n".join(["[mcp]", "connect_timeout_s = 25.0", "[[mcp.servers]]", *lines, ""]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "name", "said"), [(ERAS[0], "Ada", "accept name='Ada' times=3"), (ERAS[1], 7, "decline None")]
 )
@@ -260,6 +261,7 @@ def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
     assert effects(host) == "model\n"
 
 
+@pytest.mark.slow
 def test_a_client_that_may_approve_answers_a_server_of_the_task(host: Host) -> None:
     configure(host)
 

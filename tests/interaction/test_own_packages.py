@@ -14,6 +14,8 @@ from tests.support.process import call, gateway, say, shell, use
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
     from tests.support.process import Host
     from tests.support.serve_process import Servers
 

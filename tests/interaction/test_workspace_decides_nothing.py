@@ -259,7 +259,7 @@ def test_a_bundle_file_in_the_workspace_is_changed_by_nobody(host: Host, level: 
     assert level == "landlock" or done.result["filesChanged"] == []  # which puts back what it cannot refuse
 
 
-@pytest.mark.parametrize("how", ["tool", "command", "background", "killed"])
+@pytest.mark.parametrize("how", ["tool", "command", "background", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_change_to_the_bundle_by_an_earlier_session_is_reported(host: Host, how: str) -> None:
     own = host.workspace / "own.json"
     text = json.dumps({"extends": "full"})

@@ -88,6 +88,7 @@ def written(workspace: Path, text: str) -> str:
     return f"{sys.executable} {script}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", ["stays", "leaves"])
 @pytest.mark.parametrize("pause_s", [0.002, 0.02])
 @pytest.mark.parametrize("way", ["time-out", "cancel"])
