@@ -15,9 +15,9 @@ from tests.support.process import gateway, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
-
     from tests.support.process import Host
+
+pytestmark = pytest.mark.slow
 
 TOKEN = {"LLM_GATEWAY_AUTH_TOKEN": "tok-123456789"}
 

@@ -14,10 +14,10 @@ from tests.support.process import call, gateway, say, shell, use
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
-
     from tests.support.process import Host
     from tests.support.serve_process import Servers
+
+pytestmark = pytest.mark.slow
 
 PLANTED = (
     "httpx",
