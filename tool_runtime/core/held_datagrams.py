@@ -130,7 +130,8 @@ def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
         return errno.ESRCH
     with socket.socket(fileno=os.dup(copy)) as one:
         try:
-            return Done(one.sendto(data, notice.arguments[3] & _FLAGS, (0, 0)))
+            # By its default place, the kernel: with an address the rights of this process alone would count.
+            return Done(one.send(data, notice.arguments[3] & _FLAGS))
         except OSError as error:
             return error.errno or errno.EACCES
 
