@@ -279,7 +279,8 @@ def test_the_list_of_sessions(host: Host) -> None:
         assert host.task(model.url, "--session-id", "open").code == 3
     text = host.run("sessions").text.splitlines()
     assert [line.split()[0] for line in text] == ["open", "over"], "the newest first"
-    assert ["SESSION_PAUSED" in text[0], "TASK_COMPLETED" in text[1]] == [True, True]
+    assert "completed" in text[1]
+    assert any(word in text[0] for word in ("paused", "interrupted"))
     assert all("Do it." in line for line in text)
     rows = {row["sessionId"]: row for row in json.loads(host.run("sessions", "--output", "json").stdout)}
     assert {name: (row["status"], row["resumable"], row["stepCount"], row["pid"]) for name, row in rows.items()} == {
