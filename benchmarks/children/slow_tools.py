@@ -22,7 +22,7 @@ TOOL_S = 0.1
 async def execute(_: LocalToolRouter, request: ToolRequest) -> ToolResult:
     await asyncio.sleep(TOOL_S)
     ids = (request.session_id, request.task_id, request.step_id)
-    return ToolResult(request.tool_name, *ids, "succeeded", output_text="Done.")
+    return ToolResult(request.tool_name, *ids, "succeeded", output_text=f"Done {request.step_id}.")
 
 
 if __name__ == "__main__":

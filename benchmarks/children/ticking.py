@@ -40,6 +40,9 @@ async def answer(
     """Every request on one connection; each gets its pieces at its own steady beat."""
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
+            if head.startswith(b"GET "):  # which model a local server has
+                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                continue
             (length,) = (line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-len"))
             await reader.readexactly(int(length))
             writer.write(HEAD + sse(START) + sse(BLOCK))
