@@ -25,6 +25,8 @@ NOT_CLOSED = "the answer ended before the call did"
 _TOO_DEEP = "the arguments are nested too deep"
 # Gateways refuse longer ones, and such with other characters.
 _SEVERAL = re.compile(r"\}\s*\{")
+_TAKEN_OTHERWISE = re.compile(r':(?:null|""|\{\})|\.0')
+"""What a tool may take in another way than it is written (`ToolRouter.usable_arguments`)."""
 _USABLE_ID = r"[A-Za-z0-9_.:-]{1,64}"
 
 
@@ -89,7 +91,9 @@ class CallReader:
 def as_written(call: ToolCall, arguments: str, dialect: str) -> Block | None:
     """The block that has `arguments` go back as the model wrote them; None where the call has none that can be used,
     where they were mended, and where they are what the call would be written as anyway."""
-    if call.problem is not None or not arguments.strip() or arguments == call.arguments_json.decode():
+    if call.problem is not None or not arguments.strip():
+        return None
+    if arguments == call.arguments_json.decode() and not _TAKEN_OTHERWISE.search(arguments):
         return None
     if _SEVERAL.search(arguments) and _last_of_several(arguments) is not None:
         return None
