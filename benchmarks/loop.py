@@ -93,7 +93,8 @@ def long_session(bench: Bench) -> Iterator[Row]:
 
 
 def parallel_tools(bench: Bench, steps: int) -> Iterator[Row]:
-    calls = [{"name": "RunCommand", "arguments": {"command": "sleep 0.1"}}] * 8
+    words = ("sleep 0.1", "sleep 0.10")  # the same one eight times in a row, in each step, would end the task
+    calls = [{"name": "RunCommand", "arguments": {"command": command}} for command in words * 4]
     turns: Turns = [{"text": "All at once.", "tool_calls": calls, "repeat": steps}, {"text": "Done."}]
     tools = own_ms([bench.ours(turns, through="slow_tools")])
     yield Row("8 parallel tools of 100 ms", tools, "ms", 110, "without their processes")
