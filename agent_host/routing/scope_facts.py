@@ -236,16 +236,19 @@ def _head(path: str) -> str:
 
 
 def repository_of(workspace: str) -> RepositoryFacts | None:
-    """The git repository of `workspace`: its own, or the one around it, which is only read. A `.git` that is a file or
-    a link belongs to the workspace, whose author is not the user: what it names counts only where that names the
-    workspace in turn, or is a git directory made to lie apart from its working tree. None where there is no repository,
-    or none that can be believed."""
+    """The git repository of `workspace`: its own, or the one around it (the user's home aside), which is only read.
+
+    A `.git` that is a file or a link belongs to the workspace, whose author is not the user: what it names counts only
+    where that names the workspace in turn, or is a git directory made to lie apart from its working tree. None where
+    there is no repository, or none that can be believed."""
     if os.path.lexists(os.path.join(workspace, ".git")):
         found = _repository_at(workspace)
         return None if found is None else found._replace(reads=_borrowed(found.common))
     above = os.path.dirname(workspace)
     while above != os.path.dirname(above) and not os.path.lexists(os.path.join(above, ".git")):
         above = os.path.dirname(above)
+    if above == os.path.realpath(os.path.expanduser("~")):  # it keeps the settings of all programs of the user
+        return None
     found = _repository_at(above)
     if found is None or not all(map(_is_users, (above, found.own, found.common))):
         return None

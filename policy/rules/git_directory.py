@@ -45,6 +45,8 @@ FILES = CONFIGS.union(_LEADING, ("head", "description"))
 """Those that are files where git makes them."""
 _LIKE_GIT = STEERING.union(SHAPE, ("description",))
 _EXCLUDE = ("info", "exclude")
+ALTERNATES = ("objects", "info", "alternates")
+"""The file that names folders of objects of other repositories, which git reads as this one's."""
 _STRATEGIES = frozenset({"ort", "recursive", "resolve", "octopus", "ours", "subtree"})
 _TODO = frozenset({
     "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "label", "l", "reset", "t",
@@ -131,6 +133,8 @@ def left_problem(
     name = inside[0].lower()
     if left is not None and left.kind == "other":
         return "a git directory has no links and no devices"
+    if [one.lower() for one in inside] == list(ALTERNATES) and left is not None:
+        return None if left == before or _is_within(left, roots) else "git would read objects of another repository"
     if name in FREE_FOLDERS or (left is None and (of.is_new or name in STATE_FOLDERS)):
         return None
     if name in STATE_FOLDERS:
@@ -180,8 +184,11 @@ def _leading_problem(name: str, left: Left | None, roots: Sequence[str]) -> str 
         return "it leads elsewhere"
     if name == "commondir":
         return None if left.content.strip() == _COMMON_OF_TREE else "it leads elsewhere"
-    is_within = left.target is not None and any(is_under(left.target, root, "posix") for root in roots)
-    return None if is_within and (left.target or "").endswith("/.git") else "it leads elsewhere"
+    return None if _is_within(left, roots) and (left.target or "").endswith("/.git") else "it leads elsewhere"
+
+
+def _is_within(left: Left, roots: Sequence[str]) -> bool:
+    return left.target is not None and any(is_under(left.target, root, "posix") for root in roots)
 
 
 def _is_of_template(inside: Sequence[str], left: Left) -> bool:

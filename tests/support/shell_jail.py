@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 class Jail:
-    """The tree below `root`: `bin` (all of PATH), `home`, and far down `work`, in which `out` may be written."""
+    """The tree below `root`: `bin` (all of PATH), `home`, and far down `here`, in which `out` may be written."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Jail:
         self._real, self._stubs = real, stubs
         self.bin = os.path.join(self.root, "bin")
         self.home = os.path.join(self.root, "home")
-        self.work = os.path.join(self.root, *_DEPTH, "work")
+        self.work = os.path.join(self.root, *_DEPTH, "here")
         self.out = os.path.join(self.work, "out")
         self._log_path = os.path.join(self.root, "log", "started")
         self._shells = {name: path for name in ("bash", "sh", "dash", "zsh") if (path := shutil.which(name))}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from policy.paths import covering, is_under, key, roots
 from policy.rules.git_config import tree_of
 from policy.rules.git_directory import (
+    ALTERNATES,
     CONFIGS,
     FREE_FOLDERS,
     SHAPE,
@@ -229,6 +230,9 @@ class WorkspacePlaces:
             name = entry.name.lower()
             is_folder = entry.is_dir(follow_symlinks=False)
             if name in FREE_FOLDERS and is_folder:
+                alternates = os.path.join(of.path, *ALTERNATES)
+                if name == _SHALLOW and alternates not in apart and os.path.lexists(alternates):
+                    yield self._note(of, alternates), False
                 yield from ((self._note(of, path), False) for path in self._irregular(entry.path, name == _SHALLOW))
             elif name == "worktrees" and is_folder:
                 yield self._note(of, entry.path), False

@@ -173,6 +173,13 @@ def test_the_repository_around_a_workspace_is_read(main: Path) -> None:
     assert repository_of(str(inner)) == RepositoryFacts(top, top, top, reads=(top, top, top))
 
 
+def test_the_repository_of_a_home_is_none_of_a_workspace(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = main / "packages"
+    inner.mkdir()
+    monkeypatch.setenv("HOME", str(main))
+    assert repository_of(str(inner)) is None
+
+
 @pytest.mark.parametrize("by_link", [False, True])
 def test_a_git_directory_that_lies_apart(main: Path, *, by_link: bool) -> None:
     apart, tree = str(main.parent / "apart.git"), main.parent / "tree"
