@@ -118,7 +118,7 @@ class ToolSpec(NamedTuple):
 
     @property
     def starts_program(self) -> bool:
-        """Whether a call starts a program on this machine, which a sandbox can hold."""
+        """True if a call starts a program on this machine, which a sandbox can hold."""
         return not self.elsewhere and (self.subject.kind in ("command", "program", "script") or bool(self.runs))
 
     @property
@@ -152,7 +152,7 @@ class ToolSpec(NamedTuple):
 
     @property
     def changes_file(self) -> bool:
-        """Whether the call's whole effect is on one file."""
+        """True if the call's whole effect is on one file."""
         return self.effect in ("replace", "edit", "delete", "move")
 
     def summary(self, arguments: Mapping[str, Any]) -> str:

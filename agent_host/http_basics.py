@@ -25,7 +25,7 @@ def shown_url(url: str) -> str:
 
 
 def usable_in_header(token: str) -> bool:
-    """Whether a header can carry `token`. An error about one that it cannot would quote it."""
+    """True if a header can carry `token`. An error about one that it cannot would quote it."""
     return token.isascii() and token.isprintable() and token == token.strip()
 
 

@@ -42,7 +42,7 @@ def settle() -> None:
 
 
 def is_program() -> bool:
-    """Whether this process is `agent-host`, or a module of it run with `-m`, and no program that embeds it."""
+    """True if this process is `agent-host`, or a module of it run with `-m`, and no program that embeds it."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     if name.removesuffix(".exe").removesuffix("-script.py") == _COMMAND:
         return True
@@ -146,7 +146,7 @@ def _named_workspaces(arguments: "Sequence[str]") -> "Iterator[str]":
 
 
 def _is_given(entry: str) -> bool:
-    """Whether an entry comes from the environment or the way of starting, and not from the installation."""
+    """True if an entry comes from the environment or the way of starting, and not from the installation."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return not entry or entry == _FIRST or _real(entry) in map(_real, filter(None, given))
 

@@ -84,7 +84,7 @@ class Scrubber:
         return json.dumps(clean, separators=(",", ":")).encode() + end
 
     def are_clean(self, lines: bytes) -> bool:
-        """Whether several lines of encoded JSON surely hold no secret: one look at all of them, where they are many and
+        """True if several lines of encoded JSON surely hold no secret: one look at all of them, where they are many and
         short. Where it is false each of them has to be looked at."""
         if any(form in lines for form in self._in_json):
             return False

@@ -165,7 +165,7 @@ class Machine(Generic[State]):
         return self._state
 
     def may(self, trigger: str) -> bool:
-        """Whether the table has a row for `trigger` here."""
+        """True if the table has a row for `trigger` here."""
         return (self._state, trigger) in self._moves
 
     def fire(self, trigger: str) -> None:

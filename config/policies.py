@@ -48,7 +48,7 @@ def digest(name: str) -> str:
 
 
 def is_built_in(version: str) -> bool:
-    """Whether a policyBundleVersion is that of a built-in."""
+    """True if a policyBundleVersion is that of a built-in."""
     return version.removeprefix(_VERSION) in BUILT_IN and version.startswith(_VERSION)
 
 

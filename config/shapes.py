@@ -44,7 +44,7 @@ class Shape(Protocol):
     """What a value may be."""
 
     def fits(self, value: Any) -> bool:
-        """Whether `value` has this shape."""
+        """True if `value` has this shape."""
         ...
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:

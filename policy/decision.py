@@ -60,5 +60,5 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
 
 
 def is_of_place(decision: Decision) -> bool:
-    """Whether a denial is for where the call would act, and not for what it would start."""
+    """True if a denial is for where the call would act, and not for what it would start."""
     return decision.decision == "DENIED" and any(word in decision.rule for word in ("Paths", "Places", "roots"))

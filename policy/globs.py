@@ -15,7 +15,7 @@ _STEERS_GIT = "config.worktree"
 
 
 def reaches(pattern: str, place: str, *, tree: bool, writes: bool) -> bool:
-    """Whether what a pattern finds is a place below its directory, or in it, or holds it where a `tree` goes along.
+    """True if what a pattern finds is a place below its directory, or in it, or holds it where a `tree` goes along.
     `place` is relative and in the spelling that block lists are compared in.
 
     Behind `**` only the last name of a pattern counts. What is deleted by its name inside of a blocked place is not

@@ -59,7 +59,7 @@ def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None 
 
 
 def _is_normal(path: str) -> bool:
-    """Whether an absolute POSIX path is sure to be in its normal form."""
+    """True if an absolute POSIX path is sure to be in its normal form."""
     if path[:1] != "/" or "//" in path or path[1:] == "" or path[-1] == "/":
         return False
     return "/." not in path or not ("/./" in path or "/../" in path or path.endswith(("/.", "/..")))

@@ -71,7 +71,7 @@ def problem_of(pattern: str) -> str | None:
 
 
 def fits(pattern: Pattern, text: str) -> bool:
-    """Whether the pattern matches the whole text. Never raises; half a surrogate pair fits no pattern."""
+    """True if the pattern matches the whole text. Never raises; half a surrogate pair fits no pattern."""
     try:
         return pattern.fullmatch(text.encode()) is not None
     except UnicodeEncodeError:

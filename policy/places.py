@@ -23,7 +23,7 @@ class Places:
         self._longest = max(map(len, self._keys), default=0)
 
     def contain(self, path: str) -> bool:
-        """Whether a path is one of them or lies in one."""
+        """True if a path is one of them or lies in one."""
         return self.inmost(path) != NOWHERE
 
     def inmost(self, path: str) -> int:

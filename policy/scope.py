@@ -15,7 +15,7 @@ STRONGEST: Final = "auto"
 
 
 def is_weaker(level: SandboxLevel, than: SandboxLevel) -> bool:
-    """Whether `level` holds less than another one."""
+    """True if `level` holds less than another one."""
     return LEVELS.index(level) < LEVELS.index(than)
 
 

@@ -131,7 +131,7 @@ def _covering_names(host: str) -> Iterator[str]:
 
 
 def covers(rule: str, table: dict[str, str]) -> bool:
-    """Whether `domain_rules(…)` cover all that a canonical rule does. A star is covered by a star only: some name below
+    """True if `domain_rules(…)` cover all that a canonical rule does. A star is covered by a star only: some name below
     it is in no list."""
     name, port = _without_port(rule)
     return matching_rule(name, table, port) is not None

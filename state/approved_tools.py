@@ -26,7 +26,7 @@ class ApprovedTools:
         self._path = os.path.join(state_dir, FOLDER, f"{name}.json")
 
     def knows(self, name: str, identity: str) -> bool:
-        """Whether the tool was approved as it is: `identity` is the SHA-256 of all that it consists of."""
+        """True if the tool was approved as it is: `identity` is the SHA-256 of all that it consists of."""
         return self._tools().get(name) == identity
 
     def approve(self, name: str, identity: str) -> None:

@@ -15,7 +15,7 @@ class Job(Protocol):
     """Work that has been started."""
 
     def done(self) -> bool:
-        """Whether the work is over, well or not. Never waits."""
+        """True if the work is over, well or not. Never waits."""
         ...
 
     def wait(self) -> None:

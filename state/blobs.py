@@ -80,11 +80,11 @@ class BlobFolder:
         self._aside_bytes += size
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes may be kept."""
+        """True if `size` more bytes may be kept."""
         return self.used_bytes + size <= self.limit_bytes
 
     def holds(self, name: str) -> bool:
-        """Whether the blob is there, and durable, for all that this process knows."""
+        """True if the blob is there, and durable, for all that this process knows."""
         return name in self._durable
 
     def trust(self, names: AbstractSet[str]) -> None:
@@ -159,7 +159,7 @@ class BlobFolder:
             self._shared.discard(name)
 
     def _is_there(self, name: str, size: int) -> bool:
-        """Whether the blob is there as its name says. A large one is not read for it: what this process has written is
+        """True if the blob is there as its name says. A large one is not read for it: what this process has written is
         taken for whole as long as its size is."""
         status = self._disk.status(self._path(name)) if name in self._known() else None
         if status is None or status.size != size:
@@ -208,7 +208,7 @@ class _Hashed:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it has gone to the file."""
+        """True if all of it has gone to the file."""
         return self.size <= self._room
 
     def sha256(self) -> str:

@@ -125,17 +125,17 @@ class Checkpoint:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether all is over, and the session stays only so that calls which were denied may still be approved."""
+        """True if all is over, and the session stays only so that calls which were denied may still be approved."""
         task = self.task
         return task is not None and task.status != "running" and self.session_status == "SESSION_PAUSED"
 
     @property
     def has_begun(self) -> bool:
-        """Whether a task is, or ever was, on record."""
+        """True if a task is, or ever was, on record."""
         return self.task is not None or bool(self.earlier_tasks)
 
     def has_task(self, task_id: str) -> bool:
-        """Whether a task of this id is, was or will be one of the session's."""
+        """True if a task of this id is, was or will be one of the session's."""
         if self.task is not None and self.task.task_id == task_id:
             return True
         others = {task.task_id for task in self.earlier_tasks} | {task.task_id for task in self.queue}

@@ -55,7 +55,7 @@ class Compaction:
         self._job = storage.beside(self._write)
 
     def done(self) -> bool:
-        """Whether the snapshot is in its place, or could not be put there. Never waits."""
+        """True if the snapshot is in its place, or could not be put there. Never waits."""
         return self._job.done()
 
     def wait(self) -> None:

@@ -43,7 +43,7 @@ class Lock(Protocol):
     """A held lock."""
 
     def still_held(self) -> bool:
-        """Whether the lock's file is still the one under its name; otherwise another process may hold a lock there.
+        """True if the lock's file is still the one under its name; otherwise another process may hold a lock there.
         Raises OSError."""
         ...
 
@@ -81,7 +81,7 @@ class Disk(Protocol):
         ...
 
     def is_named(self, fd: int, path: str) -> bool:
-        """Whether `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
+        """True if `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
         ...
 
     def read(self, path: str) -> bytes:

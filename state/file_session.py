@@ -303,7 +303,7 @@ class FileSession:
             self._storage.blobs.sweep(named)
 
     def _is_due(self, journal: Journal) -> bool:
-        """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
+        """True if a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
         is a snapshot for each sixteenth of it, until it is full."""
         if self._room.is_full or journal.grown_bytes <= self._retry_bytes:
             return False

@@ -75,7 +75,7 @@ class FileCheckpointStore:
         return FileSession.open(storage)
 
     def has(self, session_id: str) -> bool:
-        """Whether anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
+        """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
         paths = SessionPaths(self._state_dir, session_id)
         with as_write_failure("looking for the session"):
             return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))

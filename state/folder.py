@@ -22,12 +22,12 @@ _IO_REPARSE_TAG_MOUNT_POINT = 0xA0000003  # a junction, which Windows reports as
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Whether what was looked at without following is a symbolic link or a Windows junction."""
+    """True if what was looked at without following is a symbolic link or a Windows junction."""
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == _IO_REPARSE_TAG_MOUNT_POINT
 
 
 def is_directory(found: os.stat_result) -> bool:
-    """Whether what was looked at without following is a directory of its own and no link to one."""
+    """True if what was looked at without following is a directory of its own and no link to one."""
     return stat.S_ISDIR(found.st_mode) and not is_link(found)
 
 
@@ -80,14 +80,14 @@ class Folder:
             return None
 
     def is_current(self) -> bool:
-        """Whether the path still leads to the directory that was opened."""
+        """True if the path still leads to the directory that was opened."""
         try:
             return self._fd is None or os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self._fd))
         except OSError:
             return False
 
     def is_named(self, path: str, name: str) -> bool:
-        """Whether `path` leads to the entry `name` of this very directory still."""
+        """True if `path` leads to the entry `name` of this very directory still."""
         mine = self.stat(name)
         try:
             return mine is not None and os.path.samestat(os.stat(path, follow_symlinks=False), mine)

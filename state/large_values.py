@@ -73,7 +73,7 @@ class LargeValues:
 
     @property
     def full(self) -> bool:
-        """Whether something could not be kept for want of room."""
+        """True if something could not be kept for want of room."""
         return self._full or self.blobs.refused
 
     def put(self, data: bytes) -> str:

@@ -64,7 +64,7 @@ class SessionLock:
             os.close(fd)
 
     def still_held(self) -> bool:
-        """Whether the file of this lock is still the one under its name. Raises OSError when that cannot be found
+        """True if the file of this lock is still the one under its name. Raises OSError when that cannot be found
         out."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
@@ -133,7 +133,7 @@ def _write_pid(fd: int) -> None:
 
 
 def is_named(fd: int, path: str) -> bool:
-    """Whether `path` leads to the open file `fd`. Raises OSError when it cannot be looked at."""
+    """True if `path` leads to the open file `fd`. Raises OSError when it cannot be looked at."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except (FileNotFoundError, NotADirectoryError):

@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def writable(value: Any) -> bool:
-    """Whether `value` does not nest too deep to be written again: orjson reads deeper than it writes."""
+    """True if `value` does not nest too deep to be written again: orjson reads deeper than it writes."""
     try:
         orjson.dumps(value)
     except orjson.JSONEncodeError:

@@ -24,7 +24,7 @@ class Room:
         self.is_full = between_steps and size > self._full_at_bytes
 
     def is_too_large(self, size: int) -> bool:
-        """Whether a snapshot of `size` bytes is above the limit."""
+        """True if a snapshot of `size` bytes is above the limit."""
         return size > self._limit_bytes
 
     def refuse(self, size: int) -> None:

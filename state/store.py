@@ -69,7 +69,7 @@ class OpenSession(Protocol):
 
     @property
     def storage_full(self) -> bool:
-        """Whether something large could not be kept apart, since the session has reached its limit."""
+        """True if something large could not be kept apart, since the session has reached its limit."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class OpenSession(Protocol):
         ...
 
     def has_room(self) -> bool:
-        """Whether a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
+        """True if a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
         reads a larger one again. Asked between two steps. Raises WriteFailed."""
         ...
 

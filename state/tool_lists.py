@@ -86,11 +86,11 @@ class ToolLists:
             self._say({**about, "inUse": sha256, "approved": {**approved, **new}})
 
     def lists(self, name: str) -> bool:
-        """Whether the source has, or had, a tool of this name."""
+        """True if the source has, or had, a tool of this name."""
         return name in self._about().get("approved", {})
 
     def knows(self, name: str, identity: str) -> bool:
-        """Whether the tool is approved as it is."""
+        """True if the tool is approved as it is."""
         approved: dict[str, str] = self._about().get("approved", {})
         return approved.get(name) == identity
 

@@ -171,7 +171,7 @@ def _target(root: dict[str, Any], reference: Any) -> Any:
 
 
 def _is_linear(pattern: str) -> bool:
-    """Whether the engine that takes linear time reads `pattern`; or nothing would, and the library says so itself."""
+    """True if the engine that takes linear time reads `pattern`; or nothing would, and the library says so itself."""
     for options in (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions()):
         try:
             jsonschema_rs.validator_for({"pattern": pattern}, offline=True, pattern_options=options)

@@ -83,7 +83,7 @@ class Tried(NamedTuple):
     configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
     `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
     listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides. `level` is
-    the one for which this answers unless it is asked for another, and `notices` are for whoever reads the answers."""
+    the one for which this answers unless it is asked for another, and `notices` are for the reader of the answers."""
 
     bundle: PolicyBundle
     here: Environment
@@ -190,7 +190,7 @@ class Tried(NamedTuple):
         return row
 
     def _is_new(self, spec: ToolSpec) -> bool:
-        """Whether it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
+        """True if it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
         if spec.identity is None:
             return False
         approved = self.of_workspace.approved
@@ -286,7 +286,7 @@ def _elsewhere(
 
 
 class DryRuns:
-    """Cases against one bundle, or against the capabilities that a case brings along. Commands are held at the level of
+    """Cases against one bundle, or against the capabilities of a case itself. Commands are held at the level of
     `tried` where a case names none."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
@@ -358,7 +358,7 @@ def case_refused(problem: str) -> Decision:
 
 class BundleReport(NamedTuple):
     """What is said of a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
-    line, and `admits` what its lists admit beyond what they name, where commands are held at `level`."""
+    line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`."""
 
     problems: list[Problem]
     summary: str

@@ -48,7 +48,7 @@ _LOOK_UP: Final = ToolSpec(
 
 
 def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
-    """Whether the gateway at `url` answers a request with the token and the model of a run, and what it did. With
+    """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
     `auto` its dialect is looked for anew, and kept in `state_dir`."""
     try:
         host = checked_url(url).host
@@ -160,7 +160,7 @@ def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tu
 
 
 def _is_of(dialect: Dialect, data: bytes) -> bool:
-    """Whether the whole events at the start of a stream bring something of an answer of this dialect."""
+    """True if the whole events at the start of a stream bring something of an answer of this dialect."""
     assembler = dialect.assembler()
     try:
         for event, content in whole_events(data):

@@ -277,14 +277,14 @@ def _shell() -> Check:
 
 
 def _file_access(*, by_descriptor: bool) -> Check:
-    """Whether tools open what was checked, also where a link is moved in between."""
+    """True if tools open what was checked, also where a link is moved in between."""
     if by_descriptor:
         return Check("files", True, "opened from directory to directory, and no link is followed")
     return Check("files", None, "a link that is moved between the check and the opening of a file is followed")
 
 
 def _leftovers() -> Check:
-    """Whether what a command starts ends with a host that is killed: tried with a process that has left everything by
+    """True if what a command starts ends with a host that is killed: tried with a process that has left everything by
     which it could be known."""
     if sys.platform == "win32":
         return Check("leftovers", None, "a Job Object ends what commands started")

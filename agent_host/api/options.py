@@ -289,7 +289,7 @@ def state_dir_from(chosen: str | None) -> str:
 
 
 def is_default_state_dir(path: str) -> bool:
-    """Whether `path` is the state directory where none is chosen."""
+    """True if `path` is the state directory where none is chosen."""
     try:
         return path == default_state_dir()
     except NoHomeDirectory:
@@ -315,5 +315,5 @@ def _policy(given: str | os.PathLike[str] | None) -> str | None:
 
 
 def _is_text(value: str) -> bool:
-    """Whether `value` can stand in a record: it holds no half of a surrogate pair, as bytes that are no UTF-8 do."""
+    """True if `value` can stand in a record: it holds no half of a surrogate pair, as bytes that are no UTF-8 do."""
     return value == value.encode("utf-8", "replace").decode()

@@ -40,7 +40,7 @@ class Rejudged(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the two decisions are not the same."""
+        """True if the two decisions are not the same."""
         return self.before is not None and self.now is not None and self.before != self.now.decision
 
     def to_wire(self) -> dict[str, Any]:

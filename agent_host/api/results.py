@@ -31,7 +31,7 @@ class Result:
 
     @property
     def completed(self) -> bool:
-        """Whether the model said that it is done."""
+        """True if the model said that it is done."""
         return self.status == "TASK_COMPLETED"
 
 

@@ -69,7 +69,7 @@ class Backends:
 
     @property
     def has_session_service(self) -> bool:
-        """Whether sessions are granted by a server."""
+        """True if sessions are granted by a server."""
         return self._urls.session is not None
 
     def sessions(self) -> SessionService:

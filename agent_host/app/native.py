@@ -23,7 +23,7 @@ def families_of(settings: Settings) -> tuple[str, ...]:
 
 
 def has_native(settings: Settings) -> bool:
-    """Whether the native family is chosen."""
+    """True if the native family is chosen."""
     return NATIVE in settings.names("host.toolset")
 
 

@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:
-        """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
+        """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
         return bool(self.models.of(model).limits.thinking_bound)
 
     @classmethod

@@ -29,7 +29,7 @@ _HAS_RUN: Final = frozenset(
 
 
 def has_skills(settings: Settings) -> bool:
-    """Whether the skills family is chosen."""
+    """True if the skills family is chosen."""
     return SKILLS in settings.names("host.toolset")
 
 

@@ -55,7 +55,7 @@ class FormField(NamedTuple):
 
     @property
     def has_answer(self) -> bool:
-        """Whether any answer is within the limits: where none is, a person would be asked without end."""
+        """True if any answer is within the limits: where none is, a person would be asked without end."""
         low: float = self.limits.get("minimum", -math.inf)
         high: float = self.limits.get("maximum", math.inf)
         if self.kind == "integer" and math.isfinite(low) and math.isfinite(high):
@@ -190,7 +190,7 @@ def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) ->
 
 
 def _goes_back(default: Any, scrub: Callable[[str], str]) -> bool:
-    """Whether a default is sent as it is shown. That of choices is one of theirs, which are looked at before."""
+    """True if a default is sent as it is shown. That of choices is one of theirs, which are looked at before."""
     if isinstance(default, str):
         return default.isprintable() and scrub(default) == default
     return isinstance(default, bool | list | tuple) or _is_number(default)

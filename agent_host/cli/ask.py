@@ -53,7 +53,7 @@ _PLAIN_FIELDS = (
 
 
 def can_ask(*, no_input: bool) -> bool:
-    """Whether a person reads and types: standard input and error are terminals, and no CI runs this."""
+    """True if a person reads and types: standard input and error are terminals, and no CI runs this."""
     if no_input or in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     if sys.platform == "win32":
@@ -65,7 +65,7 @@ def can_ask(*, no_input: bool) -> bool:
 
 
 def agrees(question: str) -> bool:
-    """Whether the person types `y` to a question; anything else, and the end of input, is no."""
+    """True if the person types `y` to a question; anything else, and the end of input, is no."""
     if sys.platform != "win32":
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     put(sys.stderr, f"{escaped(question)} y yes, n no: ")

@@ -46,7 +46,7 @@ class Display:
 
     @property
     def is_text(self) -> bool:
-        """Whether a person reads along."""
+        """True if a person reads along."""
         return self._text is not None
 
     @property

@@ -57,7 +57,7 @@ def check(namespace: argparse.Namespace) -> int:
 
 def validate(namespace: argparse.Namespace) -> int:
     """`policy validate`: every problem of a bundle with its JSON path, exit 2 when there is one; else what its
-    lists admit beyond what they name."""
+    lists allow besides the programs that they name."""
     try:
         raw = read_regular_file(anchored(namespace.file))
     except OSError as error:

@@ -91,7 +91,7 @@ class Progress:
         self._release()
 
     def _beats(self) -> bool:
-        """Whether nothing else says that the task still runs."""
+        """True if nothing else says that the task still runs."""
         return not self._progress.isatty() or in_ci()
 
     def _beat(self) -> None:

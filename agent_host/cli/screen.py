@@ -24,17 +24,17 @@ _ERASE_BELOW = "\x1b[J"
 
 
 def in_ci() -> bool:
-    """Whether CI runs this, where a terminal is only a log."""
+    """True if CI runs this, where a terminal is only a log."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def styled() -> bool:
-    """Whether the user and the terminal want colours and other styles."""
+    """True if the user and the terminal want colours and other styles."""
     return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Whether lines on `stream` can be drawn again in place."""
+    """True if lines on `stream` can be drawn again in place."""
     if sys.platform == "win32" or in_ci() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return stream.isatty() and _large_enough(*_size(stream))

@@ -74,7 +74,7 @@ PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
 
 
 def prunes(namespace: argparse.Namespace) -> bool:
-    """Whether the command line speaks of pruning, rightly or not."""
+    """True if the command line speaks of pruning, rightly or not."""
     return namespace.prune or any(getattr(namespace, name) is not None for name in PRUNE_OPTIONS)
 
 

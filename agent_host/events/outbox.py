@@ -35,7 +35,7 @@ class _Waiting:
         return 1 if self.texts is None else len(self.texts)
 
     def continued_by(self, event: Event) -> bool:
-        """Whether `event` is of the same stream; what an attempt says that failed is a stream of its own."""
+        """True if `event` is of the same stream; what an attempt says that failed is a stream of its own."""
         last = self.last
         if event.step_id != last.step_id or event.event_type is not last.event_type or event.task_id != last.task_id:
             return False

@@ -154,7 +154,7 @@ class CrashRun:
         return ended
 
     def reports_the_end(self, ended: Ended) -> bool:
-        """Whether the process printed the result of the task. A paused task has one too, and is not over with it."""
+        """True if the process printed the result of the task. A paused task has one too, and is not over with it."""
         reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
         return reported and f"resume {SESSION_ID}" not in ended.err
 

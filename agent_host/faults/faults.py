@@ -173,7 +173,7 @@ class Race:
 
 
 def _turned_away(loser: Ended, winner: Ended) -> bool:
-    """Whether `loser` ended with one line and the code that goes with it."""
+    """True if `loser` ended with one line and the code that goes with it."""
     if loser.out or loser.err.count("\n") != 1:
         return False
     if loser.code == _HELD:

@@ -329,7 +329,7 @@ class Background(Scenario):
 
 
 def _runs(pid: int, argument: str) -> bool:
-    """Whether a process of this number was started with `argument`; where nobody can tell, whether there is one."""
+    """True if a process of this number was started with `argument`; where nobody can tell, whether there is one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

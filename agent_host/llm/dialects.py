@@ -52,7 +52,7 @@ def make_dialect(name: str, settings: Settings) -> Dialect:
 
 
 def names_cache(settings: Settings) -> bool:
-    """Whether requests have `prompt_cache_key`. Proxies and servers of others refuse it, some of them only for some
+    """True if requests have `prompt_cache_key`. Proxies and servers of others refuse it, some of them only for some
     models, so that by default it is sent where it is known to be of use."""
     wanted = settings.text("llm.prompt_cache_key")
     gateway = settings.text("llm.gateway")

@@ -78,7 +78,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def is_error(value: Any) -> bool:
-    """Whether the body of a successful answer is an error all the same."""
+    """True if the body of a successful answer is an error all the same."""
     first = value[0] if isinstance(value, list) and value else value
     if not isinstance(first, dict):
         return False
@@ -86,7 +86,7 @@ def is_error(value: Any) -> bool:
 
 
 def is_whole_answer(value: Any) -> bool:
-    """Whether the body of a successful answer is the model's, as it comes without a stream."""
+    """True if the body of a successful answer is the model's, as it comes without a stream."""
     return isinstance(value, dict) and any(name in value for name in _WHOLE_ANSWERS)
 
 

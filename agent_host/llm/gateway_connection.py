@@ -72,7 +72,7 @@ def connection_to(
 
 
 def _is_by_proxy(scheme: str) -> bool:
-    """Whether a proxy may be for such URLs; which hosts it is not for, httpx knows."""
+    """True if a proxy may be for such URLs; which hosts it is not for, httpx knows."""
     in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
     if not in_environment and sys.platform not in ("darwin", "win32"):  # those have settings of their own besides
         return False

@@ -155,7 +155,7 @@ def _shipped(model: str) -> tuple[Any, ...]:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether `name` is what `pattern` says, in which `*` stands for any text."""
+    """True if `name` is what `pattern` says, in which `*` stands for any text."""
     if "*" not in pattern:
         return pattern == name
     first, *others, last = pattern.split("*")

@@ -252,7 +252,7 @@ class ChatAssembler:
 
 
 def _is_structure(value: object) -> bool:
-    """Whether the JSON text of `value` is needed: texts are put together from pieces anyway."""
+    """True if the JSON text of `value` is needed: texts are put together from pieces anyway."""
     return value is not None and not isinstance(value, str)
 
 

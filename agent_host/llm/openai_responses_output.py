@@ -104,7 +104,7 @@ class ResponsesOutput:
         return repaired(text)[0]
 
     def has_thought(self, place: Place) -> bool:
-        """Whether something of this reasoning was shown."""
+        """True if something of this reasoning was shown."""
         return self._items.open("reasoning", place).told
 
     def argue(self, place: Place, delta: str, *, whole: bool = False) -> None:
@@ -167,7 +167,7 @@ class ResponsesOutput:
         item.arguments, item.parts = arguments, []
 
     def _is_kept(self, item: Item, raw: dict[str, Any]) -> bool:
-        """Whether the item, or of a call its fields, is a block."""
+        """True if the item, or of a call its fields, is a block."""
         if item.kind == "message":  # one with an empty part is refused
             return bool(item.text) and raw.get("role") == "assistant" and are_said(raw.get("content"))
         if item.kind == "reasoning":

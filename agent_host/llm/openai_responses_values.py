@@ -50,7 +50,7 @@ def said_in(content: Any) -> tuple[str, str]:
 
 
 def are_said(content: Any) -> bool:
-    """Whether each part of the content of a message says something."""
+    """True if each part of the content of a message says something."""
     return isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
 
 
@@ -62,7 +62,7 @@ def thoughts_in(reasoning: Mapping[str, Any]) -> str:
 
 
 def is_readable(reasoning: Mapping[str, Any]) -> bool:
-    """Whether the model can read its reasoning in this item. One that only names what a server may have stored is
+    """True if the model can read its reasoning in this item. One that only names what a server may have stored is
     refused, for nothing is stored."""
     return bool(reasoning.get("encrypted_content") or reasoning.get("content"))
 

@@ -101,7 +101,7 @@ class Dialect(Protocol):
 
     @property
     def takes_images(self) -> bool:
-        """Whether its requests may have pictures. Where it is false, no message with one is given to a renderer."""
+        """True if its requests may have pictures. Where it is false, no message with one is given to a renderer."""
         ...
 
     def kept_for(self, cache_ttl: CacheTtl) -> Dialect:

@@ -19,7 +19,7 @@ _MAYBE = re.compile(rf"\\{_ANY}|{_HALF.pattern}")
 
 
 def may_hold_halves(encoded: str) -> bool:
-    """Whether JSON that orjson refuses may be good but for halves of characters."""
+    """True if JSON that orjson refuses may be good but for halves of characters."""
     return _MAYBE.search(encoded) is not None
 
 

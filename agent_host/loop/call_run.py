@@ -104,7 +104,7 @@ class CallRun:
 
     @property
     def side_effects(self) -> bool:
-        """Whether it may change anything; an unknown tool might."""
+        """True if it may change anything; an unknown tool might."""
         return self.spec is None or self.spec.side_effects
 
     @property

@@ -36,7 +36,7 @@ class Cancellation:
 
     @property
     def for_good(self) -> bool:
-        """Whether the task is to be over, and not only to stop."""
+        """True if the task is to be over, and not only to stop."""
         return self.requested and not self.resumable
 
     def request(self, *, resumable: bool) -> None:

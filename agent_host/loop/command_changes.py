@@ -52,7 +52,7 @@ class CommandWatch:
 
 
 def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None) -> bool:
-    """Whether there is a look around a call of the tool: of one that runs commands, or deletes a whole directory, where
+    """True if there is a look around a call of the tool: of one that runs commands, or deletes a whole directory, where
     the settings have it."""
     if ctx.command_watch is None or spec is None:
         return False
@@ -120,7 +120,7 @@ async def _end(ctx: LoopContext, watch: Watch, window: Window, found: CommandCha
 
 
 def _may_keep(ctx: LoopContext, path: str) -> bool:
-    """Whether the bundle lets anybody read the file: what it held is kept only then."""
+    """True if the bundle lets anybody read the file: what it held is kept only then."""
     from policy.facts import PathFacts  # a new session has no facts yet
 
     return ctx.judge.may_read(PathFacts(path, path, path, "file"))

@@ -95,7 +95,7 @@ class Conversation:
         self.compaction = compaction
         self._dropped = thread.dropped
         self.compaction_wanted = False
-        """Whether a client asked for room to be made before the next request."""
+        """True if a client asked for room to be made before the next request."""
         self.steps_without_summary = 0
         """For how many more steps that need room the model is not asked for a summary."""
         self.full_windows = 0

@@ -84,7 +84,7 @@ class Journal:
         return name
 
     def has_room(self) -> bool:
-        """Whether another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
+        """True if another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
         try:
             return self.store.has_room()
         except WriteFailed as error:

@@ -250,7 +250,7 @@ def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFac
 
 
 def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
-    """Whether the bundle grants reading the file, so that a call which changes it may be told what it holds."""
+    """True if the bundle grants reading the file, so that a call which changes it may be told what it holds."""
     granted = ctx.judge.bundle.capability(CapabilityName.FILE_READ) is not None
     return granted and isinstance(facts, PathFacts) and ctx.judge.may_read(facts)
 

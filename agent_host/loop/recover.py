@@ -109,7 +109,7 @@ async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
 
 
 def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
-    """Whether policy has said that a call of the tool may be sent again where nobody knows what became of it."""
+    """True if policy has said that a call of the tool may be sent again where nobody knows what became of it."""
     spec = ctx.judge.tools.get(call.tool_name)
     return (
         spec is not None and spec.subject.kind == "name" and is_repeatable(ctx.judge.bundle, spec.capability, spec.name)

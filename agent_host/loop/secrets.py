@@ -50,7 +50,7 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
 
 
 def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:
-    """Whether the call's arguments differ from what is kept of them."""
+    """True if the call's arguments differ from what is kept of them."""
     return scrubber.json(call.arguments_json) != call.arguments_json
 
 

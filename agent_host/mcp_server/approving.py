@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
-    """Whether the client shows forms to a person."""
+    """True if the client shows forms to a person."""
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     if elicitation is None:

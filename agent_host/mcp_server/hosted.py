@@ -53,12 +53,12 @@ class HostedSession:
 
     @property
     def is_running(self) -> bool:
-        """Whether its task goes on."""
+        """True if its task goes on."""
         return bool(self.task_id) and self._ending is None
 
     @property
     def is_paused(self) -> bool:
-        """Whether its task has stopped where a resume goes on."""
+        """True if its task has stopped where a resume goes on."""
         return self._ending is not None and STATUSES[self._ending["eventType"]] == "SESSION_PAUSED"
 
     async def open(self, argv: Sequence[str], resumes: str | None, *, goes_on: bool) -> bool:

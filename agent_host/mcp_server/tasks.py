@@ -60,7 +60,7 @@ class TaskExtension:
 
     @staticmethod
     def is_wanted(context: Context) -> bool:
-        """Whether the client takes a task for an answer."""
+        """True if the client takes a task for an answer."""
         capabilities = context.session.client_capabilities
         known = {} if capabilities is None else capabilities.extensions or {}
         return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known

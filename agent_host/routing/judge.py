@@ -46,7 +46,7 @@ class Approved(Protocol):
     """Which tools of the workspace a person has approved, as they are (`state.approved_tools`)."""
 
     def knows(self, name: str, identity: str) -> bool:
-        """Whether this one is."""
+        """True if this one is."""
         ...
 
     def approve(self, name: str, identity: str) -> None:
@@ -127,7 +127,7 @@ class Judge:
         )
 
     def may_read(self, place: PathFacts) -> bool:
-        """Whether the bundle lets anybody read the file, whatever its size."""
+        """True if the bundle lets anybody read the file, whatever its size."""
         from agent_host.routing import decisions
 
         return decisions.may_read(self, place)

@@ -196,7 +196,7 @@ def _root_of(directory: str, home: str | None) -> str:
 
 
 def _is_wide(place: str, home: str | None) -> bool:
-    """Whether a place holds more than programs: a home directory or its `.local`, or what homes lie in."""
+    """True if a place holds more than programs: a home directory or its `.local`, or what homes lie in."""
     if place == os.sep or os.path.dirname(place) == os.sep:
         return True
     return home is not None and (_is_in(home, (place,)) or place == os.path.join(home, ".local"))
@@ -274,7 +274,7 @@ def _repository_at(tree: str) -> RepositoryFacts | None:
 
 
 def _lies_apart(own: str, tree: str) -> bool:
-    """Whether the directory is one that git keeps apart from its working tree (`--separate-git-dir`), which nothing in
+    """True if the directory is one that git keeps apart from its working tree (`--separate-git-dir`), which nothing in
     it names. It is no other working tree's `.git`, no submodule's, no linked working tree's and no bare repository."""
     if os.path.basename(own).lower() == ".git" or f"{os.sep}.git{os.sep}" in own or not _is_repository(own):
         return False
@@ -300,7 +300,7 @@ def _borrowed(common: str) -> tuple[str, ...]:
 
 
 def _is_users(path: str) -> bool:
-    """Whether a place belongs to the user, as git wants it of a repository that it takes; a system without owners has
+    """True if a place belongs to the user, as git wants it of a repository that it takes; a system without owners has
     none to tell."""
     try:
         return not hasattr(os, "getuid") or os.stat(path).st_uid == os.getuid()
@@ -319,7 +319,7 @@ def _common_of(own: str, top: str) -> str | None:
 
 
 def _is_module_of(own: str, workspace: str) -> bool:
-    """Whether the directory is a submodule's in the repository around it, and says that this is its working tree."""
+    """True if the directory is a submodule's in the repository around it, and says that this is its working tree."""
     if f"{os.sep}.git{os.sep}modules{os.sep}" not in own or not _is_repository(own):
         return False
     named = _value(os.path.join(own, "config"), "worktree")

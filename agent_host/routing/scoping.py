@@ -56,7 +56,7 @@ class Scoping:
 
     @property
     def holds(self) -> bool:
-        """Whether commands are held at all."""
+        """True if commands are held at all."""
         return self.level != "none"
 
     def refused(self, bundle: PolicyBundle, capability: str) -> Decision | None:

@@ -24,7 +24,7 @@ WINDOWS: Final = sys.platform == "win32"
 
 
 def can_be_watched(fd: int) -> bool:
-    """Whether the event loop can find out when `fd` is ready: it cannot for files, and not on Windows."""
+    """True if the event loop can find out when `fd` is ready: it cannot for files, and not on Windows."""
     if WINDOWS:
         return False
     loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ class Server:
         self._left = asyncio.Event()
         self._answers_s = _ANSWERS_S
         self.gave_up = False
-        """Whether it ends because nobody began a session."""
+        """True if it ends because nobody began a session."""
 
     def accept(self, channel: Channel) -> Receiver | None:
         """Serve the client, unless there is one already; then it gets an error, and None is returned."""

@@ -68,7 +68,7 @@ class UploadQueue:
 
     @property
     def closed(self) -> bool:
-        """Whether the end has begun: what comes now is given up at once."""
+        """True if the end has begun: what comes now is given up at once."""
         return self._closing.is_set()
 
     def put(self, upload: Upload) -> None:

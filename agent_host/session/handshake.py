@@ -70,7 +70,7 @@ class PolicySource(NamedTuple):
     digest: str
 
     def is_same(self, other: PolicySource) -> bool:
-        """Whether both mean one policy: a built-in by its name, in whichever version of this program, anything else by
+        """True if both mean one policy: a built-in by its name, in whichever version of this program, anything else by
         its content."""
         return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
 

@@ -116,12 +116,12 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, or on its way there."""
+        """True if it is over, or on its way there."""
         return self._over
 
     @property
     def busy(self) -> bool:
-        """Whether a task is running."""
+        """True if a task is running."""
         return self._work.busy
 
     @property
@@ -430,7 +430,7 @@ class Session:
 
     @property
     def _is_broken(self) -> bool:
-        """Whether a task died of a fault of the program."""
+        """True if a task died of a fault of the program."""
         return self._life.state is SessionStatus.FAILED
 
     def _broken(self, error: BaseException) -> None:

@@ -34,7 +34,7 @@ _WAITS = "not uploaded yet: this process goes on with it, else a resume of the s
 
 
 def is_result(kept: dict[str, Any]) -> bool:
-    """Whether `kept` has what is shown of a result object, in its types."""
+    """True if `kept` has what is shown of a result object, in its types."""
     usage, rows = kept.get("usage"), (kept.get("toolCalls"), kept.get("deniedApprovals"))
     return (
         kept.get("status") in _END_NAMES.values()

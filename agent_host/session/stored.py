@@ -212,7 +212,7 @@ def _reason_of(state: Checkpoint) -> str | None:
 
 
 def can_go_on(summary: Summary) -> bool:
-    """Whether `agent-host resume` has something to go on with, in one place for the list and for the choice. A session
+    """True if `agent-host resume` has something to go on with, in one place for the list and for the choice. A session
     without a task is for a client that has one (`ResumeSession`)."""
     return summary.pid is None and summary.state is not None and summary.state.task is not None
 

@@ -34,7 +34,7 @@ class TaskQueue:
         return [{"taskId": queued.task_id, "prompt": queued.prompt} for queued in self._ctx.state.queue]
 
     def has(self, task_id: str) -> bool:
-        """Whether the task waits."""
+        """True if the task waits."""
         return any(queued.task_id == task_id for queued in self._ctx.state.queue)
 
     def add(self, task: NewTask) -> None:

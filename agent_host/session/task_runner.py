@@ -76,7 +76,7 @@ class TaskRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether a task is running in this process."""
+        """True if a task is running in this process."""
         return self._running is not None and not self._running.done()
 
     @property
@@ -87,7 +87,7 @@ class TaskRunner:
 
     @property
     def suspended(self) -> bool:
-        """Whether a task is open on record that is not running: a resume goes on with it, a cancellation ends it."""
+        """True if a task is open on record that is not running: a resume goes on with it, a cancellation ends it."""
         task = self._ctx.state.task
         return task is not None and task.status == "running" and not self.busy
 
@@ -348,7 +348,7 @@ def import_loop() -> None:
 
 
 def _ends_with_an_answer(state: Checkpoint) -> bool:
-    """Whether the model has had the last word: in a task that was opened again for denied calls, which then were not
+    """True if the model has had the last word: in a task that was opened again for denied calls, which then were not
     run. It cannot be asked like that (invariant 4)."""
     last = None if state.open_step is not None else decode(state.thread[-1])
     return last is not None and last.role == "assistant" and not last.tool_calls

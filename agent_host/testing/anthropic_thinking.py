@@ -1,4 +1,4 @@
-"""Whether thinking comes back as it was sent, which the real endpoint asks for beside tool calls.
+"""True if thinking comes back as it was sent, which the real endpoint asks for beside tool calls.
 
 The gateway remembers nothing: the ids of the calls carry a mark, made of the model and of the thinking before them.
 """

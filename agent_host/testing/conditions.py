@@ -32,7 +32,7 @@ class Condition:
         return CONDITIONS[self.key].miss(self.value, view)
 
     def met(self, view: RequestView) -> bool:
-        """Whether `view` meets the condition."""
+        """True if `view` meets the condition."""
         return self.miss(view) is None
 
 

@@ -67,7 +67,7 @@ class Dialect(Protocol):
 
     @property
     def has_cache_marks(self) -> bool:
-        """Whether requests say what the provider is to keep; else it keeps what it can."""
+        """True if requests say what the provider is to keep; else it keeps what it can."""
         ...
 
     def pieces(self, payload: Any) -> Sequence[Piece]:

@@ -104,12 +104,12 @@ class Turn:
 
     @property
     def cut(self) -> bool:
-        """Whether the connection is closed before the answer is complete."""
+        """True if the connection is closed before the answer is complete."""
         return self.cut_after_bytes is not None or (self.cut_after_events is not None and self.stream_error is None)
 
     @property
     def fails(self) -> bool:
-        """Whether the client gets no complete assistant message out of this turn."""
+        """True if the client gets no complete assistant message out of this turn."""
         return self.kind != "answer" or self.cut or self.stream_error is not None
 
     @property

@@ -54,7 +54,7 @@ def mark_of(model: str, thinking: object) -> str:
 
 
 def has_mark_of(call_id: object, model: str) -> bool:
-    """Whether the id has a mark, and that of `model`: another model reads no thinking of it."""
+    """True if the id has a mark, and that of `model`: another model reads no thinking of it."""
     own = _OWN.fullmatch(str(call_id))
     return own is not None and own[3] == _digest(model)[:4]
 

@@ -43,7 +43,7 @@ def arguments_block(text: str, dialect: str) -> Block:
 
 
 def holds_arguments(block: Block) -> bool:
-    """Whether the block is one of `arguments_block`: it says nothing that the call does not say."""
+    """True if the block is one of `arguments_block`: it says nothing that the call does not say."""
     return block.raw.startswith(f'{{"{ARGUMENTS_TEXT}":')
 
 

@@ -78,7 +78,7 @@ class Thread:
         return self._dropped_messages
 
     def has_call(self, call_id: str) -> bool:
-        """Whether a call of this id is in the conversation; a second one could not be sent."""
+        """True if a call of this id is in the conversation; a second one could not be sent."""
         return call_id in self._call_ids
 
     def add_task(self, prompt: Message) -> None:

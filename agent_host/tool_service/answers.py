@@ -70,7 +70,7 @@ class Answers(Protocol):
         ...
 
     async def ready(self) -> bool:
-        """Whether keys can be claimed now."""
+        """True if keys can be claimed now."""
         ...
 
     async def aclose(self) -> None:

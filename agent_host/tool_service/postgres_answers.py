@@ -130,7 +130,7 @@ class PostgresAnswers:
                 return Known("running") if taken else known
 
     async def _inserted(self, values: dict[str, Any]) -> bool:
-        """Whether the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
+        """True if the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
         the lock that it stands on come and go together."""
         for again in (True, False):
             try:

@@ -118,7 +118,7 @@ def digest(data: bytes, name_bytes: int) -> bytes:
 
 
 def is_real_folder(path: str) -> bool:
-    """Whether a folder lies there, and no link to one."""
+    """True if a folder lies there, and no link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:

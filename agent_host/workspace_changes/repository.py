@@ -132,7 +132,7 @@ class IndexReader:
 
 
 def _may_have_changed(tracked: Tracked, index_written_ns: int) -> bool:
-    """Whether the file was last written so late that a write behind the index's would not show."""
+    """True if the file was last written so late that a write behind the index's would not show."""
     if tracked.nanoseconds == 0:
         return tracked.seconds >= index_written_ns // 1_000_000_000
     return tracked.seconds * 1_000_000_000 + tracked.nanoseconds >= index_written_ns

@@ -75,7 +75,7 @@ class Window:
         """Files that may have changed since the index was written without a trace on the disk, and have not."""
 
     def saw(self, path: str) -> bool:
-        """Whether the look says of the file that it is there, or that it is not."""
+        """True if the look says of the file that it is there, or that it is not."""
         return path in self.found.files or path in self.index.files or (self.found.whole and not self.found.unread)
 
     def blob_of(self, path: str) -> bytes | None:
@@ -234,7 +234,7 @@ class _Contents:
             store.close()
 
     def is_only_touched(self, first: Window, path: str, real: str, now: Stamp | None) -> bool:
-        """Whether the file at the real path `real` holds what it held, for all that git knows."""
+        """True if the file at the real path `real` holds what it held, for all that git knows."""
         blob, then = first.blob_of(path), first.found.files.get(path)
         if blob is None or then is None or now is None or not stat.S_ISREG(now.mode):
             return False
@@ -265,7 +265,7 @@ class _Contents:
 
 
 def _lies_as(tracked: Tracked, there: Stamp) -> bool:
-    """Whether the file lies as the index says: a writer that does not know parts of that leaves zeros."""
+    """True if the file lies as the index says: a writer that does not know parts of that leaves zeros."""
     seconds, nanoseconds = divmod(there.written_ns, 1_000_000_000)
     return (
         tracked.seconds == seconds & 0xFFFFFFFF
@@ -277,7 +277,7 @@ def _lies_as(tracked: Tracked, there: Stamp) -> bool:
 
 
 def _only_mode(then: Stamp, there: Stamp) -> bool:
-    """Whether the file has got another mode, and nothing else."""
+    """True if the file has got another mode, and nothing else."""
     return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
 
 
@@ -297,7 +297,7 @@ def _content_of(path: str, size: int) -> bytes | None:
 
 
 def _holds(path: str, size: int, blob: bytes) -> bool:
-    """Whether the file has this size and git's name for what it holds is `blob`; not where it cannot be read."""
+    """True if the file has this size and git's name for what it holds is `blob`; not where it cannot be read."""
     try:
         content = read_bounded(path, size)
     except OSError:
@@ -306,7 +306,7 @@ def _holds(path: str, size: int, blob: bytes) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Whether the path can be put on record."""
+    """True if the path can be put on record."""
     try:
         path.encode()
     except UnicodeEncodeError:

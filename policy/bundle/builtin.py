@@ -86,7 +86,7 @@ def under_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asks_in_lines(template: Mapping[str, Any]) -> bool:
-    """Whether a command that a sandbox holds needs the approvals that files in its line would need."""
+    """True if a command that a sandbox holds needs the approvals that files in its line would need."""
     return all(change.get(_LINES_ASK, True) for change in template.get(_SANDBOXED, {}).values())
 
 

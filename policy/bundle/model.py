@@ -157,9 +157,9 @@ class PolicyBundle(_Content):
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
     held: bool = False
-    """Whether a sandbox holds commands to what the bundle says of files."""
+    """True if a sandbox holds commands to what the bundle says of files."""
     lines_ask: bool = True
-    """Whether a command needs the approvals that File.* wants for the files that its line names."""
+    """True if a command needs the approvals that File.* wants for the files that its line names."""
 
     def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
         """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
@@ -234,7 +234,7 @@ def members(cls: Any) -> dict[str, Member]:
 
 
 def is_part(cls: object) -> bool:
-    """Whether this is one of the classes that a bundle is made of."""
+    """True if this is one of the classes that a bundle is made of."""
     return cls is PolicyBundle or cls in _PARTS.values()
 
 

@@ -78,7 +78,7 @@ def blocked_by_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> f
 
 
 def of_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
-    """Whether an entry is for tools of the user's configuration only, which names none."""
+    """True if an entry is for tools of the user's configuration only, which names none."""
     return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])
 
 

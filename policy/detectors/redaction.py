@@ -62,7 +62,7 @@ class Redaction:
 
     @property
     def has_rules(self) -> bool:
-        """Whether the bundle brought any."""
+        """True if the bundle brought any."""
         return bool(self._rules)
 
     def text(self, text: str, *, rules: bool = True) -> str:
@@ -109,7 +109,7 @@ class Redaction:
         return self.has_rules or (self._detectors and _may_be_found(lines))
 
     def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:
-        """Whether a rule fits one of the texts in which `value` looks for it; `name` is that of its field."""
+        """True if a rule fits one of the texts in which `value` looks for it; `name` is that of its field."""
         if isinstance(value, str):
             raw = value.encode("utf-8", "surrogatepass")
             fits = any(rule.pattern.search(raw) is not None for rule in self._rules)
@@ -219,7 +219,7 @@ def as_shown(data: bytes) -> bytes:
 
 
 def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
-    """Whether what was found is nothing but a part of what a rule has put there."""
+    """True if what was found is nothing but a part of what a rule has put there."""
     start, end = found
     return put in data[max(0, end - len(put)) : start + len(put)]
 
@@ -274,7 +274,7 @@ _concerned = _Scan()
 
 
 def _may_be_found(encoded: bytes) -> bool:
-    """Whether a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
+    """True if a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
     if b"\\u001b" in encoded.lower():  # what a terminal obeys may stand inside of an anchor
         return True
     concerned = _concerned(encoded)

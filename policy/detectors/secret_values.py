@@ -1,4 +1,4 @@
-"""Whether a value may be a secret: small predicates over bytes, which keep no state. Where it stands is the detectors'
+"""True if a value may be a secret: small predicates over bytes, which keep no state. Where it stands is the detectors'
 business (`policy.detectors.shipped`)."""
 
 from __future__ import annotations

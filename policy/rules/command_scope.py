@@ -116,7 +116,7 @@ def with_own_places(
 
 
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether a place lies in one that is hidden."""
+    """True if a place lies in one that is hidden."""
     return Places(scope.hidden, os).contain(path)
 
 
@@ -131,7 +131,7 @@ def _reads_strictly(bundle: PolicyBundle) -> bool:
 
 
 def _says_strict(bundle: PolicyBundle) -> bool:
-    """Whether reading is strict though File.Read lists nothing: the workspace is what is meant then."""
+    """True if reading is strict though File.Read lists nothing: the workspace is what is meant then."""
     entry = bundle.capability(Name.FILE_READ)
     return entry is not None and not entry.requires_approval and entry.allowed_paths is None
 
@@ -215,11 +215,11 @@ class _Blocks(NamedTuple):
         )
 
     def hide(self, place: str) -> bool:
-        """Whether nothing of the place may be read."""
+        """True if nothing of the place may be read."""
         return self.unread.contain(place)
 
     def refuse_writing(self, place: str) -> bool:
-        """Whether nothing of the place may be written."""
+        """True if nothing of the place may be written."""
         return self.hide(place) or self.unchanged.contain(place)
 
 

@@ -168,7 +168,7 @@ def starts_nothing(entry: Capability, bundle: PolicyBundle) -> bool:
 
 
 def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:
-    """Whether an entry that ends in `/*` or `/**` admits a program that is a path: by where its directory really is,
+    """True if an entry that ends in `/*` or `/**` admits a program that is a path: by where its directory really is,
     from wherever the line may start it."""
     patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(("/*", "/**"))]
     if not patterns or facts.shell in _WINDOWS_SHELLS:

@@ -105,7 +105,7 @@ def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capabil
 
 
 def _is_asked_for(case: Case, facts: CommandFacts, real: str, denial: Decision) -> bool:
-    """Whether a place that is denied for being in no allowed path is one that the call asks for: a person decides."""
+    """True if a place that is denied for being in no allowed path is one that the call asks for: a person decides."""
     if facts.widening is None or not denial.rule.endswith(".allowedPaths"):
         return False
     return any(is_under(real, one, case.os) for one in facts.widening.write)
@@ -240,7 +240,7 @@ def _may_be_named(pattern: str, name: str) -> bool:
 
 
 def _finds(one: Operand, rest: str) -> bool:
-    """Whether an operand reaches a place `rest` below its path."""
+    """True if an operand reaches a place `rest` below its path."""
     if one.pattern is None:
         return one.tree
     return reaches(one.pattern, rest, tree=one.tree, writes=one.mode == "write")
@@ -303,5 +303,5 @@ def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tupl
 
 
 def behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
-    """Whether an absolute path is one of these links, or goes through one."""
+    """True if an absolute path is one of these links, or goes through one."""
     return any(is_under(path, link, os, "wide") for link in links)

@@ -28,7 +28,7 @@ _BY_PATTERN: frozenset[str] = frozenset({Name.MCP_INVOKE, Name.BACKEND_TOOL_INVO
 
 
 def fits(pattern: str, tool_name: str) -> bool:
-    """Whether a name is one of those that a pattern stands for: `*` is any run of characters, all else is itself."""
+    """True if a name is one of those that a pattern stands for: `*` is any run of characters, all else is itself."""
     return pattern == tool_name or (_STAR in pattern and _compiled(pattern).fullmatch(tool_name) is not None)
 
 
@@ -45,14 +45,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def lists(entry: Capability, tool_name: str) -> bool:
-    """Whether the grant names the tool at all, as it is or as it was."""
+    """True if the grant names the tool at all, as it is or as it was."""
     names = entry.allowed_tool_names
     pinned = _PINNED.format(tool_name)
     return names is None or listed_as(entry, tool_name) is not None or any(one.startswith(pinned) for one in names)
 
 
 def names_it(entry: Capability, tool_name: str) -> bool:
-    """Whether an entry of allowedToolNames is for the tool; an absent list names none."""
+    """True if an entry of allowedToolNames is for the tool; an absent list names none."""
     return entry.allowed_tool_names is not None and lists(entry, tool_name)
 
 
@@ -113,7 +113,7 @@ def asking_rule(entry: Capability, tool_name: str) -> str:
 
 
 def is_repeatable(bundle: PolicyBundle, capability_name: str, tool_name: str) -> bool:
-    """Whether a call of the tool that a crash cut off may be sent again: nothing but a bundle says so."""
+    """True if a call of the tool that a crash cut off may be sent again: nothing but a bundle says so."""
     entry = bundle.capability(capability_name)
     said = None if entry is None else _deciding(entry.tool_policies or (), tool_name, "repeatable", strict=False)
     return said is not None and said.repeatable is True

@@ -28,10 +28,10 @@ def refusal(scope: CommandScope, path: str, os: OsFamily, *, write: bool) -> Sco
 
 
 def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process read the file at a real path."""
+    """True if the scope lets a process read the file at a real path."""
     return refusal(scope, path, os, write=False) is None
 
 
 def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process write, make, move and remove the file at a real path."""
+    """True if the scope lets a process write, make, move and remove the file at a real path."""
     return refusal(scope, path, os, write=True) is None

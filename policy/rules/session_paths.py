@@ -34,14 +34,14 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
 
 
 def is_shared_temporary(path: str, own: str | None, os: OsFamily) -> bool:
-    """Whether a normalised absolute path is a directory that sessions have their temporary directories in: a usual one,
+    """True if a normalised absolute path is a directory that sessions have their temporary directories in: a usual one,
     or that of the session's `own`."""
     shared = _TEMPORARY_FOLDERS if own is None else _TEMPORARY_FOLDERS | {key(_above(own, os), os, "wide")}
     return key(path, os, "wide") in shared
 
 
 def may_be_of_session(path: str, os: OsFamily) -> bool:
-    """Whether a name on the path is like that of a session's temporary directory."""
+    """True if a name on the path is like that of a session's temporary directory."""
     return _OF_SESSIONS in key(path, os, "wide")
 
 

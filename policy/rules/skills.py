@@ -95,7 +95,7 @@ def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Dec
 
 
 def _fits(command: SimpleCommand, patterns: Sequence[str], own: ScriptFacts | None) -> bool:
-    """Whether a command is named. A skill names its `own` script as its instructions do: from its folder, with its
+    """True if a command is named. A skill names its `own` script as its instructions do: from its folder, with its
     interpreter in front or without."""
     return _is_named(command, patterns) or (
         own is not None and any(_is_named(one, patterns) for one in _as_instructed(command, own))
@@ -123,7 +123,7 @@ def _around(words: tuple[str | None, ...], word: str) -> tuple[tuple[str | None,
 
 
 def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:
-    """Whether a command fits one of the patterns: `git log:*` and all behind it, `npm run test*` and longer words, `*`,
+    """True if a command fits one of the patterns: `git log:*` and all behind it, `npm run test*` and longer words, `*`,
     or the whole command. Words are compared as words: what a quoted space joins is one."""
     if command.program is None:
         return False

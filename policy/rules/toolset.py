@@ -150,7 +150,7 @@ def _no_path(entry: Capability, os: OsFamily) -> str | None:
 
 
 def _misses(entry: Capability, workspace: str, os: OsFamily) -> bool:
-    """Whether no file of the project directory is one that the grant allows."""
+    """True if no file of the project directory is one that the grant allows."""
     blocked = roots(entry.blocked_paths or (), os, "wide")
     places = [workspace]
     if entry.allowed_paths is not None and not any(is_under(workspace, path, os) for path in entry.allowed_paths):
@@ -177,7 +177,7 @@ def order(limit: ToolLimit) -> tuple[str, str, bool, list[str], list[str]]:
 
 
 def exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:
-    """Whether a risk is above a ceiling."""
+    """True if a risk is above a ceiling."""
     return RISK_LEVELS.index(level) > RISK_LEVELS.index(ceiling)
 
 

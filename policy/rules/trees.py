@@ -34,7 +34,7 @@ class TreeRule:
         self._endings = tuple(name[1:] for name in names if name.startswith("*"))
 
     def admits(self, real: str) -> bool:
-        """Whether policy lets anybody read what is at the real, normalised path, or name it."""
+        """True if policy lets anybody read what is at the real, normalised path, or name it."""
         os = self._os
         if self._blocked_table.relative is not None or covering(real, self._blocked_table, os, "wide") is not None:
             return False
@@ -70,12 +70,12 @@ class TreeRule:
         return "named" if near or plain in nested.roots or self._allowed is not None else "all"
 
     def is_named(self, name: str) -> bool:
-        """Whether an entry of this name below a directory that is "named" has to be asked for."""
+        """True if an entry of this name below a directory that is "named" has to be asked for."""
         plain = key(name, self._os, "wide")
         return plain in self._names or plain.startswith(_OF_SESSIONS) or plain.endswith(self._endings)
 
     def some_named(self, names: Sequence[str]) -> bool:
-        """Whether one of the names may be such a name; a look at all of them at once, which is cheaper."""
+        """True if one of the names may be such a name; a look at all of them at once, which is cheaper."""
         text = key("/".join(names), self._os, "wide")
         parts = (_OF_SESSIONS, *self._names, *self._endings)
         return any(part in text for part in parts)

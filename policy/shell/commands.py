@@ -32,7 +32,7 @@ class SimpleCommand:
 
     @property
     def is_relative(self) -> bool:
-        """Whether the program is a path that depends on the directory."""
+        """True if the program is a path that depends on the directory."""
         return self.program is not None and "/" in self.program and not self.program.startswith(("/", "~"))
 
     @property

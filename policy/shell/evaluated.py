@@ -36,7 +36,7 @@ def _sets_steering() -> re.Pattern[bytes]:
 
 
 class Evaluated:
-    """Whether anything that is evaluated may be code, and the text that quotes keep from being expanded."""
+    """True if anything that is evaluated may be code, and the text that quotes keep from being expanded."""
 
     def __init__(self) -> None:
         self.has_arrays = False
@@ -63,7 +63,7 @@ class Evaluated:
         self._lists_until = EVERYWHERE
 
     def may_run_code(self) -> bool:
-        """Whether what is evaluated may hold a substitution."""
+        """True if what is evaluated may hold a substitution."""
         until = max(self._until, self._lists_until if self.has_arrays else -1)
         if until >= 0 and _AT_ONCE.search(self._sources[0]):
             until = EVERYWHERE

@@ -84,7 +84,7 @@ def _config(args: list[Word], found: Findings) -> None:
 
 
 def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
-    """Whether a word is an address that starts a program, or may become one; behind `--` too."""
+    """True if a word is an address that starts a program, or may become one; behind `--` too."""
     word = args[place]
     if subcommand not in _ADDRESSED:
         return False
@@ -97,6 +97,6 @@ def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
 
 
 def _has_operand(args: list[Word]) -> bool:
-    """Whether one of the words is an operand for certain: no option, and no option's value."""
+    """True if one of the words is an operand for certain: no option, and no option's value."""
     dashed = [word.prefix.startswith("-") for word in args]
     return any(not one and not before for before, one in pairwise([False, *dashed]))

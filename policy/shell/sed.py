@@ -62,7 +62,7 @@ def judge_sed(case: FileCase, found: Findings) -> None:
 
 
 def _may_write(name: str) -> bool:
-    """Whether the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
+    """True if the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
     if _SEVERAL.search(name):
         return True
     command = _ADDRESSES.sub("", name, count=1)
@@ -73,7 +73,7 @@ def _may_write(name: str) -> bool:
 
 
 def is_plain(script: str) -> bool:
-    """Whether a script only reads and edits."""
+    """True if a script only reads and edits."""
     place = 0
     while not _REST.fullmatch(script, place):
         step = _STEP.match(script, place)

@@ -392,7 +392,7 @@ class _Walk:
         return self.chains.get(last.start_byte, node.start_byte) if last is not None else node.start_byte
 
     def _is_function(self, name: str, node: Node) -> bool:
-        """Whether a word is the plain name of a function that is certainly defined there."""
+        """True if a word is the plain name of a function that is certainly defined there."""
         is_around = name in self.functions and not self.variables.forgets(name)
         return (is_around or self.variables.is_function(name, node.start_byte)) and self._text(node) == name
 
@@ -544,7 +544,7 @@ class _Walk:
 
 
 def _is_in_pipeline(node: Node) -> bool:
-    """Whether what stands beside a node may run at the same time."""
+    """True if what stands beside a node may run at the same time."""
     parent = node.parent
     while parent is not None and parent.type != "pipeline":
         parent = parent.parent
@@ -561,7 +561,7 @@ def _reaches_programs(source: bytes, parent: Node) -> bool:
 
 
 def _is_alone(statement: Node | None) -> bool:
-    """Whether a statement is redirections and nothing else."""
+    """True if a statement is redirections and nothing else."""
     return (
         statement is not None
         and statement.type == "redirected_statement"

@@ -61,7 +61,7 @@ def _expansion(source: bytes, node: Node) -> str | None:
 
 
 def ends_early(source: bytes, node: Node) -> bool:
-    """Whether a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
+    """True if a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
     if node.type in _PARTS_OF_WORDS:
         return False
     return _ENDS_A_WORD.search(without_parts(source, node, _PARTS_OF_WORDS)) is not None
@@ -235,7 +235,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
 
 
 def is_swollen(source: bytes, token: Node) -> bool:
-    """Whether a token's text is not just what its type says: one may swallow the word in front of it. Blanks that one
+    """True if a token's text is not just what its type says: one may swallow the word in front of it. Blanks that one
     swallows stand in quotes, or keep it from fitting to the word before."""
     return not token.children and text_of(source, token).lstrip(" \t") not in {token.type, "$$"}
 

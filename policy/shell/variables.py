@@ -66,7 +66,7 @@ class Here(NamedTuple):
         return chosen if chosen is not None and "*" not in chosen else self.variables.value(name, self.place)
 
     def is_outside(self, name: str) -> bool:
-        """Whether the line has no part in what a variable holds."""
+        """True if the line has no part in what a variable holds."""
         return self.variables.is_outside(name)
 
     def pattern(self, name: str) -> str | None:
@@ -157,7 +157,7 @@ class Variables:
         return self._environment.get(name)
 
     def is_outside(self, name: str) -> bool:
-        """Whether the line has no part in what a variable holds: it comes from the environment, or is the name of a
+        """True if the line has no part in what a variable holds: it comes from the environment, or is the name of a
         file that a loop's pattern finds, or is a number."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
@@ -172,7 +172,7 @@ class Variables:
         return found.value or None if found is not None and found.begin <= place < found.end else None
 
     def is_function(self, name: str | None, place: int) -> bool:
-        """Whether a word in the place of a program calls a function that the line has certainly defined before."""
+        """True if a word in the place of a program calls a function that the line has certainly defined before."""
         return name in self._functions and any(one.begin <= place < one.end for one in self._functions[name])
 
     @property
@@ -225,7 +225,7 @@ class Variables:
         return frozenset(name for name in self._functions if self.is_function(name, place))
 
     def forgets(self, name: str) -> bool:
-        """Whether a function from around the text may be one no more."""
+        """True if a function from around the text may be one no more."""
         return self._clears or name in self._unset
 
     def parts(self, name: str, place: int) -> list[str] | None:
@@ -396,7 +396,7 @@ class Variables:
             self._named(assigned_by_builtin(name, self._words(rest)), node, function)
 
     def _is_at_end(self, nodes: list[Node]) -> bool:
-        """Whether a trap runs when the shell ends, or runs nothing but programs and functions by their plain names."""
+        """True if a trap runs when the shell ends, or runs nothing but programs and functions by their plain names."""
         texts = [text for text in (read_word(self._text(one)).text for one in nodes) if text != "--"]
         if not texts or texts[0] is None:
             return False

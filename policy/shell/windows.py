@@ -104,7 +104,7 @@ def _pieces(command: str, found: Findings) -> list[str]:
 
 
 def _runs_on(program: str) -> bool:
-    """Whether cmd reads a command of its own, and the rest of the word as its argument."""
+    """True if cmd reads a command of its own, and the rest of the word as its argument."""
     head = _NAME_END.split(program, maxsplit=1)[0].lower()
     return head in _INTERNAL and _EXTENSION.sub("", program).lower() != head
 

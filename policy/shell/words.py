@@ -19,7 +19,7 @@ if TYPE_CHECKING:
             """What a variable holds, where that is certain."""
 
         def is_outside(self, name: str) -> bool:
-            """Whether the line has no part in what a variable holds."""
+            """True if the line has no part in what a variable holds."""
 
         def pattern(self, name: str) -> str | None:
             """The pattern of the files whose names a loop gives a variable."""
@@ -219,7 +219,7 @@ def _known_bare(source: str, place: int, values: Values | None) -> tuple[str, in
 
 
 def _is_outside(source: str, values: Values | None) -> bool:
-    """Whether all that expands in a word are variables that the line has no part in."""
+    """True if all that expands in a word are variables that the line has no part in."""
     if values is None:
         return False
     names = [one or two for one, two in _VARIABLE.findall(source)]

@@ -55,19 +55,19 @@ class Disk(Protocol):
         ...
 
     def may(self, path: str, *, write: bool) -> bool:
-        """Whether it could be read or written; a path that is not there: whether it could be made."""
+        """True if it could be read or written; a path that is not there: whether it could be made."""
         ...
 
     def is_plain_file(self, path: str) -> bool:
-        """Whether it is a regular file that nobody may execute."""
+        """True if it is a regular file that nobody may execute."""
         ...
 
     def is_there(self, path: str) -> bool:
-        """Whether there is such a path."""
+        """True if there is such a path."""
         ...
 
     def same_device(self, one: str, other: str) -> bool:
-        """Whether both are, or would be, on one file system."""
+        """True if both are, or would be, on one file system."""
         ...
 
 
@@ -213,7 +213,7 @@ def _claimed(
 
 
 def _is_write(path: str, exit_code: int, disk: Disk) -> bool:
-    """Whether it may have been about writing: a plain file that was to be run is refused by anybody."""
+    """True if it may have been about writing: a plain file that was to be run is refused by anybody."""
     if disk.is_plain_file(path):
         return exit_code != _NOT_EXECUTABLE and not path.endswith(_SHELL_SCRIPT)
     # A name right below the root that is not there is some program's own.

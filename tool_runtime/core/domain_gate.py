@@ -70,7 +70,7 @@ class Gate:
             raise _local(host)
 
     def is_local(self, host: str) -> bool:
-        """Whether a canonical host is of this machine or network by its spelling."""
+        """True if a canonical host is of this machine or network by its spelling."""
         if is_address(host):
             return not self._network.address_allowed(host)
         return is_local_name(host) and not self._network.local_names
@@ -90,14 +90,14 @@ class Gate:
                 raise _local(host, address)
 
     def opens_here(self, address: str, port: int) -> bool:
-        """Whether the scope names this address of the loopback by itself, or `localhost`: what listens there may then
+        """True if the scope names this address of the loopback by itself, or `localhost`: what listens there may then
         be reached without asking for a name. One listener may answer at several of these addresses, so what is blocked
         at one is blocked at all."""
         is_named = any(self._names(one, port) for one in ("localhost", address))
         return is_named and not any(self._blocks(one, port) for one in ("localhost", address, *_LOOPBACK))
 
     def _names(self, host: str, port: int) -> bool:
-        """Whether an entry of the scope is for this very host or address, and no star."""
+        """True if an entry of the scope is for this very host or address, and no star."""
         rule = matching_rule(_canonical(host), self._allowed, port)
         return rule is not None and not rule.startswith("*")
 

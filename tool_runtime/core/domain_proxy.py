@@ -81,7 +81,7 @@ class DomainProxy:
         self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
 
     def allows(self, host: str) -> bool:
-        """Whether a host may be asked by its name, at the usual port."""
+        """True if a host may be asked by its name, at the usual port."""
         try:
             self._gate.check_url(f"https://{host}/")
         except (ToolFault, UrlProblem):
@@ -89,7 +89,7 @@ class DomainProxy:
         return True
 
     def opens_here(self, address: str, port: int) -> bool:
-        """Whether what listens at an address of the loopback may be reached past the proxy, as programs do."""
+        """True if what listens at an address of the loopback may be reached past the proxy, as programs do."""
         return self._gate.opens_here(address, port)
 
     async def aclose(self) -> None:

@@ -41,7 +41,7 @@ class Excludes:
         self._rules = [(glob_pattern(glob.removeprefix("!")), glob.startswith("!")) for glob in globs]
 
     def leave_out(self, path: str) -> bool:
-        """Whether a relative path is left out: the last glob that names it, or a directory above it, decides."""
+        """True if a relative path is left out: the last glob that names it, or a directory above it, decides."""
         if not self._rules:
             return False
         parts = path.split("/")

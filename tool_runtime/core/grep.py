@@ -307,7 +307,7 @@ class _Search:
         return self._lines(path, content)
 
     def _takes(self) -> bool:
-        """Whether one more match is to be shown: behind the offset, within the limit."""
+        """True if one more match is to be shown: behind the offset, within the limit."""
         if self._passed < self._params.offset:
             self._passed += 1
             return False

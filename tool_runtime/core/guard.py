@@ -73,7 +73,7 @@ class ProcessGuard:
 
     @property
     def has_reported(self) -> bool:
-        """Whether the watcher process has what it needs to end what commands have left running."""
+        """True if the watcher process has what it needs to end what commands have left running."""
         return self._has_reported
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:

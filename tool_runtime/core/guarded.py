@@ -65,7 +65,7 @@ class Entry(NamedTuple):
     content: str | None
 
     def same_as(self, other: Entry) -> bool:
-        """Whether both are the same thing with the same content, whenever it was written."""
+        """True if both are the same thing with the same content, whenever it was written."""
         if self.content is None or other.content is None:
             return self[:5] == other[:5]
         # The host gives nothing a set-user-id bit, so that it cannot put one back.
@@ -503,7 +503,7 @@ class Guarded:
         return True
 
     def _put_back(self, path: str, before: Entry | None, after: Entry | None) -> bool:
-        """Whether it is again as it was before."""
+        """True if it is again as it was before."""
         try:
             with open_parent(path, create=None if before is None else NEW_DIRECTORY) as (directory, name):
                 found = directory.status(name)

@@ -60,7 +60,7 @@ class _Message(NamedTuple):
 
 
 def is_datagram(copy: int) -> bool:
-    """Whether a descriptor is a socket of the internet that sends datagrams."""
+    """True if a descriptor is a socket of the internet that sends datagrams."""
     with socket.socket(fileno=os.dup(copy)) as one:
         return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
 
@@ -85,7 +85,7 @@ def refused_place(held: Held, copy: int, place: Place) -> int:
 
 
 def is_of_routes(copy: int) -> bool:
-    """Whether a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
+    """True if a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
     takes a capability of whoever made the socket, which no command has, whoever sends on it."""
     with socket.socket(fileno=os.dup(copy)) as one:
         return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE

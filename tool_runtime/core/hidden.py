@@ -22,7 +22,7 @@ class HiddenNames:
         self._patterns = tuple(_compiled(globs))
 
     def hides(self, path: str) -> bool:
-        """Whether the entry at a relative path is passed over, with all that is below it."""
+        """True if the entry at a relative path is passed over, with all that is below it."""
         name = path.encode("utf-8", "surrogateescape")
         return any(pattern.search(name) is not None for pattern in self._patterns)
 

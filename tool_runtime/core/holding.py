@@ -359,5 +359,5 @@ def _is_public(address: str) -> bool:
 
 
 def _is_open(scope: CommandScope) -> bool:
-    """Whether any host may be reached, so that there is nothing to look at but addresses."""
+    """True if any host may be reached, so that there is nothing to look at but addresses."""
     return scope.domains is None and not scope.blocked_domains

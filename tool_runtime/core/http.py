@@ -134,7 +134,7 @@ class HttpClient:
 
 
 def is_success(status: int) -> bool:
-    """Whether an HTTP status says that the request succeeded."""
+    """True if an HTTP status says that the request succeeded."""
     return 200 <= status < 300
 
 

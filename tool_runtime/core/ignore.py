@@ -40,7 +40,7 @@ class _Pattern:
         return re2.compile(_FOLDER_MARK.sub("(?:/$)", self.written), _options())
 
     def names(self, path: str, *, is_folder: bool) -> bool:
-        """Whether it means the path itself. A pattern that ends in `/**` means what is in a folder, not the folder."""
+        """True if it means the path itself. A pattern that ends in `/**` means what is in a folder, not the folder."""
         return self._compiled.search(f"{path}/" if is_folder and self._marks_folder else path) is not None
 
 
@@ -59,7 +59,7 @@ class _File(NamedTuple):
         return self.prefix + directory[len(self.directory) :]
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
-        """Whether the path is ignored; None where no pattern names it."""
+        """True if the path is ignored; None where no pattern names it."""
         return next((one.ignores for one in self.patterns if one.names(path, is_folder=is_folder)), None)
 
 

@@ -146,7 +146,7 @@ def first_process(read: int, host: int) -> None:
 
 
 def poll_host(host: int, timeout_ms: int) -> bool:
-    """Whether the host has gone, after so long at most."""
+    """True if the host has gone, after so long at most."""
     poll = select.poll()
     poll.register(host, select.POLLIN | select.POLLHUP)
     return bool(poll.poll(timeout_ms))

@@ -36,7 +36,7 @@ class Window:
 
     @property
     def past_end(self) -> bool:
-        """Whether the text had fewer lines than go before the window."""
+        """True if the text had fewer lines than go before the window."""
         return self._skip > 0
 
     @property

@@ -1,4 +1,4 @@
-"""Whether this Linux can hold programs: tried with a small one."""
+"""True if this Linux can hold programs: tried with a small one."""
 
 from __future__ import annotations
 

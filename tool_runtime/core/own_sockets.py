@@ -45,12 +45,12 @@ class Place(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether it stands for every address of the machine."""
+        """True if it stands for every address of the machine."""
         return not any(self.address)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it leads to this machine by its own loopback; all addresses, as a target, do."""
+        """True if it leads to this machine by its own loopback; all addresses, as a target, do."""
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
     def at(self, address: bytes) -> Place:
@@ -97,7 +97,7 @@ class OwnSockets:
         _remember(self._unix, identity)
 
     def has_unix(self, identity: tuple[int, int] | bytes) -> bool:
-        """Whether a command bound a unix socket there."""
+        """True if a command bound a unix socket there."""
         return identity in self._unix
 
     def reach(self, wanted: Place) -> tuple[Place | None, bool]:
@@ -112,7 +112,7 @@ class OwnSockets:
         return None, foreign
 
     def takes_datagrams(self, wanted: Place, sender: int) -> bool:
-        """Whether a socket of ours gets what the port `sender` sends to a place of the loopback. Raises OSError."""
+        """True if a socket of ours gets what the port `sender` sends to a place of the loopback. Raises OSError."""
         address = _LOOPBACK_4 if wanted.is_any and wanted.family == socket.AF_INET else wanted.address
         address = _LOOPBACK_6 if not any(address) else address
         inode = self._listeners.inode(_family(address), address, wanted.port, sender)

@@ -94,7 +94,7 @@ class Pager:
         return Page(found, more=False, stopped=walk.stopped, left_out=walk.left_out)
 
     def knows(self, params: PageParams) -> bool:
-        """Whether the names of the directory are kept, so that a page costs no look at all of it."""
+        """True if the names of the directory are kept, so that a page costs no look at all of it."""
         kept = self._kept
         try:
             return kept is not None and kept.key == _key(params.path)

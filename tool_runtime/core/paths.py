@@ -105,7 +105,7 @@ def _refuse_slash(path: str, *, own_name: bool = False) -> None:
 
 
 def _is_real(spelled: str) -> bool:
-    """Whether the system says at once that no link is in the way, which costs less than a look at each component. False
+    """True if the system says at once that no link is in the way, which costs less than a look at each component. False
     says nothing."""
     fd = opened_there(spelled, O_PATH)
     if fd is not None:

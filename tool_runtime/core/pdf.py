@@ -138,7 +138,7 @@ class _Reading:
         self._process.wait()
 
     def _is_late(self) -> bool:
-        """Whether it was ended for its time, by the timer or by the system for the time of its processor."""
+        """True if it was ended for its time, by the timer or by the system for the time of its processor."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING_S)
         return self._late or self._process.returncode == -getattr(signal, "SIGXCPU", 0) != 0

@@ -113,7 +113,7 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its output has come to its end."""
+        """True if its output has come to its end."""
         return self._at_end
 
     @property

@@ -45,7 +45,7 @@ def missed(
 
 
 def _shows(denial: Denial, text: str) -> bool:
-    """Whether a refused socket was missed: many programs try one and go on without."""
+    """True if a refused socket was missed: many programs try one and go on without."""
     if denial.action == LOOK_UP:
         return _NO_NAME.search(text) is not None
     return denial.action != "use" or _NO_SOCKET.search(text) is not None

@@ -91,7 +91,7 @@ class Walk:
         self.stopped: str | None = None
 
     def admits(self, real: str) -> bool:
-        """Whether policy lets anybody read what is at a real path."""
+        """True if policy lets anybody read what is at a real path."""
         return self._rule.admits(real)
 
     def names(self, real: str) -> Names:

@@ -106,12 +106,12 @@ class Connection:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the server has answered that it does not want this client: another try has no better answer."""
+        """True if the server has answered that it does not want this client: another try has no better answer."""
         return self._refusals.for_good or _UNTRUSTED in str(self._error)
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may be sent on it, as far as is known."""
+        """True if a request may be sent on it, as far as is known."""
         ended = self._process is not None and self._process.has_ended
         return self._client is not None and self._task is not None and not self._task.done() and not ended
 

@@ -127,7 +127,7 @@ class _Parts:
 
 
 def _says(text: str, value: Any) -> bool:
-    """Whether a text is the JSON of a structured content, or of the one thing that is in it."""
+    """True if a text is the JSON of a structured content, or of the one thing that is in it."""
     inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else None
     try:
         said = json_text.loads(text)

@@ -43,7 +43,7 @@ _TOKENS: Final = re.compile("([\r\b]|\x1b\\[[0-9;]{0,64}[A-GJK])")
 
 
 def has_control(data: bytes) -> bool:
-    """Whether there is anything in it that a terminal acts on, but for tabs and line feeds."""
+    """True if there is anything in it that a terminal acts on, but for tabs and line feeds."""
     return _CONTROL.search(data) is not None
 
 
@@ -344,7 +344,7 @@ class _Colours:
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether there is nothing to act on but line feeds, with or without a return before them."""
+    """True if there is nothing to act on but line feeds, with or without a return before them."""
     if b"\x1b" in data or b"\b" in data:
         return False
     return b"\r" not in data or data.count(b"\r") == data.count(b"\r\n")

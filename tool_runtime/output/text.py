@@ -20,7 +20,7 @@ _BOMS: Final = (
 
 
 def known_encoding(name: str) -> bool:
-    """Whether `name` is a text encoding that Python has."""
+    """True if `name` is a text encoding that Python has."""
     try:
         codecs.lookup(name)
         "".encode(name)
@@ -38,12 +38,12 @@ def strip_bom(head: bytes) -> tuple[int, str | None]:
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether bytes without a byte order mark are no text in any encoding of the chain: they hold a NUL early on."""
+    """True if bytes without a byte order mark are no text in any encoding of the chain: they hold a NUL early on."""
     return b"\0" in head[:_SNIFF_BYTES]
 
 
 def is_unprintable(head: bytes) -> bool:
-    """Whether more than 30% of what bytes begin with cannot be printed (NT): control characters, and bytes that are no
+    """True if more than 30% of what bytes begin with cannot be printed (NT): control characters, and bytes that are no
     UTF-8. Letters of all languages can."""
     head = head[:_SNIFF_BYTES]
     unprintable = len(head.translate(None, _PRINTABLE))

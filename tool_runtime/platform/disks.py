@@ -13,7 +13,7 @@ _TABLE: Final = "/proc/self/mountinfo"
 
 @functools.lru_cache(maxsize=64)
 def is_local(device: int) -> bool:
-    """Whether the file system with this device number (`st_dev`) is one on a disk, or in the memory, of this machine.
+    """True if the file system with this device number (`st_dev`) is one on a disk, or in the memory, of this machine.
     False where the system does not say, as outside of Linux."""
     if sys.platform != "linux":
         return False

@@ -59,7 +59,7 @@ _BARE: Final = "safe.bareRepository"
 
 @lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name is taken for a secret."""
+    """True if a variable of this name is taken for a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
 
 
@@ -95,7 +95,7 @@ def child_environment(
 
 
 def _is_listed(name: str, listed: frozenset[str]) -> bool:
-    """Whether a variable is on the list, or one of those without which programs do not start or find their files."""
+    """True if a variable is on the list, or one of those without which programs do not start or find their files."""
     if name in _BASICS or name.startswith("LC_") or name in listed:
         return True
     return any(one.endswith("*") and name.startswith(one[:-1].upper()) for one in listed) or name in {

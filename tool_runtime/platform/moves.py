@@ -52,7 +52,7 @@ def _renamed(source: int | None, name: str, target: int | None, new_name: str) -
 
 
 def _is_respelled(source: int | None, name: str, target: int | None, new_name: str) -> bool:
-    """Whether both names are one file's, and differ in case only, as where the file system ignores case."""
+    """True if both names are one file's, and differ in case only, as where the file system ignores case."""
     if os.path.basename(name).lower() != os.path.basename(new_name).lower() or name == new_name:
         return False
     one = os.stat(name, dir_fd=source, follow_symlinks=False)

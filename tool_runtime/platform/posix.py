@@ -135,7 +135,7 @@ def descendants(pid: int) -> dict[int, ProcessEntry]:
 
 @functools.cache
 def children_are_listed() -> bool:
-    """Whether the kernel shows who the children of a process are (CONFIG_PROC_CHILDREN): a tenth of what a look at the
+    """True if the kernel shows who the children of a process are (CONFIG_PROC_CHILDREN): a tenth of what a look at the
     whole table costs, and it does not grow with what else the machine runs."""
     return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 

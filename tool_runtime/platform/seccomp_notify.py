@@ -66,7 +66,7 @@ def _send(listener: int, response: bytes) -> None:
 
 
 def is_waiting(listener: int, notice_id: int) -> bool:
-    """Whether the thread still waits: only then what was read of it was its own, and not that of a later process with
+    """True if the thread still waits: only then what was read of it was its own, and not that of a later process with
     its number."""
     try:
         fcntl.ioctl(listener, _ID_VALID, struct.pack("=Q", notice_id))

@@ -187,7 +187,7 @@ def _reading(call: CallContext) -> files.ReadParams:
 
 
 def is_document(call: CallContext, path: str) -> bool:
-    """Whether the file is named like a notebook, and is to be shown as one."""
+    """True if the file is named like a notebook, and is to be shown as one."""
     arguments = call.request.arguments
     return is_notebook(path) and not arguments.get("raw") and "encoding" not in arguments
 

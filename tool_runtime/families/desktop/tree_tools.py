@@ -119,7 +119,7 @@ class TreeTools:
 
 
 def is_near(path: str, is_kind: Callable[[int], bool]) -> bool:
-    """Whether what is at the path is of the kind, small, and on a disk of this machine: then it is looked at where it
+    """True if what is at the path is of the kind, small, and on a disk of this machine: then it is looked at where it
     is asked for, in less time than a thread takes to begin."""
     try:
         status = os.stat(path)

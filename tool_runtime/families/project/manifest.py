@@ -95,7 +95,7 @@ def program_of(workspace: str, manifest: Manifest) -> list[str]:
 
 
 def _is_file_of(workspace: str, path: str) -> bool:
-    """Whether a path in the workspace is a file there, a link to one elsewhere included."""
+    """True if a path in the workspace is a file there, a link to one elsewhere included."""
     return path.startswith(workspace.rstrip(os.sep) + os.sep) and os.path.isfile(path)
 
 
