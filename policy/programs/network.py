@@ -1,9 +1,10 @@
-"""Programs that talk over the network."""
+"""Programs that use the network or another machine, Windows' by the names that PowerShell's aliases stand for."""
 
 from __future__ import annotations
 
 from policy.programs.row import Program, rows
 
+_ELSEWHERE = "programs in a container or on another machine"
 _CURL = (
     "-o,--output=output --output-dir=directory -O,--remote-name:by-url --remote-name-all:by-url "
     "-J,--remote-header-name:by-server "
@@ -85,5 +86,11 @@ ROWS = rows(
             "--keyserver-options=! "
             "--homedir=! --options=! --keyserver= -r,--recipient= -u,--local-user="
         ),
+        "bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer test-connection test-netconnection "
+        "resolve-dnsname send-mailmessage": Program(network=True),
+        "docker podman": Program("files", _ELSEWHERE, online="pull push login search"),
+        "kubectl helm": Program("files", _ELSEWHERE, network=True),
+        "nerdctl docker-compose podman-compose vagrant multipass lxc ansible ansible-playbook terraform tofu "
+        "service systemctl": Program("files", _ELSEWHERE),
     }
 )

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from policy.names import without_g
-from policy.programs import build, containers, files, interpreters, network, packages, text, vcs, windows
+from policy.programs import build, files, interpreters, network, packages, text, vcs
 from policy.programs.row import Program
 
 PROGRAMS: dict[str, Program] = {
@@ -16,9 +16,7 @@ PROGRAMS: dict[str, Program] = {
     **build.ROWS,
     **packages.ROWS,
     **network.ROWS,
-    **containers.ROWS,
     **interpreters.ROWS,
-    **windows.ROWS,
 }
 _VERSION = "0123456789."
 _CROSS_TOOL = re.compile(
