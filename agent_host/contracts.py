@@ -565,6 +565,11 @@ class ToolRouter(Protocol):
         reported: end its processes, remove its temporary files. What cannot be reached stays and raises nothing."""
         ...
 
+    async def settle(self, request: ToolRequest) -> None:
+        """Remove what was kept of a call until its result was on record; the files themselves stay as they are.
+        Harmless where there is nothing."""
+        ...
+
     async def end_commands(self) -> Leftovers:
         """End the session's background commands, and then what commands have left running besides, which is what the
         result counts. No call follows. Harmless when repeated."""

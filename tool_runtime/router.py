@@ -181,6 +181,15 @@ class LocalToolRouter:
         guarded, mark = Guarded(sandbox.directory), mark_of(request)
         return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
 
+    async def settle(self, request: ToolRequest) -> None:
+        """See ToolRouter."""
+        from tool_runtime.core import in_place
+        from tool_runtime.families.desktop.calls import kept_at
+
+        kept = kept_at(self._settings, request)
+        if kept is not None:
+            await self._pool.run(lambda: in_place.settle(kept))
+
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
         running = self._running - {asyncio.current_task()}

@@ -83,12 +83,17 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
 
 
 async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[Call]) -> None:
-    """Let go of what calls kept whose results were recorded just before the crash."""
+    """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
+    alone; one whose call was given up, and the process died in its middle, is put back."""
     for call in calls:
         spec = ctx.judge.tools.get(call.tool_name)
-        if call.status == "succeeded" and spec is not None and (spec.changes_file or spec.subject.kind == "url"):
+        if spec is None or not (spec.changes_file or spec.subject.kind == "url"):
+            continue
+        if call.status == "succeeded":
+            await ctx.router.settle(request_for(ctx, step_id, call_on_record(call), spec))
+        elif call.status == "failed":
             left = await _end_leftovers(ctx, step_id, call)
-            if left.settle is not None:
+            if left.settle is not None and left.file != "changed":
                 left.settle()
 
 

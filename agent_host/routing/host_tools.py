@@ -117,6 +117,10 @@ class HostTools:
         """See ToolRouter. An upload leaves nothing on this machine."""
         return Leftovers() if request.tool_name == UPLOAD_ARTIFACT.name else await self._router.end_leftovers(request)
 
+    async def settle(self, request: ToolRequest) -> None:
+        """See ToolRouter."""
+        await self._router.settle(request)
+
     async def end_commands(self) -> Leftovers:
         """See ToolRouter."""
         return await self._router.end_commands()

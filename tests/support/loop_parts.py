@@ -195,6 +195,9 @@ class Tools:
         self.leftovers.append(request)
         return Leftovers(running=self.running)
 
+    async def settle(self, request: ToolRequest) -> None:
+        """See ToolRouter. Nothing is kept."""
+
     async def end_commands(self) -> Leftovers:
         """See ToolRouter."""
         return Leftovers()

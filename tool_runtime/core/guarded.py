@@ -347,7 +347,10 @@ class Guarded:
     def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
         """What to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it may
         have been there before, and be a project's `hooks` or `config`."""
-        head = head_of(place, os.listdir(place))
+        names: list[str] = []
+        with suppress(OSError):  # a program that has outlived its command may take it away
+            names = os.listdir(place)
+        head = head_of(place, names)
         with suppress(OSError):
             after[head] = self._entry(head, os.lstat(head))
         path, why = next(iter(refused.items()))

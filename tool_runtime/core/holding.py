@@ -110,15 +110,17 @@ class HeldCommand:
     def over(self) -> None:
         """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
         before, self._before = self._before, None
-        if not self._sandbox.has_programs(self._listener):
-            self._sandbox.left(self)
-        if before is not None:
-            self._is_over = True
-            found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
-            late, self._sandbox.late = self._sandbox.late, []
-            for denial in (*late, *found):
-                self.report(denial)
-        self._sandbox.ended(self)
+        try:
+            if not self._sandbox.has_programs(self._listener):
+                self._sandbox.left(self)
+            if before is not None:
+                self._is_over = True
+                found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
+                late, self._sandbox.late = self._sandbox.late, []
+                for denial in (*late, *found):
+                    self.report(denial)
+        finally:
+            self._sandbox.ended(self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
         """What it was refused, now that it is over and has `printed` that. `was_ended`: it was ended while
@@ -147,7 +149,8 @@ class HeldCommand:
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
         if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
-            self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
+            with suppress(OSError):  # the next command's look sees what is left
+                self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
         self._sandbox.left(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)

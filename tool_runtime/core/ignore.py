@@ -125,7 +125,7 @@ def users_patterns() -> list[str]:
 
 def _lines_of(path: str) -> list[str]:
     """The lines of a file of the user's, who may have it elsewhere and a link in its place."""
-    return read_patterns(*os.path.split(os.path.realpath(path)))
+    return [] if "\0" in path else read_patterns(*os.path.split(os.path.realpath(path)))
 
 
 def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ not found in what the call may write, nothing is written: a command could make a
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -100,14 +101,18 @@ def write(
         now = os.fstat(file.fileno())
         if not os.path.samestat(now, found) or (now.st_size, now.st_mtime_ns) != (found.st_size, found.st_mtime_ns):
             raise ToolFault(FaultKind.CHANGED, f"the file changed before it was written; nothing was replaced: {name}")
-        before = file.read()
+        before, mode = file.read(), stat.S_IMODE(now.st_mode)
         if new.kept is not None:
-            _keep(new.kept, new, before)
+            _keep(new.kept, new, before, mode)
         try:
             refuse_abandoned(abandoned)
+        except ToolFault:
+            settle(new.kept)
+            raise
+        try:
             overwrite(file, new.data, new.mode)
         except BaseException as error:
-            _put_back(file, before, new, error)
+            _put_back(file, before, mode, new, error)
             raise
         status = os.fstat(file.fileno())
     if abandoned.flag:  # nobody is left who would do it
@@ -129,7 +134,7 @@ def take_back(kept: str, scope: Scope) -> State | None:
     try:
         with open(kept, "rb") as file:
             header = orjson.loads(file.readline())
-            before, after = file.read(header["before"]), file.read(header["after"])
+            before, after, mode = file.read(header["before"]), file.read(header["after"]), header["mode"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     real = os.fsdecode(bytes.fromhex(header["path"]))
@@ -140,12 +145,12 @@ def take_back(kept: str, scope: Scope) -> State | None:
             return "done" if now == after else "not_done"
         if not _is_half_written(now, before, after):
             return "changed"
-        overwrite(target, before)
+        overwrite(target, before, mode)
     return "put_back"
 
 
-def _keep(kept: str, new: NewContent, before: bytes) -> None:
-    header = {"path": os.fsencode(new.real).hex(), "before": len(before), "after": len(new.data)}
+def _keep(kept: str, new: NewContent, before: bytes, mode: int) -> None:
+    header = {"path": os.fsencode(new.real).hex(), "before": len(before), "after": len(new.data), "mode": mode}
     try:
         with open_parent(kept, create=PRIVATE_DIRECTORY) as (directory, name):
             directory.put(name, orjson.dumps(header) + b"\n" + before + new.data, 0o600)
@@ -154,10 +159,10 @@ def _keep(kept: str, new: NewContent, before: bytes) -> None:
         raise ToolFault(FaultKind.SYSTEM, f"{why}: {new.real}") from error
 
 
-def _put_back(file: FileIO, before: bytes, new: NewContent, error: BaseException) -> None:
+def _put_back(file: FileIO, before: bytes, mode: int, new: NewContent, error: BaseException) -> None:
     """Undo a write that failed. Raises ToolFault where that fails, too."""
     try:
-        overwrite(file, before)
+        overwrite(file, before, mode)
     except OSError:
         where = "is lost" if new.kept is None else f"is in {new.kept}.lost, behind a first line"
         if new.kept is not None:
@@ -172,7 +177,8 @@ def _put_back(file: FileIO, before: bytes, new: NewContent, error: BaseException
 def _is_half_written(now: bytes, before: bytes, after: bytes) -> bool:
     """True if each block is one of the two, or the one over the other: the system writes whole blocks, in any order,
     and one that it had not yet written is empty."""
-    if len(now) > max(len(before), len(after)):
+    # It is cut to its length last, so that a shorter one was cut by somebody else.
+    if not min(len(before), len(after)) <= len(now) <= max(len(before), len(after)):
         return False
     for start in range(0, len(now), _BLOCK):
         block, old, later = (data[start : start + _BLOCK] for data in (now, before, after))

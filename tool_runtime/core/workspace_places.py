@@ -15,6 +15,7 @@ from policy.rules.git_config import tree_of
 from policy.rules.git_directory import (
     ALTERNATES,
     CONFIGS,
+    CONTAINERS,
     FREE_FOLDERS,
     SHAPE,
     STATE_FOLDERS,
@@ -138,6 +139,9 @@ class WorkspacePlaces:
         for path in list(self.repositories):
             if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_listed(path))):
                 del self.repositories[path]
+                for tree in self._trees.values():
+                    if tree is not None:
+                        tree.walk_again(path)
         return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
 
     def repository_of(self, path: str) -> str | None:
@@ -168,8 +172,10 @@ class WorkspacePlaces:
         self._endings = tuple(one[1:] for one in names if one.startswith("*"))
 
     def _is_passed_over(self, path: str) -> bool:
+        """True for a folder that `entries` looks into: no command leaves what is not judged in another one, since a
+        directory becomes a git directory, or is none any more, by one file."""
         parent, name = os.path.split(path)
-        return name.lower() == _GIT or parent in self.repositories
+        return name.lower() == _GIT or (parent in self.repositories and name.lower() in CONTAINERS)
 
     def _see(self, directory: str, names: Sequence[str]) -> None:
         in_packages = None
@@ -192,7 +198,7 @@ class WorkspacePlaces:
         if os.path.isdir(path) and not os.path.islink(path):
             self.git_files.pop(path, None)
             self.repositories.setdefault(path, GitDirectory(path))
-        else:
+        elif os.path.lexists(path):
             self.repositories.pop(path, None)
             self.git_files[path] = None
 

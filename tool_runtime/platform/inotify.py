@@ -72,6 +72,11 @@ class TreeWatch:
         for folder in (*folders, *unread):
             self._walk(folder)
 
+    def walk_again(self, directory: str) -> None:
+        """Look into a directory that was passed over, with the next `refresh`; nothing if it lies elsewhere."""
+        if directory == self._root or directory.startswith(f"{self._root.rstrip('/')}/"):
+            self._unread.add(directory)
+
     def close(self) -> None:
         """Let go of the watches."""
         if self._fd >= 0:

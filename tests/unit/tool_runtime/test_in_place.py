@@ -16,10 +16,13 @@ from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.core import in_place, writes
 from tool_runtime.core.paths import Scope
+from tool_runtime.faults import ToolFault
 from tool_runtime.files import writer
+from tool_runtime.files.writer import open_parent
 from tool_runtime.tool import Abandoned
 
 if TYPE_CHECKING:
+    from io import FileIO
     from pathlib import Path
 
     from tests.unit.tool_runtime.conftest import Call, MakeRouter
@@ -128,6 +131,63 @@ async def test_somebody_else_s_change_after_the_crash_stays(
     pair[1].write_text("three\n")
     assert (await router.end_leftovers(asked)).file == "changed"
     assert pair[0].read_text() == "three\n"
+
+
+@pytest.mark.parametrize("cut_to", ["", "one\n"])
+async def test_a_file_that_somebody_else_has_cut_stays_cut(
+    make_router: MakeRouter, pair: tuple[Path, Path], tmp_path: Path, cut_to: str
+) -> None:
+    pair[0].write_text("one\ntwo\n")
+    router = make_router(kept=str(tmp_path / "kept"))
+    asked = request("WriteFile", path=str(pair[0]), content="one\ntwo\nthree\n")
+    await router.execute(asked)
+    pair[1].write_text(cut_to)
+    assert (await router.end_leftovers(asked)).file == "changed"
+    assert pair[0].read_text() == cut_to
+
+
+async def test_what_was_kept_of_a_recorded_call_goes_and_its_file_stays(
+    make_router: MakeRouter, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    router = make_router(kept=str(kept))
+    asked = request("WriteFile", path=str(pair[0]), content="two\n")
+    await router.execute(asked)
+    pair[1].write_text("one\n")  # as it was before, by somebody else
+    await router.settle(asked)
+    assert list(kept.iterdir()) == []
+    assert pair[0].read_text() == "one\n"
+    await router.settle(asked)
+
+
+def test_a_call_that_was_given_up_touches_nothing(pair: tuple[Path, Path], workspace: Path, tmp_path: Path) -> None:
+    given_up = Abandoned()
+    given_up.flag = True
+    before = pair[0].stat()
+    kept = tmp_path / "kept" / "mark"
+    with open_parent(str(pair[0])) as (directory, name), pytest.raises(ToolFault):
+        in_place.write(directory, name, before, in_place.NewContent(str(pair[0]), NEW, kept=str(kept)), given_up)
+    assert pair[0].stat() == before
+    assert not kept.exists()
+
+
+def test_a_write_that_fails_puts_the_mode_back(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = iter([OSError(errno.ENOSPC, "no space")])
+
+    def overwrite(file: FileIO, data: bytes, mode: int | None = None) -> None:
+        for error in full:
+            os.fchmod(file.fileno(), mode or 0)
+            raise error
+        writer.overwrite(file, data, mode)
+
+    monkeypatch.setattr(in_place, "overwrite", overwrite)
+    pair[0].chmod(0o600)
+    with open_parent(str(pair[0])) as (directory, name), pytest.raises(OSError, match="no space"):
+        in_place.write(directory, name, pair[0].stat(), in_place.NewContent(str(pair[0]), NEW, 0o755), Abandoned())
+    assert stat.S_IMODE(pair[0].stat().st_mode) == 0o600
+    assert pair[0].read_text() == "one\n"
 
 
 @pytest.mark.parametrize("way", ["in place", "a new file"])

@@ -406,3 +406,14 @@ async def test_what_the_user_ignores_everywhere_is_left_out(
     (workspace / ".git").mkdir()
     found = text_of(await call("FindFiles", None, **asked)).splitlines()
     assert [line for line in found if line.endswith(".txt")] == ["a.txt", "kept/everywhere.txt"]
+
+
+async def test_a_file_of_patterns_of_the_user_that_no_path_names_is_none(
+    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (tmp_path / ".gitconfig").write_text("[core]\n\texcludesFile = /a\0b\n")
+    make(workspace, "a.txt")
+    (workspace / ".git").mkdir()
+    assert "a.txt" in text_of(await call("FindFiles", None, path=str(workspace), pattern="*.txt"))

@@ -127,7 +127,7 @@ class FileTools:
             expected_of(request),
             kept=kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path, call))
         said = f"Wrote {len(params.data)} bytes to {path}"
         alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
         if alike:
@@ -148,7 +148,7 @@ class FileTools:
             expected_of(request),
             kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path, call))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
         return _written(request, said, outcome, diff)
 
@@ -246,11 +246,16 @@ _LEFTOVER: Mapping[str, Callable[[ToolRequest], bool]] = {
 """What takes away what a call of the tool left when its process died; says whether there was something."""
 
 
-def with_diff(outcome: writes.WriteOutcome, path: str) -> tuple[writes.WriteOutcome, bytes]:
-    """What a write did, and the unified diff that is kept of it, empty where nothing changed."""
+def with_diff(outcome: writes.WriteOutcome, path: str, call: CallContext) -> tuple[writes.WriteOutcome, bytes]:
+    """Return what a write did, and the unified diff that is kept of it, empty where nothing changed."""
     if outcome.existed and outcome.before is None:
-        return outcome, size_note(outcome.before_bytes, len(outcome.after), path)
-    return outcome, unified(outcome.before, outcome.after, path)
+        diff = size_note(outcome.before_bytes, len(outcome.after), path)
+    else:
+        diff = unified(outcome.before, outcome.after, path)
+    settle = settled(outcome)
+    if call.abandoned.flag and settle is not None:  # no result will be on record behind which somebody would do it
+        settle()
+    return outcome, diff
 
 
 @contextmanager

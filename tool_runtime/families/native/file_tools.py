@@ -91,7 +91,7 @@ class FileTools:
             through_links=False,
             kept=kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path, call))
         made = (artifacts.file_diff(call.request, diff),) if diff else ()
         return answer({"success": True}, artifacts=made, seen=str(outcome.seen))._replace(settle=settled(outcome))
 

@@ -81,7 +81,7 @@ class FileTools:
             expected=calls.expected_of(request),
             kept=calls.kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path, call))
         fields = {
             "path": name_for_json(path),
             "bytes_written": len(params.data),

@@ -22,6 +22,7 @@ from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tool_runtime.core import sandbox
 from tool_runtime.core.guarded import Entry, Guarded
+from tool_runtime.core.workspace_places import WorkspacePlaces
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -396,3 +397,39 @@ def test_a_folder_is_put_back_before_what_is_in_it_is_judged(tmp_path: Path) -> 
     assert (workspace / ".git/config").read_text() == config
     assert not (workspace / ".git/commondir").exists()
     assert not (workspace / ".git/hooks/pre-push").exists()
+
+
+def test_git_files_that_came_and_went_are_not_looked_for(workspace: Path) -> None:
+    places = WorkspacePlaces(str(workspace))
+    scope = CommandScope(writes=(str(workspace),), given=())
+    places.refresh(scope)
+    for number in range(3):
+        (workspace / f"sub{number}").mkdir()
+        (workspace / f"sub{number}" / ".git").write_text("gitdir: /nowhere")
+    (workspace / "sub0" / ".git").unlink()
+    places.refresh(scope)
+    assert sorted(places.git_files) == [str(workspace / f"sub{number}" / ".git") for number in (1, 2)]
+    places.close()
+
+
+def test_a_git_directory_that_goes_while_it_is_looked_at_is_no_fault(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that outlives its command removes what the look has found."""
+    guarded, scope = (
+        Guarded(str(tmp_path / "session"), str(workspace)),
+        CommandScope(writes=(str(workspace),), given=()),
+    )
+    before = guarded.begin("mark", (), scope)
+    subprocess.run(["git", "init", "-q", "--bare", "laid-out"], cwd=workspace, check=True)
+    subprocess.run(["git", "-C", "laid-out", "config", "core.fsmonitor", "evil"], cwd=workspace, check=True)
+    unmake = Guarded._unmake
+
+    def gone(self: Guarded, place: str, *rest: Any) -> dict[str, str]:
+        shutil.rmtree(place)
+        return unmake(self, place, *rest)
+
+    monkeypatch.setattr(Guarded, "_unmake", gone)
+    guarded.end("mark", (), before, scope, alone=True)
+    assert not (workspace / "laid-out").exists()
+    guarded.close()
