@@ -69,6 +69,8 @@ def may_meet(pattern: str, name: str, *, hidden: bool = False) -> bool:
     pattern = pattern.casefold()
     if not pattern.strip("*"):
         return False
+    if len(pattern) > _LONGEST_NAME:  # no file has such a name, and stars may make one of it
+        return True
     if _unclear(pattern) or "[" in pattern:
         pattern = _SET.sub("?", pattern)
     if name.startswith(".") and not (hidden or pattern.startswith((".", "?"))):
@@ -78,6 +80,7 @@ def may_meet(pattern: str, name: str, *, hidden: bool = False) -> bool:
     return _overlap(pattern, name)
 
 
+_LONGEST_NAME = 255
 _SET = re.compile(r"\[[^\]]*\]|\\.")
 _LITERAL = re.compile(r"[^*?]{2,}")
 

@@ -165,6 +165,7 @@ ROWS = rows(
         "unxz unlzma": Program(options=_XZ, operands="unpack"),
         "zstd zstdmt": Program(options=_ZSTD, operands="pack"),
         "unzstd": Program(options=_ZSTD, operands="unpack"),
+        "zstdcat": Program(options=_ZSTD),
         "lz4": Program(options=_LZ4, operands="lz4"),
         "compress": Program(options="-d:unpack -k:keep -c:stdout -f -v -r:tree -b= -V", operands="pack"),
         "uncompress": Program(options="-k:keep -c:stdout -f -v -r:tree -V", operands="unpack"),

@@ -19,7 +19,7 @@ ROWS = rows(
         "uptime users who whoami w "
         "logname hostid lsof ldd pwd cd dirs : break continue exit return shift umask getopt tput clear reset "
         "true dmesg vmstat "
-        "iostat last finger zcat bzcat xzcat lzcat zstdcat lz4cat ptx ugrep-indexer": Program(),
+        "iostat last finger zcat bzcat xzcat lzcat lz4cat ptx ugrep-indexer": Program(),
         "date": Program(options="-s,--set=! -d,--date= -f,--file= -r,--reference= -I?", risky=r"-s.*"),
         "jobs": Program(options="-x:!"),
         "test [": Program(operands="test"),

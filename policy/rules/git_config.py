@@ -159,10 +159,11 @@ class _Reader:
         self._found.append(Setting(section, name, key.lower(), value))
 
     def _value(self) -> str:
-        value, length, is_quoted = "", 0, False
+        value: list[str] = []
+        length, is_quoted = 0, False
         while (character := self._next()) != "\n" or is_quoted:
             if character == "\n":
-                raise ValueError(value)
+                raise ValueError("".join(value))
             if character in "#;" and not is_quoted:
                 self._skip_line()
                 break
@@ -173,14 +174,16 @@ class _Reader:
                 if character not in _ESCAPES:
                     raise ValueError(character)
                 character = _ESCAPES[character]
-                value, length = value + character, len(value) + 1
+                value.append(character)
+                length = len(value)
             elif character == '"':
                 is_quoted = not is_quoted
             elif character in " \t\r" and not is_quoted:
-                value += character if value else ""
+                value += [character] if value else []
             else:
-                value, length = value + character, len(value) + 1
-        return value[:length]
+                value.append(character)
+                length = len(value)
+        return "".join(value[:length])
 
 
 def _is_of_key(character: str) -> bool:

@@ -54,7 +54,7 @@ _TODO = frozenset({
 })  # fmt: skip
 """The steps of a rebase that start nothing: all that git knows but `exec`."""
 _QUOTED = r"'(?:[^']|'\\['!]')*'"
-_AUTHOR = rf"(?:(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED})?\n?)*"
+_AUTHOR = rf"(?:GIT_AUTHOR_(?:NAME|EMAIL|DATE)={_QUOTED}|\n)*+"
 _APPLY_OPTION = (
     r" ?'(?:-[pC]\d+|--whitespace=[\w-]+|--(?:directory|exclude|include)=[^']*|--ignore-(?:space-change|whitespace)"
     r"|--reject)'"

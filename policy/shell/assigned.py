@@ -129,9 +129,7 @@ def assigned_by_builtin(name: str, args: list[Word]) -> list[Assigned]:
         first = args[0].prefix if args else ""
         return _named(args, first.removeprefix("-p")) if first.startswith("-p") else []
     if name in OF_ZSH:
-        return _named(
-            [one for word in args for one in ([word] if word.text is None else map(plain, word.text.split("=")))]
-        )
+        return _named([one for word in args for one in _both_sides(word)])
     return _named(args) if name in NAMING_BUILTINS else []
 
 

@@ -38,8 +38,25 @@ def note_files(case: FileCase, found: Findings) -> None:
     else:
         uses += [use_of("write", word) for word in case.given.values("into")]
         uses += _by_place(case.given.operands, shape.split())
-    for use in uses:
+    for use in _seen_from_there(case, uses):
         found.uses[use._replace(program=case.program)] = None
+
+
+def _seen_from_there(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
+    """Files as they are named from the directory that a program goes to first: `git -C`, `patch -d`."""
+    there = case.given.values("into") if case.row.operands == "patch" else case.lead.values("directory")
+    if not there:
+        return uses
+    base, tilde = (there[0].text, there[0].tilde) if len(there) == 1 else (None, False)
+    found = []
+    for one in uses:
+        is_whole = one.tilde or (one.path or "").startswith("/") or (case.drives and (one.path or "")[1:2] == ":")
+        if is_whole:
+            found.append(one)
+        else:
+            path = None if base is None or one.path is None else f"{base}/{one.path}"
+            found.append(one._replace(path=path, tilde=tilde))
+    return found
 
 
 def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
@@ -260,9 +277,7 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
     if given.has("stdout"):
         return []
     if not given.operands:
-        return [
-            FileUse("", "make", word.text, word.tilde, made="tree") for word in given.values("into") or [plain(".")]
-        ]
+        return [FileUse("", "make", ".", made="tree")]
     if given.values("prefix"):
         return [FileUse("", "write", None)]
     written = [use_of("write", given.operands[0])]
@@ -428,66 +443,45 @@ def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
 # git
 
 
-def _worktree(case: FileCase, _found: Findings) -> list[FileUse]:
+def _worktree(_case: FileCase, _found: Findings) -> list[FileUse]:
     """What changes the files of a repository may make links anywhere in it."""
-    words = case.lead.values("directory") or [plain(".")]
-    return [use_of("make", word)._replace(made="tree") for word in words]
+    return [use_of("make", plain("."))._replace(made="tree")]
 
 
 def _init(case: FileCase, _found: Findings) -> list[FileUse]:
     """A bare repository is laid out in the directory itself."""
     words = case.given.operands or [plain(".")]
-    return _in_repository(
-        case, [use_of("make", word)._replace(made="tree") for word in words if case.given.has("bare")]
-    )
+    return [use_of("make", word)._replace(made="tree") for word in words if case.given.has("bare")]
 
 
 def _checkout(case: FileCase, found: Findings) -> list[FileUse]:
     """The files that follow `--` are written."""
     texts = [word.text for word in case.args]
     named = case.args[texts.index("--") + 1 :] if "--" in texts else []
-    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in named])]
+    return [*_worktree(case, found), *(use_of("write", word) for word in named)]
 
 
 def _restore(case: FileCase, found: Findings) -> list[FileUse]:
     words = case.given.operands
-    return [*_worktree(case, found), *_in_repository(case, [use_of("write", word) for word in words])]
+    return [*_worktree(case, found), *(use_of("write", word) for word in words)]
 
 
 def _git_rm(case: FileCase, _found: Findings) -> list[FileUse]:
     given = case.given
     words = [] if given.has("keep") else given.operands
-    return _in_repository(case, [use_of("delete", word, tree=given.has("tree")) for word in words])
+    return [use_of("delete", word, tree=given.has("tree")) for word in words]
 
 
 def _git_mv(case: FileCase, found: Findings) -> list[FileUse]:
-    return _in_repository(case, _copy(case._replace(base="mv"), found))
+    return _copy(case._replace(base="mv"), found)
 
 
-def _in_repository(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
-    """Files as they are named from the directory of `git -C`."""
-    directories = case.lead.values("directory")
-    if not directories:
-        return uses
-    base, tilde = (directories[0].text, directories[0].tilde) if len(directories) == 1 else (None, False)
-    found = []
-    for one in uses:
-        if one.path is not None and one.path.startswith("/"):
-            found.append(one)
-        else:
-            path = None if base is None or one.path is None else f"{base}/{one.path}"
-            found.append(one._replace(path=path, tilde=tilde))
-    return found
-
-
-def _clone(case: FileCase, found: Findings) -> list[FileUse]:
+def _clone(case: FileCase, _found: Findings) -> list[FileUse]:
     given = case.given
     if len(given.operands) > 1:
         words = given.operands[1:]
     else:
         words = [_named(word, _cloned) if word.text else _ANY_NAME for word in given.operands]
-    if case.lead.values("directory"):
-        return _worktree(case, found)
     return [use_of("write", word)._replace(made="tree") for word in (*words, *given.values("into"))]
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _LITERAL = re.compile(r"[-+ ]?(?:[0-9]*|0[xX][0-9A-Fa-f]+|[0-9]+#[0-9A-Za-z]+|\{[0-9]+\.\.[0-9]+\})")
 _DIGITS_LEFT = re.compile(
-    r"\$\{(?:#[A-Za-z0-9_@*]+(?:\[[@*]\])?|![A-Za-z_][A-Za-z0-9_]*\[[@*]\]"
+    r"\$\{(?:#[A-Za-z0-9_@*]+(?:\[[@*]\])?"
     r"|[A-Za-z0-9_]+//\[[!^](?:0-9|\[:digit:\])\](?:/[0-9]*)?)\}"
 )
-"""A length, the subscripts of an array, or a value from which all is taken that is no digit."""
+"""A length, or a value from which all is taken that is no digit. An array's subscripts may be any text."""
 _SHORTENED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?[-=+?]-?[0-9]*|[#%]+[^}]*|:(?![-=+?])[^}]*)?\}")
 _OF_SHELLS = frozenset({"$#", "$?", "$$", "$!"})
 _DATES = re.compile(r"(?:-u )?\+(?:%[-_0]?[sYmdHMSNjuwyCVUWGgkIl]|[-0-9 ])+")
@@ -33,13 +33,10 @@ _COUNTERS: dict[str, str] = {
     "id": r"-r?[ug]r?",
     "tr": r"(?:-cd|-dc|-d -c|-c -d) (?:0-9|\[:digit:\])",
     "sed": r"s/\[\^(?:0-9|\[:digit:\])\]\*?//g",
-    "stat": r"(?:-c ?|-f ?|--format=)%[sYXZWaugihbBdzm](?: [^-].*)?",
+    "stat": r"(?:-c ?|--format=)%[sYXZWaugihbBd](?: [^-].*)?",
     "git": r"rev-list --count(?: [^-=\s][^=\s]*)*",
-    "awk": (
-        r"(?:\s*END\s*\{\s*print NR;?\s*\}"
-        r"|\s*\{\s*(\w+)\s*\+=\s*\$(?:\d+|NF);?\s*\}\s*;?\s*END\s*\{\s*print \1\s*(?:\+\s*0)?;?\s*\})"
-        r"\s*(?: [^-=\s][^=\s]*)*"
-    ),
+    "awk": r"\s*END\s*\{\s*print NR;?\s*\}\s*(?: [^-=\s][^=\s]*)*",  # a sum may be `inf`, which is a variable's name
+    "cd": r"(?!-)[\w./-]+",
     "tput": r"cols|lines|colors",
     "getconf": r"_NPROCESSORS_ONLN|PAGE_?SIZE",
 }
@@ -49,7 +46,7 @@ _MAX_BYTES, _MAX_NESTED = 400, 16
 """Of a substitution that is looked into."""
 _OPERATORS = words("+ - * / %")
 _MARKS = frozenset('"()')
-_SILENT = words("cd true false :")
+_SILENT = words("true false :")
 
 
 def is_number_word(source: bytes, node: Node, is_number: IsNumber, functions: frozenset[str]) -> bool:
@@ -103,18 +100,18 @@ def gives_numbers(source: bytes, node: Node, is_number: IsNumber, functions: fro
 def _counts(name: str, texts: list[str | None]) -> bool:
     """True if a program with these arguments (None for an expansion) prints nothing but numbers."""
     known = [text for text in texts if text is not None]
+    if known != texts:  # it may be an option, or several files, whose names are printed too
+        return False
     spelled = " ".join(known)
     if name in {"grep", "date"}:
-        return _greps(texts) if name == "grep" else known == texts and _DATES.fullmatch(spelled) is not None
-    # One that is given a file's name may print it too.
-    return known == texts and name in _COUNTERS and re.fullmatch(_COUNTERS[name], spelled) is not None
+        return _greps(known) if name == "grep" else _DATES.fullmatch(spelled) is not None
+    return name in _COUNTERS and re.fullmatch(_COUNTERS[name], spelled) is not None
 
 
-def _greps(texts: list[str | None]) -> bool:
+def _greps(known: list[str]) -> bool:
     """True for `grep -c`, and `grep -o` with a pattern of digits, in one file."""
-    known = [text for text in texts if text is not None]
     options = [text for text in known if text.startswith("-")]
     flags = "".join(options)
-    is_plain = all(map(_GREP_FLAGS.fullmatch, options)) and len(texts) - len(options) <= 2 and None not in texts[:1]
+    is_plain = all(map(_GREP_FLAGS.fullmatch, options)) and len(known) - len(options) <= 2
     is_digits = "o" in flags and any(map(_DIGIT_PATTERN.fullmatch, known))
     return is_plain and ("c" in flags or is_digits)

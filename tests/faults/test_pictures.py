@@ -115,14 +115,17 @@ def test_switched_off_a_session_goes_on_without_its_pictures(host: Host) -> None
         assert host.task(model.url, "--session-id", "s1").code == 1
         with (host.root / "user.toml").open("a") as settings:
             settings.write("images = false\n")
-        outcome = host.resume("s1", "Go on.", "--gateway", model.url)
+        outcome = host.resume("s1", "--gateway", model.url)
         assert outcome.code == 0, outcome.stderr
         assert results(model.bodies[-1]) == [f"image/gif, 40x30, {len(SMALL)} bytes; this model takes no images"]
 
 
 def test_old_pictures_go_and_a_resume_knows_which(host: Host) -> None:
-    reads = [use(*[call("ReadFile", path="small")] * 7) for _ in range(3)]
-    assert MAX_SENT < 21
+    names = [f"small-{number}" for number in range(21)]
+    for name in names:
+        (host.workspace / name).write_bytes(SMALL)
+    reads = [use(*(call("ReadFile", path=name) for name in names[first : first + 7])) for first in (0, 7, 14)]
+    assert len(names) > MAX_SENT
     with gateway(*reads, use(shell(WAITS)), say("Done.")) as model:
         killed_in_third_step(host, model.url)
         outcome = host.resume("s1", "--gateway", model.url)

@@ -184,7 +184,7 @@ def test_reasoning_goes_back_to_the_model_that_made_it(host: Host) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_a_killed_session_goes_on(host: Host) -> None:
     """What was done is not done again, what was under way comes back as interrupted, and the reasoning is the same."""
-    large = "A long thought. " * 2000
+    large = " ".join(f"Thought {number}." for number in range(3000))
     turns = [
         use(EFFECT, thinking=large, text="One."),
         use(shell("touch begun; until [ -e go ]; do sleep 0.01; done"), EFFECT, thinking=THOUGHT),

@@ -115,7 +115,8 @@ def test_other_names_and_reading_one_that_steers_are_no_matter(form: str) -> Non
 # Numbers
 
 LISTED = words(
-    "echo ls cat wc date grep tr sed read mapfile seq cd true printf test [ export declare local set shift git expr awk"
+    "echo ls cat wc date grep tr sed read mapfile seq cd true printf test [ export declare local set shift git "
+    "expr awk stat"
 )
 
 NUMBERS = [
@@ -126,10 +127,10 @@ NUMBERS = [
     "for i in 1 2 3; do echo $((i*2)); done", "for ((i=0;i<3;i++)); do echo $((i)); done",
     "echo $(($# + 1)) $(($? + 1))",
     "while read n; do n=${n//[!0-9]/}; echo $((n+1)); done < f", "a=(1 2 3); echo ${a[0]} ${#a[@]}",
-    'a=(x y z); for i in "${!a[@]}"; do echo ${a[$i]} ${a[i]}; done', "x=abc; echo ${x:0:2} ${x:1}",
+    "x=abc; echo ${x:0:2} ${x:1}", "n=$(awk 'END {print NR}' f); echo $((n))", "n=$(stat -c %s f); echo $((n))",
     "n=$(grep -c x f); ((n > 3)) && ls", "n=$(git rev-list --count HEAD); echo $((n))", "echo $((RANDOM % 6 + 1))",
     "n=$(expr 1 + 2); echo $((n))", "c=0; for f in *.py; do c=$((c+1)); ((c++)); done; echo $c",
-    "n=10; m=$n; echo $((m / 2))", "n=${#x}; echo $((n))", "n=$(awk '{s+=$1} END {print s}' f); echo $((n+0))",
+    "n=10; m=$n; echo $((m / 2))", "n=${#x}; echo $((n))",
     'n="$(wc -l < f)"; echo "$((n * 100 / 7))%"', "declare -A m; m[a]=1; echo ${m[a]}", "shift $((OPTIND - 1))",
     "f() { local n=${1//[!0-9]/}; echo $((n)); }; f 3", "n=$(cat f); echo $((${#n} + 1))",
     "n=$(sed 's/[^0-9]//g' f | sed 's/[^0-9]//g'); echo $((n))", "n=$(cd a && wc -l < f); echo $((n))",
@@ -152,6 +153,9 @@ UNKNOWN = [
     "read x < f; n=$(seq $x); echo $((n))",
     "n=$(wc -l < f; cat f); echo $((n))", "n=$(cat f || wc -l < f); echo $((n))", "n=1$(cat f); echo $((n))",
     "for ((i=0; i<$(cat f); i++)); do ls; done", "n=$(cat f); for ((i=0; i<n; i++)); do ls; done",
+    "n=$(awk '{s+=$1} END {print s}' f); echo $((n))", "n=$(grep -c x a*); echo $((n))",
+    "n=$(stat -f %s f); echo $((n))", "n=$(echo 1; cd -); echo $((n))", "n=$(grep -c x $f); echo $((n))",
+    'for i in "${!m[@]}"; do echo $((i)); done',
     "n=$(cat f); export m=$n; echo $((m))", "n=$(cat f) && echo $((n))", "cat f | while read n; do echo $((n)); done",
 ]  # fmt: skip
 

@@ -150,6 +150,7 @@ def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left
             False),
         ("rebase-merge/author-script", "GIT_AUTHOR_NAME='A'\nGIT_EXTERNAL_DIFF='x'\n", True),
         ("rebase-merge/author-script", "GIT_AUTHOR_NAME='A';x\n", True),
+        ("rebase-merge/author-script", "GIT_AUTHOR_NAME='A'\n" * 40 + "x", True),
         ("rebase-apply/apply-opt", " '-p1' '--whitespace=fix' '--directory=a b'", False),
         ("rebase-apply/apply-opt", "", False),
         ("rebase-apply/apply-opt", " '--unsafe-paths'", True),

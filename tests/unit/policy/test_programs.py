@@ -35,7 +35,7 @@ LISTED = [
     *words(
         "bzip2 patch split csplit sort shuf zip rsync chmod cat ls cd bash for mkdir iconv objcopy gcc dd uv uvx npx"
     ),
-    *words("pipx python black tox gdb valgrind pytest env export true ruff tsc yq 7z cpio"),
+    *words("pipx python black tox gdb valgrind pytest env export true ruff tsc yq 7z cpio zstdcat"),
 ]
 STEERED = ["**/.envrc", "**/.vscode", "**/.mcp.json", "**/*.code-workspace"]
 
@@ -142,6 +142,7 @@ NESTED = [
     "find . -name '.env*' -delete",
     "find sub -delete",
     "find . -type f -exec rm {} +",
+    "rm ." + "*" * 300 + "q",  # longer than any name: it is not compared, which would take for ever
 ]
 
 
@@ -178,6 +179,26 @@ def test_a_pattern_meets_each_name_that_it_fits(pattern: str, name: str, star: b
     literal = bool(pattern.strip("*")) and not (star and pattern.endswith("*"))
     if literal and fnmatchcase(text, pattern) and (not text.startswith(".") or pattern.startswith(".")):
         assert may_meet(pattern, entry)
+
+
+FROM_ELSEWHERE = [
+    "git -C .vscode log -1 --output=settings.json",
+    "git -C .vscode archive -o settings.json HEAD",
+    "git -C .vscode format-patch -1 -o .",
+    "git -C sub bundle create .envrc HEAD",
+    "git -C .vscode diff --output=../.envrc",
+    "git -C sub clone r .envrc",
+    "patch -d .vscode settings.json -i p",
+    "patch -d sub -i p -o .envrc",
+    "zstdcat -o .envrc a.zst",
+]
+
+
+@pytest.mark.parametrize("line", FROM_ELSEWHERE)
+def test_a_file_is_named_from_the_directory_that_its_program_goes_to(line: str, root: Path) -> None:
+    answer = judged(line, root)
+    assert not answer.allowed
+    assert any(word in answer.reason for word in ("blocked", "blocks", "holds")), answer.reason
 
 
 BESIDE = [
