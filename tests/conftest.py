@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import warm_starts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from tests.support.process import Host
 
@@ -61,13 +61,18 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fifth SEED`: of tests/unit a fifth of the files."""
+    """`--fifth SEED`: of tests/unit a fifth of the files. `--third SEED`: a third of the slow tests."""
     parser.addoption("--fifth", metavar="SEED", help="of tests/unit run a fifth of the files, chosen by SEED")
+    parser.addoption("--third", metavar="SEED", help="of the slow tests run a third, chosen by SEED")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """The seed, so that the same files can be run again."""
-    return None if config.option.fifth is None else f"a fifth of tests/unit: --fifth {config.option.fifth}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The seeds, so that the same tests can be run again."""
+    fifth, third = config.option.fifth, config.option.third
+    return [
+        *([] if fifth is None else [f"a fifth of tests/unit: --fifth {fifth}"]),
+        *([] if third is None else [f"a third of the slow tests: --third {third}"]),
+    ]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -83,11 +88,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if b"slow" not in collection_path.read_bytes() else None
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
     for item in items:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker(pytest.mark.slow)
+    third = config.option.third
+    if third is not None:
+        items[:] = [
+            one for one in items if not ("slow" in one.keywords and zlib.crc32(f"{third} {one.nodeid}".encode()) % 3)
+        ]
 
 
 def pytest_collection_finish() -> None:
