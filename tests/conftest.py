@@ -95,9 +95,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     third = config.option.third
     if third is not None:
-        items[:] = [
-            one for one in items if not ("slow" in one.keywords and zlib.crc32(f"{third} {one.nodeid}".encode()) % 3)
-        ]
+        others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{third} {one.nodeid}".encode()) % 3]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [one for one in items if one not in left_out]
 
 
 def pytest_collection_finish() -> None:
