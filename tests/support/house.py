@@ -90,7 +90,9 @@ def _with_kinds(body: list[ast.stmt], kind: str) -> Iterator[tuple[ast.Import | 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     """Sets of modules that import each other, in any way."""
-    found, order, seen = [], [], set[str]()
+    found: list[set[str]] = []
+    order: list[str] = []
+    seen = set[str]()
     backward = defaultdict(set)
     for name, targets in graph.items():
         for target in targets:
