@@ -114,7 +114,7 @@ def _read(path: str) -> dict[str, TomlValue]:
     import tomllib  # most sessions have no file
 
     try:
-        raw = tomllib.loads(read_regular_file(path).decode())
+        raw = tomllib.loads(read_regular_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

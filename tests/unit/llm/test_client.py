@@ -668,7 +668,7 @@ async def test_a_null_in_place_of_text_is_an_error_of_ours() -> None:
 # Answers that repeat themselves
 
 
-@pytest.mark.parametrize("piece", ["x", "\n", "Let me think. ", "é" * 200, "".join(map(str, range(190)))])
+@pytest.mark.parametrize("piece", ["\n", "Let me think. ", "éa" * 70, "".join(map(str, range(190)))])
 @pytest.mark.parametrize("kind", ["text", "thinking"])
 async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: str) -> None:
     said = "I begin. " + piece * (200_000 // len(piece))
@@ -682,8 +682,36 @@ async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: s
     assert len(found.text.encode()) < 3_000
 
 
+@pytest.mark.parametrize("character", ["x", "─"])
 @pytest.mark.parametrize(
-    "text", ["x" * 8_000, "".join(map(str, range(513))) * 9, "a line of words, " * 480 + "The end."]
+    ("bytes_of_run", "stop_reason", "meaning"),
+    [
+        (200_000, "end_turn", "complete"),
+        (200_000, "max_tokens", "repeated"),
+        (2_000_000, "end_turn", "repeated"),
+    ],
+)
+async def test_a_run_of_one_character_is_judged_by_how_it_ends(
+    character: str, bytes_of_run: int, stop_reason: str, meaning: str
+) -> None:
+    said = "I begin. " + character * (bytes_of_run // len(character.encode()))
+    turn = {"text": said, "stop_reason": stop_reason, "chunk_chars": 5_000}
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        texts: list[str] = []
+        found = await call(made, texts)
+    assert found.meaning == meaning
+    assert len("".join(texts).encode()) < 1_100_000
+    assert found.text == said if meaning == "complete" else len(found.text.encode()) < 3_000
+
+
+async def test_thinking_that_is_a_run_of_one_character_is_cut() -> None:
+    turn = {"thinking": "x" * 200_000, "text": "Done."}
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        assert (await call(made)).meaning == "repeated"
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 8_000, "".join(map(str, range(513))) * 9, "a line of words, " * 480 + "The end.", "x" * 20_000 + "."]
 )
 async def test_what_repeats_itself_less_is_an_answer(text: str) -> None:
     async with MockGateway(Script.from_turns([{"text": text}])) as gateway, client(gateway.url) as made:
