@@ -17,8 +17,8 @@ _LOOK_EVERY_BYTES: Final = 1024
 
 
 class RepetitionWatch:
-    """Watches the texts of one kind, such as an answer's text or its thinking, as they come. `max_run_bytes` is how long
-    a run of one visible character may be while the answer goes on."""
+    """Watches the texts of one kind, such as an answer's text or its thinking, as they come. `max_run_bytes` is how
+    long a run of one visible character may be while the answer goes on."""
 
     def __init__(self, max_run_bytes: int = REPEATED_BYTES) -> None:
         self._max_run_bytes = max_run_bytes
@@ -43,8 +43,9 @@ class RepetitionWatch:
         if newest < 0:
             return 0
         new, self._unseen = self._unseen, 0
+        starts: list[int] = [*range(0, newest, _LOOK_EVERY_BYTES), newest]
         piece = 0
-        for start in (*range(0, newest, _LOOK_EVERY_BYTES), newest):
+        for start in starts:
             window = tail[start : start + REPEATED_BYTES]
             piece = _piece_of(window)
             if piece and not _is_visible_character(window[:piece]):

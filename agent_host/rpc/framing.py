@@ -27,9 +27,9 @@ class LineTooLong(FramingError):
 
 
 class Framing:
-    """The messages of one client. Its first bytes that are not white space, or a byte order mark, say which framing it speaks: `Content-`, in
-    any case, begins a header, anything else a line. Until then it is spoken to as the client `before` it, where there
-    was one, else in lines."""
+    """The messages of one client. Its first bytes that are no white space and no byte order mark say which framing it
+    speaks: `Content-`, in any case, begins a header, anything else a line. Until then it is spoken to as the client
+    `before` it, where there was one, else in lines."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES, *, before: Framing | None = None) -> None:
         self._limit = limit
