@@ -228,10 +228,11 @@ def report_commands(ctx: LoopContext) -> None:
 
 def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
     """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
-    # A gateway that counts too low makes no later request look shorter than it is.
+    # A count that cannot be one of the text makes no later request look shorter than it is.
     encoded = tuple(call.arguments_json.decode() for call in calls)
     estimated = message_tokens(ctx.conversation.count, turn.text, encoded)
-    tokens = max(turn.usage.output_tokens, int(estimated * LEAST_SHARE))
+    counted = turn.usage.output_tokens
+    tokens = counted if counted >= estimated * LEAST_SHARE else estimated
     message = Message("assistant", turn.text, tokens, calls)
     if turn.meaning != "blocked":
         blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
