@@ -234,12 +234,18 @@ def _tighten(
             values[key] = [*present, *(entry for entry in value if entry not in present)]
         elif setting.tightening is Tightening.FEWER and isinstance(value, list) and isinstance(present, list):
             values[key] = _fewer(value, present)
+            wider: TomlValue = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
+            if wider:
+                ignored.append(_is_ignored(path, key, wider))
         elif _is_narrower(value, present, setting):
             values[key] = value
         elif value != present:
-            ignored.append(
-                f"{path}: {key} = {value!r} is ignored: a workspace may change it {setting.tightening.value}"
-            )
+            ignored.append(_is_ignored(path, key, value))
+
+
+def _is_ignored(path: str, key: str, value: TomlValue) -> str:
+    how = SETTINGS[key].tightening.value
+    return f"{path}: {key} = {value!r} is ignored: a workspace may change it {how}"
 
 
 def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:
