@@ -69,7 +69,7 @@ def test_no_command_ends_oddly_on_a_full_disk(host: Host, command: list[str], st
         assert (done.returncode, "could not be written to stdout: No space" in said) == (1, True)
 
 
-def to_a_slow_reader(host: Host, *arguments: str, stdin: bytes = b"", **variables: str) -> bytes:
+def to_a_slow_reader(host: Host, *arguments: str, stdin: bytes = b"") -> bytes:
     """What `agent-host arguments` writes to a pipe that somebody else has made non-blocking, and that holds little."""
     import fcntl
 
@@ -77,15 +77,17 @@ def to_a_slow_reader(host: Host, *arguments: str, stdin: bytes = b"", **variable
     fcntl.fcntl(writing, 1031, 4096)  # F_SETPIPE_SZ
     os.set_blocking(writing, False)
     command = [sys.executable, "-P", "-m", "agent_host", *arguments]
-    pipes = {"stdin": subprocess.PIPE, "stdout": writing, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=host.environment(variables), cwd=host.workspace, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=writing, stderr=pipe, env=host.environment(), cwd=host.workspace
+    ) as process:
         os.close(writing)
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(stdin)
         process.stdin.close()
-        with open(reading, "rb", buffering=0) as pipe:
-            written = b"".join(iter(lambda: pipe.read(512), b""))
+        with open(reading, "rb", buffering=0) as output:
+            written = b"".join(iter(lambda: output.read(512), b""))
         said = process.stderr.read()
     assert (process.returncode, b"could not" in said) == (0, False), said
     return written

@@ -86,8 +86,8 @@ async def test_nothing_of_a_session_stays_and_no_call_follows_another(tmp_path: 
         folder = tmp_path / place
         folder.mkdir()
         async with served(folder, tenants({"Asks": {}, "Echo": {}}), asking, echoing) as service:
-            for step in ("step_1", "step_2"):
-                answers.append((await service.invoke("Asks", stepId=step)).json()["outputText"])
+            said = [await service.invoke("Asks", stepId=step) for step in ("step_1", "step_2")]
+        answers += [one.json()["outputText"] for one in said]
         assert [path.name for path in folder.iterdir()] == ["tenants.json"]
     assert len(set(answers)) == 1
     assert (len(asking.calls), echoing.calls) == (4, [])
