@@ -194,7 +194,7 @@ class LlmClient:
         self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
     ) -> GatewayError | GuardrailBlocked:
         shown = self._short(said.message) or "no details"
-        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token)
+        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token, at=self._shown)
 
     def _short(self, text: str) -> str:
         """What a gateway said, in one line of a length to be shown."""

@@ -300,7 +300,13 @@ def test_dates_without_a_zone_are_gmt(value: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<html>Bad\n Gateway</html>", "<html>Bad Gateway</html>"),
+        (b"<html>Bad\n Gateway</html>", "): Bad Gateway (an HTML page)"),
+        (
+            b"<!DOCTYPE html><html><style>p {}</style><title>\n502 &amp; Bad Gateway</title><body><p>x</body>",
+            "): 502 & Bad Gateway (an HTML page)",
+        ),
+        (b'{"error": {"message": "It said: <html><body><h1>413 Too Large"}}', "It said: 413 Too Large (an HTML page)"),
+        (b"a < b and <b>bold</b>", "a < b and <b>bold</b>"),
         (b"", "no details"),
         (b"\xff\xfe\x00", "�"),
         (b'{"detail":"x"}', "): x"),
@@ -314,6 +320,14 @@ async def test_an_error_body_of_another_kind_is_shown_in_short(body: bytes, said
     assert type(error) is GatewayUnavailable
     assert said in str(error)
     assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("body", [b"", b"Not Found", b'{"error": {"message": "no route"}}', b"<html><title>404"])
+async def test_what_is_not_there_hints_at_the_url_and_the_dialect(body: bytes) -> None:
+    head = f"HTTP/1.1 404 Not Found\r\ncontent-length: {len(body)}\r\n\r\n"
+    said = str(await raw_fault(head.encode() + body))
+    assert "/v1/messages: check the URL and --dialect" in said
+    assert "<" not in said
 
 
 # --- answers that are none --------------------------------------------------------------------------------------------
