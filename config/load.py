@@ -234,7 +234,7 @@ def _tighten(
             values[key] = [*present, *(entry for entry in value if entry not in present)]
         elif setting.tightening is Tightening.FEWER and isinstance(value, list) and isinstance(present, list):
             values[key] = _fewer(value, present)
-            wider: TomlValue = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
+            wider: list[Any] = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
             if wider:
                 ignored.append(_is_ignored(path, key, wider))
         elif _is_narrower(value, present, setting):
