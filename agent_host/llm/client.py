@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable
-from agent_host.http_basics import TlsContext, first_line, shown_url
+from agent_host.http_basics import TlsContext, first_line, shown_url, without_html
 from agent_host.llm import error_bodies
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
@@ -198,7 +198,7 @@ class LlmClient:
 
     def _short(self, text: str) -> str:
         """What a gateway said, in one line of a length to be shown."""
-        return " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
+        return " ".join(without_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.http_basics import without_html
 from config import json_text
 from config.lean_typing import NamedTuple
 
@@ -142,7 +141,7 @@ def _joined(messages: Mapping[str, None]) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(without_html(text[:_MAX_TEXT]).split())
+    return " ".join(text[:_MAX_TEXT].split())
 
 
 def _count(value: object) -> int | None:

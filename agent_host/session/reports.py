@@ -66,7 +66,7 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": state.session_tokens_used,
-        "remaining": max(0, limit - usage.for_limits.total),
+        "remaining": max(0, limit - state.session_tokens_used),
         "maxSessionTokens": limit,
         **{name: count for name, count in usage.to_wire().items() if count and name.startswith("cache")},
         **cost_fields(ctx, state),

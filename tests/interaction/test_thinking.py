@@ -45,7 +45,7 @@ def test_thinking_goes_back_in_front_of_the_calls_it_led_to(host: Host) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_thinking_outlives_a_kill(host: Host) -> None:
     """The first block is in the snapshot by then, the second only in the journal; the large one is in a blob."""
-    large = "A long thought. " * 2000
+    large = "".join(f"A long thought, {number}. " for number in range(1500))
     turns = [
         use(shell("echo one"), thinking=large, text="One."),
         use(shell("touch begun; until [ -e go ]; do sleep 0.01; done"), thinking=THOUGHT, redacted_thinking="cg=="),

@@ -27,7 +27,7 @@ DENIED = use(shell("rm -rf x"))
 CASES = {
     "done": Case([say("Done.")], "completed", "model", False, None, 0),
     "no token": Case([{"status": 401}], "failed", "infrastructure", False, "UNAUTHORIZED", 1),
-    "unknown path": Case([{"status": 404}], "failed", "infrastructure", False, "LLM_GATEWAY_ERROR", 1),
+    "unknown path": Case([{"status": 404}], "failed", "infrastructure", False, "LLM_REFUSED", 1),
     "away": Case([{"status": 503}], "paused", "infrastructure", True, "LLM_GATEWAY_ERROR", 3),
     "busy": Case([{"status": 429}], "paused", "infrastructure", True, "RATE_LIMITED", 3),
     "steps": Case([use(shell("true"))], "failed", "limit", False, "max_steps_exceeded", 1),
