@@ -59,8 +59,12 @@ def _prepare_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the life of the process
-        elif mode == "w" and stream is getattr(sys, f"__{name}__"):
+        elif stream is not getattr(sys, f"__{name}__"):
+            continue
+        elif mode == "w":
             setattr(sys, name, patient(stream))
+        else:  # what is typed in another encoding is no `y`, and no error
+            stream.reconfigure(errors="replace")
 
 
 def _print_version() -> int:
