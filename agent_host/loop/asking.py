@@ -82,8 +82,9 @@ def fitting_request(ctx: LoopContext, step_id: str) -> Request:
     """
     check_before_call(ctx, step_id)
     talk = ctx.conversation
-    if talk.thread.newest_tokens > room_for_conversation(ctx):
-        clear_all_results(ctx, step_id)
+    newest_tokens, newest_messages = talk.thread.newest
+    if newest_tokens > room_for_conversation(ctx):
+        clear_all_results(ctx, step_id, newest_messages)
     before, dropped = estimated_input(ctx), talk.thread.dropped
     talk.thread.fit(room_for_conversation(ctx))
     if talk.thread.dropped != dropped:

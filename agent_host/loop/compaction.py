@@ -57,15 +57,13 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     _show(ctx, step_id, record, before)
 
 
-def clear_all_results(ctx: LoopContext, step_id: str) -> bool:
-    """Leave the text of all large results out of requests, the newest included; says whether that saved anything."""
-    before, state = estimated_input(ctx), ctx.state
-    messages = len(state.thread) - 1
-    if not any(saved_by_clearing(decode(data)) for data in state.thread[1 + state.cleared_messages :]):
-        return False
-    record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
-    _show(ctx, step_id, record, before)
-    return True
+def clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
+    """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
+    state, messages = ctx.state, len(ctx.state.thread) - 1
+    first = 1 + max(state.cleared_messages, messages - newest)
+    if any(saved_by_clearing(decode(data)) for data in state.thread[first:]):
+        record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
+        _show(ctx, step_id, record, estimated_input(ctx))
 
 
 def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:

@@ -73,9 +73,10 @@ class Thread:
         return self._kept + self._set_before_window()
 
     @property
-    def newest_tokens(self) -> int:
-        """Estimated tokens of the newest unit, which is always sent."""
-        return self._sizes[-1] if self._sizes else 0
+    def newest(self) -> tuple[int, int]:
+        """Estimated tokens, and the number, of the messages from the newest turn of the model on."""
+        start = max(self._newest_exchange, self._start)
+        return sum(self._sizes[start:]), sum(self._messages[start:])
 
     @property
     def dropped(self) -> int:
