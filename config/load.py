@@ -236,14 +236,14 @@ def _tighten(
             values[key] = _fewer(value, present)
             wider: list[Any] = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
             if wider:
-                ignored.append(_is_ignored(path, key, wider))
+                ignored.append(_ignored_line(path, key, wider))
         elif _is_narrower(value, present, setting):
             values[key] = value
         elif value != present:
-            ignored.append(_is_ignored(path, key, value))
+            ignored.append(_ignored_line(path, key, value))
 
 
-def _is_ignored(path: str, key: str, value: TomlValue) -> str:
+def _ignored_line(path: str, key: str, value: TomlValue) -> str:
     how = SETTINGS[key].tightening.value
     return f"{path}: {key} = {value!r} is ignored: a workspace may change it {how}"
 

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from agent_host.cli.streams import is_for_a_runner, patient
+from agent_host.cli.streams import is_for_a_runner, patient_stream
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _prepare_streams() -> None:
     """A standard stream that the caller closed (`>&-`) is there and goes nowhere, instead of being None; the others
-    write all that they are given (see `patient`)."""
+    write all that they are given (see `patient_stream`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -62,7 +62,7 @@ def _prepare_streams() -> None:
         elif stream is not getattr(sys, f"__{name}__"):
             continue
         elif mode == "w":
-            setattr(sys, name, patient(stream))
+            setattr(sys, name, patient_stream(stream))
         else:  # what is typed in another encoding is no `y`, and no error
             stream.reconfigure(errors="replace")
 

@@ -36,7 +36,7 @@ class _PatientFile(io.FileIO):
                 select.select((), (self,), ())
 
 
-def patient(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+def patient_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """A standard output or error that writes all that it is given: it waits for a reader that is behind, and what its
     encoding does not have is replaced. `stream` is not written to any more."""
     errors = "replace" if stream.errors in ("strict", "surrogateescape") else stream.errors
