@@ -285,6 +285,11 @@ class CostExceeded(BudgetExceeded):
     """What the session may cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
 
 
+class RequestTooLong(BudgetExceeded):
+    """The next request is larger than `llmPolicy.maxInputTokens`, or than any gateway takes, although all that may be
+    left out is. A higher limit lets it go on."""
+
+
 class GatewayError(AgentHostError):
     """The LLM gateway could not be used."""
 

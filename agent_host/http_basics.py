@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import ssl
 import threading
 from datetime import UTC, datetime
@@ -59,6 +60,20 @@ def _number(value: object) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(number) else max(0.0, number)
+
+
+def without_html(text: str) -> str:
+    """`text` with the title of an HTML page in place of the page, else with what it shows: proxies answer with pages,
+    alone or quoted by a server behind them."""
+    begins = re.search(r"(?i)<(?:!doctype\s+html|html|head|body)\b", text)
+    if begins is None:
+        return text
+    from html import unescape  # what hardly any process needs
+
+    page = re.sub(r"(?is)<!--.*?(?:-->|$)|<(script|style)\b.*?(?:</\1\s*>|$)", " ", text[begins.start() :])
+    title = re.search(r"(?is)<title\b[^>]*>(.*?)(?:</title|$)", page)
+    shown = " ".join(unescape(re.sub(r"<[^>]*(?:>|$)", " ", title[1] if title is not None else page)).split())
+    return f"{text[: begins.start()]}{shown} (an HTML page)".lstrip()
 
 
 def first_line(error: Exception) -> str:

@@ -105,17 +105,18 @@ class _Waiting:
     def is_over(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
         """True if the failure `error` is the last; called once for each."""
         self._left -= 1
-        if not self._is_timed(error):
-            return self._left < 0
-        if self._until is None:
-            self._until = time.monotonic() + (self._policy.max_wait_s or 0)
-        return self._left < 0 and time.monotonic() >= self._until
+        until = self._until_of(error)
+        return self._left < 0 and (until is None or time.monotonic() >= until)
 
     def within(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
         """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
-        if not self._is_timed(error) or self._until is None:
-            return wait_s
-        return max(0.0, min(wait_s, self._until - time.monotonic()))
+        until = self._until_of(error)
+        return wait_s if until is None else max(0.0, min(wait_s, until - time.monotonic()))
 
-    def _is_timed(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
-        return error.gets_ready and self._policy.max_wait_s is not None
+    def _until_of(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
+        """When the wait for a server that gets ready is over, from its first such answer on; None for any other."""
+        if not error.gets_ready or self._policy.max_wait_s is None:
+            return None
+        if self._until is None:  # tenacity asks for the wait before it asks whether to stop
+            self._until = time.monotonic() + self._policy.max_wait_s
+        return self._until

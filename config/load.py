@@ -114,7 +114,7 @@ def _read(path: str) -> dict[str, TomlValue]:
     import tomllib  # most sessions have no file
 
     try:
-        raw = tomllib.loads(read_regular_file(path).decode())
+        raw = tomllib.loads(read_regular_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -234,12 +234,18 @@ def _tighten(
             values[key] = [*present, *(entry for entry in value if entry not in present)]
         elif setting.tightening is Tightening.FEWER and isinstance(value, list) and isinstance(present, list):
             values[key] = _fewer(value, present)
+            wider: list[Any] = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
+            if wider:
+                ignored.append(_ignored_line(path, key, wider))
         elif _is_narrower(value, present, setting):
             values[key] = value
         elif value != present:
-            ignored.append(
-                f"{path}: {key} = {value!r} is ignored: a workspace may change it {setting.tightening.value}"
-            )
+            ignored.append(_ignored_line(path, key, value))
+
+
+def _ignored_line(path: str, key: str, value: TomlValue) -> str:
+    how = SETTINGS[key].tightening.value
+    return f"{path}: {key} = {value!r} is ignored: a workspace may change it {how}"
 
 
 def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:

@@ -45,7 +45,12 @@ _TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES
 _BASELINES = MapOf(_TEXT_OR_NULL)
 _USAGE = Record(
     {"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT},
-    {"cacheWriteTokens": COUNT, "cacheWrite1hTokens": COUNT},
+    {
+        "cacheWriteTokens": COUNT,
+        "cacheWrite1hTokens": COUNT,
+        "uncountedInputTokens": COUNT,
+        "uncountedOutputTokens": COUNT,
+    },
 )
 _USAGE_BY_MODEL = MapOf(_USAGE)
 _SEEN = MapOf(_TEXT_OR_NULL)

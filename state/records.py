@@ -379,7 +379,7 @@ def fields_of(record: Record) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     fields = dict(_given(record))
     if isinstance(record, TurnTaken | ContextCompacted):
-        fields["usage"] = record.usage.to_wire()
+        fields["usage"] = record.usage.to_record()
     if isinstance(record, CallStarted) and record.effect is not None:
         fields |= {"intent": record.effect.intent, "baselines": record.effect.baselines}
     return fields
@@ -407,7 +407,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     if message is not None and "message" in of._fields:
         given["message"] = message
     if "usage" in given:
-        given["usage"] = TokenUsage.from_wire(given["usage"])
+        given["usage"] = TokenUsage.from_record(given["usage"])
     if of is CallStarted and ("intent" in fields or "baselines" in fields):
         given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))
     missing = [name for name in of._fields if name not in given and name not in of._field_defaults]

@@ -122,7 +122,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         task=None if task is None else _task_from_json(task, baselines),
         step_cursor=raw["stepCursor"],
         open_step=_open_step(resume["openStep"], thread),
-        usage=TokenUsage.from_wire(resume["usage"]),
+        usage=TokenUsage.from_record(resume["usage"]),
         baselines=baselines,
         earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
         grants=[_grant_from(grant) for grant in resume["grants"]],
@@ -212,7 +212,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "version": RESUME_VERSION,
             "journalSeq": state.seq,
             "options": identity.options,
-            "usage": state.usage.to_wire(),
+            "usage": state.usage.to_record(),
             "baselines": state.baselines,
             "earlierTasks": [_earlier_to_json(earlier) for earlier in state.earlier_tasks],
             "grants": [fields_of(grant) for grant in state.grants],
@@ -263,7 +263,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         "reason": task.reason,
         "stepCount": task.step_count,
         "maxSteps": task.max_steps,
-        "usage": task.usage.to_wire(),
+        "usage": task.usage.to_record(),
         "finishedCalls": task.finished_calls,
         "denied": task.denied,
         **({"exitCodes": exit_codes} if exit_codes else {}),
@@ -284,7 +284,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         raw["status"],
         raw["reason"],
         raw["stepCount"],
-        TokenUsage.from_wire(raw["usage"]),
+        TokenUsage.from_record(raw["usage"]),
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
         dict(raw.get("baselines", of_session)),
@@ -298,11 +298,11 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
 
 
 def _by_model(usage: dict[str, TokenUsage]) -> dict[str, Any]:
-    return {"usageByModel": {model: used.to_wire() for model, used in usage.items()}} if usage else {}
+    return {"usageByModel": {model: used.to_record() for model, used in usage.items()}} if usage else {}
 
 
 def _usage_by_model(raw: dict[str, Any]) -> dict[str, TokenUsage]:
-    return {model: TokenUsage.from_wire(used) for model, used in raw.get("usageByModel", {}).items()}
+    return {model: TokenUsage.from_record(used) for model, used in raw.get("usageByModel", {}).items()}
 
 
 def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:

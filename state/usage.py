@@ -17,6 +17,9 @@ class TokenUsage(NamedTuple):
     the gateway read from its cache and wrote to it, and `cache_write_1h_tokens` the part of the latter that it keeps
     for an hour. `output_tokens` are all tokens of the answer, reasoning included.
     The budget of a session counts input and output (`total`), whatever a provider charges for a cached token.
+
+    A gateway that counts too low does not raise what a session may use: `uncounted_input` and `uncounted_output` are
+    what limits count beyond it (`for_limits`). They stand in records, and are no tokens of the gateway.
     """
 
     input_tokens: int = 0
@@ -24,19 +27,31 @@ class TokenUsage(NamedTuple):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    uncounted_input: int = 0
+    uncounted_output: int = 0
 
     @property
     def total(self) -> int:
-        """What the budget counts."""
+        """Input and output, as the gateway counts them."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def for_limits(self) -> TokenUsage:
+        """What limits count."""
+        return self._replace(
+            input_tokens=self.input_tokens + self.uncounted_input,
+            output_tokens=self.output_tokens + self.uncounted_output,
+            uncounted_input=0,
+            uncounted_output=0,
+        )
 
     def plus(self, other: TokenUsage) -> TokenUsage:
         """The sum of both."""
         return TokenUsage(*map(sum, zip(self, other, strict=True)))
 
     def to_wire(self) -> dict[str, int]:
-        """The JSON form, the same in records, snapshots, events and results. Counts of what was written to the cache
-        are left out where they are 0, as in files of earlier versions."""
+        """The JSON form in events and results. Counts of what was written to the cache are left out where they are 0,
+        as in files of earlier versions."""
         wire = {
             "inputTokens": self.input_tokens,
             "outputTokens": self.output_tokens,
@@ -48,15 +63,22 @@ class TokenUsage(NamedTuple):
             wire["cacheWrite1hTokens"] = self.cache_write_1h_tokens
         return wire
 
+    def to_record(self) -> dict[str, int]:
+        """The JSON form in records and snapshots: `to_wire`, and what limits count beyond it, where that is not 0."""
+        beyond = {"uncountedInputTokens": self.uncounted_input, "uncountedOutputTokens": self.uncounted_output}
+        return {**self.to_wire(), **{name: count for name, count in beyond.items() if count}}
+
     @classmethod
-    def from_wire(cls, wire: Mapping[str, int]) -> TokenUsage:
-        """What `to_wire` wrote; a count that is missing is 0."""
+    def from_record(cls, wire: Mapping[str, int]) -> TokenUsage:
+        """What `to_record` wrote; a count that is missing is 0."""
         return cls(
             wire.get("inputTokens", 0),
             wire.get("outputTokens", 0),
             wire.get("cachedInputTokens", 0),
             wire.get("cacheWriteTokens", 0),
             wire.get("cacheWrite1hTokens", 0),
+            wire.get("uncountedInputTokens", 0),
+            wire.get("uncountedOutputTokens", 0),
         )
 
 

@@ -264,7 +264,7 @@ def policy_to_try(
             (*own_files(), *guarded_files(settings, here.workspace)),
         ),
         level or level_to_try(settings, state_dir, flags.get(LEVEL)),
-        tuple(changed_bundle(settings, state_dir)),
+        (*settings.ignored, *changed_bundle(settings, state_dir)),
     )
 
 

@@ -10,7 +10,7 @@ from agent_host.app.conversation import Gateway, make_client
 from agent_host.app.secrets import Tokens
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
-from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
+from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url, without_html
 from agent_host.lean_httpx import httpx
 from agent_host.llm import error_bodies
 from agent_host.llm.dialect_choice import find_dialect, named_dialect
@@ -75,7 +75,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
     read = error_bodies.read(data)
-    said = scrubber.text(one_line(read.message or "an empty answer", _SAID_BYTES))
+    said = scrubber.text(one_line(without_html(read.message) or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
         kind = kind_of_answer(status, read)
         return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"

@@ -134,7 +134,7 @@ def _hint(error: ServiceError) -> str:
 
 
 def _prompt(given: str) -> str:
-    text = sys.stdin.buffer.read().decode("utf-8", "replace") if given == "-" else given
+    text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if given == "-" else given
     if not text.strip():
         raise UsageError("the prompt is empty")
     return text.encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from agent_host.cli.streams import is_for_a_runner
+from agent_host.cli.streams import is_for_a_runner, patient_stream
 from agent_host.version import __version__
 
 TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
@@ -27,7 +27,7 @@ _INTERNAL = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _open_missing_streams()
+    _prepare_streams()
     if is_for_a_runner():
         from agent_host.cli import runner_log
 
@@ -52,11 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
 
 
-def _open_missing_streams() -> None:
-    """A standard stream that the caller closed (`>&-`) is there and goes nowhere, instead of being None."""
+def _prepare_streams() -> None:
+    """A standard stream that the caller closed (`>&-`) is there and goes nowhere, instead of being None; the others
+    write all that they are given (see `patient_stream`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the life of the process
+        elif stream is not getattr(sys, f"__{name}__"):
+            continue
+        elif mode == "w":
+            setattr(sys, name, patient_stream(stream))
+        else:  # what is typed in another encoding is no `y`, and no error
+            stream.reconfigure(errors="replace")
 
 
 def _print_version() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from codecs import BOM_UTF8
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -172,8 +173,10 @@ def _lines(file: str) -> Iterator[bytes]:
 
 
 def _bounded(handle: Any) -> Iterable[bytes]:
+    mark = BOM_UTF8
     while line := handle.readline(_MAX_LINE_BYTES):
-        yield line
+        yield line.removeprefix(mark)
+        mark = b""
 
 
 def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:

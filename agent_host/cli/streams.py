@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 TYPE_CHECKING = False  # see cli/main.py
 if TYPE_CHECKING:
     from typing import TextIO
+
+    from _typeshed import ReadableBuffer
 
 
 RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
@@ -17,6 +20,36 @@ RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 def is_for_a_runner() -> bool:
     """True if what is printed goes into the log of such a runner."""
     return any(map(os.environ.get, RUNNERS))
+
+
+class _PatientFile(io.FileIO):
+    """A descriptor that is waited for when it would block. Another program that has the same pipe or terminal may have
+    made it non-blocking, which holds for all that share it, and is not ours to take back."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        while True:
+            try:
+                return os.write(self.fileno(), data)
+            except BlockingIOError:
+                import select  # what hardly any process needs
+
+                select.select((), (self,), ())
+
+
+def patient_stream(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """A standard output or error that writes all that it is given: it waits for a reader that is behind, and what its
+    encoding does not have is replaced. `stream` is not written to any more."""
+    errors = "replace" if stream.errors in ("strict", "surrogateescape") else stream.errors
+    if sys.platform == "win32":  # where a pipe waits, and a console is no descriptor
+        stream.reconfigure(errors=errors)
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(_PatientFile(stream.fileno(), "w", closefd=False)),
+        stream.encoding,
+        errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def put(stream: TextIO, data: str | bytes) -> Exception | None:

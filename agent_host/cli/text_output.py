@@ -172,6 +172,7 @@ class TextOutput(Progress):
         EventType.LLM_SERVER_READ: _notice,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.LLM_ANSWER_REPAIRED: _warning,
+        EventType.LLM_COUNT_ODD: _notice,
         EventType.LLM_BLOCK_DROPPED: _warning,
         EventType.LLM_RETRY: _retry,
         EventType.CONTEXT_SUMMARY_RETRY: _summary_retry,

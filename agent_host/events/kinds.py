@@ -33,6 +33,7 @@ class EventType(StrEnum):
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
     LLM_ANSWER_REPAIRED = "llm_answer_repaired"
+    LLM_COUNT_ODD = "llm_count_odd"
     LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
     CONTEXT_COMPACTED = "context_compacted"
@@ -74,6 +75,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),
+    EventType.LLM_COUNT_ODD: ("llm", "info"),
     EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.CONTEXT_COMPACTED: ("llm", "info"),

@@ -89,6 +89,8 @@ class PatientWriter:
                 return b""
             while line and self._poll.poll(0):
                 line = line[os.write(self._fd, line[:_AT_ONCE]) :]
+        except BlockingIOError:  # somebody else has the pipe too, and filled it meanwhile
+            return line
         except (OSError, ValueError) as error:
             self.refused = error
             return b""
@@ -106,7 +108,11 @@ class PatientWriter:
                 self._queued_bytes -= len(line)
             try:
                 while line:
-                    line = line[os.write(self._fd, line[:_AT_ONCE]) :]
+                    try:
+                        line = line[os.write(self._fd, line[:_AT_ONCE]) :]
+                    except BlockingIOError:  # somebody else who has it made it non-blocking
+                        _poll_of(self._fd).poll()
+                        continue
                     with self._changed:
                         self._moved += 1
                         self._changed.notify_all()

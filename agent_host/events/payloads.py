@@ -184,11 +184,16 @@ PAYLOADS: dict[EventType, Shape] = {
     EventType.CONTEXT_COMPACTED: Shape(
         "requests show less of the conversation from now on; the record keeps it whole",
         (
-            Field("strategy", "string", "`clear_tool_results` or `summarize`", telemetry=True),
+            Field("strategy", "string", "`drop_oldest`, `clear_tool_results` or `summarize`", telemetry=True),
             Field("summary", "string", "the model's notes, where they stand in place of what is left out", True),
             Field("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
             Field("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
-            Field("estimatedBefore", "integer", "estimated size of the conversation before", telemetry=True),
+            Field(
+                "estimatedBefore",
+                "integer",
+                "what the request was expected to cost before, as `estimatedInputTokens` of `llm_request_started`",
+                telemetry=True,
+            ),
             Field("estimatedAfter", "integer", "and behind it", telemetry=True),
             Field(
                 "inputTokens", "integer", "tokens sent for the summary, those from the cache included", telemetry=True
@@ -201,6 +206,15 @@ PAYLOADS: dict[EventType, Shape] = {
     EventType.LLM_ANSWER_REPAIRED: Shape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
         (Field("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
+    ),
+    EventType.LLM_COUNT_ODD: Shape(
+        "the gateway counts over four times what is estimated, reported once a process; its count stands",
+        (
+            _MODEL,
+            Field("countedTokens", "integer", "tokens of the request or of the answer", telemetry=True),
+            Field("estimatedTokens", "integer", "what was expected", telemetry=True),
+            _MESSAGE,
+        ),
     ),
     EventType.LLM_BLOCK_DROPPED: Shape(
         "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",

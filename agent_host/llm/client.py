@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable
-from agent_host.http_basics import TlsContext, first_line, shown_url
+from agent_host.http_basics import TlsContext, first_line, shown_url, without_html
 from agent_host.llm import error_bodies
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
@@ -15,7 +15,7 @@ from agent_host.llm.gateway_connection import FAILED, LATE, connection_to
 from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
 from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
 from agent_host.llm.limits import AnswerTooLarge, Patience
-from agent_host.llm.repetition import RepetitionWatch
+from agent_host.llm.repetition import MAX_RUN_BYTES, RepetitionWatch
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
 from agent_host.scrub import Scrubber
@@ -194,11 +194,11 @@ class LlmClient:
         self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
     ) -> GatewayError | GuardrailBlocked:
         shown = self._short(said.message) or "no details"
-        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token)
+        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token, at=self._shown)
 
     def _short(self, text: str) -> str:
         """What a gateway said, in one line of a length to be shown."""
-        return " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
+        return " ".join(without_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
@@ -248,7 +248,7 @@ class _Reading:
         self._assembler = assembler
         self._on_text, self._on_thinking = on_text, on_thinking
         self._texts: list[str] = []
-        self._of_text, self._of_thinking = RepetitionWatch(), RepetitionWatch()
+        self._of_text, self._of_thinking = RepetitionWatch(MAX_RUN_BYTES), RepetitionWatch()
         self._cut: int | None = None
 
     def take(self, name: str, data: str) -> bool:
@@ -270,7 +270,7 @@ class _Reading:
         """The turn; of an answer that was cut the text, without what it repeats. Raises as an assembler does."""
         if self._cut is None:
             turn = self._assembler.finish()
-            self._cut = 0 if turn.tool_calls else self._of_text.repeated("", at_end=True)
+            self._cut = 0 if turn.tool_calls else self._of_text.repeated_at_end(by_itself=turn.meaning == "complete")
             if not self._cut:
                 return turn
         text = "".join(self._texts).encode("utf-8", "replace")

@@ -35,6 +35,7 @@ class RetryHints(NamedTuple):
 
 NO_HINTS = RetryHints()
 _FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
+_NOT_THERE = frozenset({404, 405})
 
 
 def refusal(
@@ -46,13 +47,17 @@ def refusal(
     *,
     status: int | None = None,
     has_token: bool = True,
+    at: str = "",
 ) -> GatewayError | GuardrailBlocked:
     """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `shown` are its words as they may be
-    shown, `status` is that of the answer, None for an error inside of one. What would repeat counts as passing where
-    the gateway asks for a retry, but for a request that is too long: a shorter one is sent in any case."""
+    shown, `status` is that of the answer, None for an error inside of one, and `at` the URL of the request. What would
+    repeat counts as passing where the gateway asks for a retry, but for a request that is too long: a shorter one is
+    sent in any case."""
     meant = KINDS[kind]
     status = said.status if status is None else status
     advice = meant.advice
+    if not advice and status in _NOT_THERE:
+        advice = f"there may be nothing at {at}: check the URL and --dialect"
     if not has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
         no_token = f"no token was sent: set {TOKEN_VARIABLE}"
         advice = no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"

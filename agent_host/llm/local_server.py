@@ -66,28 +66,31 @@ async def ask_server(
     secure = tls() if place.scheme == "https" else None
     root = re.sub(_API, "", place.target.partition("?")[0].rstrip("/"))
 
-    async def page(path: str, body: bytes | None = None) -> tuple[int, Any]:
-        return await _page(place, root + path, headers, secure, body)
+    until = asyncio.get_running_loop().time() + PATIENCE_S
 
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            (status, props), (_, listed) = await asyncio.gather(page("/props"), page("/v1/models"))
-            if status >= 500:  # it is loading
-                return None
-            rows = _rows(listed)
-            wanted = model or (rows[0]["id"] if len(rows) == 1 else "")
-            facts = ServerFacts(tuple(row["id"] for row in rows), *_of_props(props))
-            if facts.context_tokens is None:
-                facts = facts._replace(**_of_row(next((row for row in rows if row["id"] == wanted), {})))
-            if facts.context_tokens is None and wanted:
-                # A gateway that is none of these might take what is posted for a request to its model.
-                (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
-                if rows or running is not None or tags is not None:
-                    _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
-                    facts = facts._replace(**_of_ollama(shown, running, wanted))
-            return facts
-    except (OSError, TimeoutError, ValueError, EOFError):
+    async def page(path: str, body: bytes | None = None) -> tuple[int, Any]:
+        """The page, (0, None) where it cannot be read: the others may say enough."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await _page(place, root + path, headers, secure, body)
+        except (OSError, ValueError, EOFError):  # a timeout is the first of these
+            return 0, None
+
+    (status, props), (listed_status, listed) = await asyncio.gather(page("/props"), page("/v1/models"))
+    if status >= 500 or status == listed_status == 0:  # it is loading, or not there
         return None
+    rows = _rows(listed)
+    wanted = model or (rows[0]["id"] if len(rows) == 1 else "")
+    facts = ServerFacts(tuple(row["id"] for row in rows), *_of_props(props))
+    if facts.context_tokens is None:
+        facts = facts._replace(**_of_row(next((row for row in rows if row["id"] == wanted), {})))
+    if facts.context_tokens is None and wanted:
+        # A gateway that is none of these might take what is posted for a request to its model.
+        (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
+        if rows or running is not None or tags is not None:
+            _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
+            facts = facts._replace(**_of_ollama(shown, running, wanted))
+    return facts
 
 
 async def _page(

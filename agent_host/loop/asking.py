@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import ContextTooLong, ModelOverloaded
 from agent_host.events.kinds import EventType
-from agent_host.loop.limits import check_before_call
+from agent_host.loop.compaction import clear_all_results
+from agent_host.loop.limits import (
+    MAX_REQUEST_BYTES,
+    Request,
+    check_before_call,
+    check_request,
+    emit_compacted,
+    estimated_input,
+    next_request,
+    room_for_conversation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,17 +49,16 @@ class Attempts:
         return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 
-async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Awaitable[ModelTurn]]) -> ModelTurn:
-    """The answer to the next request, which `call` sends; it gets the request's estimated input tokens.
+async def ask(ctx: LoopContext, step_id: str, call: Callable[[Request, Attempts], Awaitable[ModelTurn]]) -> ModelTurn:
+    """The answer to the next request, which `call` sends.
 
-    Raises what `check_before_call` and the client raise, TaskCancelled.
+    Raises what `fitting_request` and the client raise, TaskCancelled.
     """
     attempts, was_cut = Attempts(), False
     while True:
-        needed = check_before_call(ctx, step_id)
-        ctx.conversation.settle_window()
+        request = fitting_request(ctx, step_id)
         try:
-            return await call(needed, attempts)
+            return await call(request, attempts)
         except ContextTooLong as error:
             if was_cut or not cut_window(ctx, step_id, error.limit):
                 raise
@@ -65,10 +74,35 @@ async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Aw
             _fall_back(ctx, step_id, fallback)
 
 
+def fitting_request(ctx: LoopContext, step_id: str) -> Request:
+    """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
+    results in short, as all before it do.
+
+    Raises what `check_before_call` and `check_request` raise.
+    """
+    check_before_call(ctx, step_id)
+    talk = ctx.conversation
+    newest_tokens, newest_messages = talk.thread.newest
+    if newest_tokens > room_for_conversation(ctx):
+        clear_all_results(ctx, step_id, newest_messages)
+    before, dropped = estimated_input(ctx), talk.thread.dropped
+    talk.thread.fit(room_for_conversation(ctx))
+    if talk.thread.dropped != dropped:
+        emit_compacted(ctx, step_id, "drop_oldest", before)
+    talk.settle_window()
+    request = next_request(ctx)
+    while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx, step_id):
+        talk.settle_window()
+        request = next_request(ctx)
+    most_output = talk.output_limit(ctx.judge)
+    talk.lower_output(check_request(ctx, talk.model, request, most_output), ctx.judge)
+    return request
+
+
 def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
     """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
     says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
-    talk = ctx.conversation
+    talk, before = ctx.conversation, estimated_input(ctx)
     budget = int(talk.thread.tokens * _SHARE)
     if limit is not None:
         budget = min(budget, int(limit * _SHARE) - talk.head_tokens)
@@ -76,6 +110,7 @@ def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool
     if dropped:
         message = f"the conversation was too long for the model: its oldest {dropped} message(s) are left out"
         ctx.emit(EventType.LLM_WINDOW_CUT, step_id, droppedMessages=dropped, message=message)
+        emit_compacted(ctx, step_id, "drop_oldest", before)
     return dropped > 0
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host import lenient_json
 from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
@@ -25,7 +24,7 @@ from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import names_taken, record_start, request_for
 from agent_host.loop.recover import recover_calls
-from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of
+from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of, with_note
 from agent_host.loop.taking import NOTHING_KNOWN, take_result
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
@@ -168,14 +167,12 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
 
 
 def _with_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
-    """The result with what it says of a name that stands for another; a JSON object gets a field for it."""
+    """The result with what it says of a name that stands for another."""
     notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, run.facts)]
     if not notes or result.error is not None:
         return result
-    note, text = "; ".join(dict.fromkeys(notes)), result.output_text or ""
-    if text.startswith("{") and run.spec is not None and run.spec.output_schema is not None:
-        return result._replace(output_text=f'{{"note":{lenient_json.dumps(note).decode()},{text[1:]}')
-    return result._replace(output_text=f"[{note}]\n{text}")
+    note = f"[{'; '.join(dict.fromkeys(notes))}]\n"
+    return result._replace(output_text=with_note(run.spec, result.output_text or "", note, first=True))
 
 
 def _timed(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.loop.costs import affordable_output
-from agent_host.loop.counted_usage import with_counted_usage
-from agent_host.loop.limits import room_for_conversation
+from agent_host.loop.counted_usage import LEAST_SHARE, with_counted_usage
+from agent_host.loop.limits import Request, check_request, emit_compacted, estimated_input, room_for_conversation
 from agent_host.retrying import with_retries
 from agent_host.thread.cleared import saved_by_clearing
 from agent_host.thread.messages import decode
@@ -46,7 +45,7 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
     talk.compaction_wanted = False
-    before = talk.thread.tokens
+    before = estimated_input(ctx)
     by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
     talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
     record = await _summarized(ctx, step_id, window) if by_summary else None
@@ -55,19 +54,23 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     record = record or _cleared(ctx, window)
     if record is None:
         return
+    _show(ctx, step_id, record, before)
+
+
+def clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
+    """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
+    state, messages = ctx.state, len(ctx.state.thread) - 1
+    first = 1 + max(state.cleared_messages, messages - newest)
+    if any(saved_by_clearing(decode(data)) for data in state.thread[first:]):
+        record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
+        _show(ctx, step_id, record, estimated_input(ctx))
+
+
+def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
+    """Have requests show what the record says."""
     ctx.journal.record(record)
-    talk.renew_thread()
-    ctx.emit(
-        EventType.CONTEXT_COMPACTED,
-        step_id,
-        strategy=record.strategy,
-        droppedMessages=record.dropped,
-        clearedMessages=record.cleared,
-        estimatedBefore=before,
-        estimatedAfter=talk.thread.tokens,
-        **({} if record.summary is None else {"summary": record.summary}),
-        **record.usage.to_wire(),
-    )
+    ctx.conversation.renew_thread()
+    emit_compacted(ctx, step_id, record.strategy, before, record.usage)
 
 
 def _cleared(ctx: LoopContext, window: int) -> ContextCompacted | None:
@@ -104,22 +107,25 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
     request begins as the one before it, so that the provider reads it from its cache."""
     talk, asked = ctx.conversation, question(ctx.conversation.count)
-    limits = ctx.judge.bundle.llm_policy
-    needed = talk.tokens + asked.tokens
-    if ctx.state.session_tokens_used + needed > limits.max_session_tokens:
+    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed:
         return None
-    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed or not _is_affordable(
-        ctx, model, needed
-    ):
-        return None
-    head, thread = talk.head, talk.thread
+    thread, make_head = talk.thread, talk.make_head
     if model != talk.model and talk.for_model is not None:
         thread, make_head = talk.for_model(model)
-        head = make_head(ctx.judge, talk.output_limit(ctx.judge))
-    messages = thread.asking(asked, window, talk.head_tokens)
+    messages, estimated = thread.asking(asked, window, talk.head_tokens)
+    estimated += talk.head_tokens
+    request = Request(messages, estimated, estimated, int(estimated * LEAST_SHARE))
+    most_output = talk.output_limit(ctx.judge)
+    try:
+        affordable = check_request(ctx, model, request, most_output)
+    except (BudgetExceeded, UsageError):
+        return None
+    head = talk.head
+    if model != talk.model or affordable not in (None, most_output):
+        head = make_head(ctx.judge, most_output if affordable is None else affordable)
 
     def ask() -> Awaitable[ModelTurn]:
-        return talk.llm.stream(head, messages, _nothing_shown)
+        return talk.llm.stream(head, request.messages, _nothing_shown)
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
@@ -128,15 +134,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
     except (GatewayError, GuardrailBlocked):
         return None
-    return with_counted_usage(ctx, turn, needed)
-
-
-def _is_affordable(ctx: LoopContext, model: str, needed: int) -> bool:
-    try:
-        affordable_output(ctx, model, needed, ctx.conversation.output_limit(ctx.judge))
-    except (BudgetExceeded, UsageError):
-        return False
-    return True
+    return with_counted_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
 
 
 def _nothing_shown(_: str) -> None:

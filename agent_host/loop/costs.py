@@ -84,14 +84,15 @@ def _limits(ctx: LoopContext) -> Iterator[_Limit]:
 
 
 def _spent(ctx: LoopContext, owner: Checkpoint | Task) -> int:
-    cost = ctx.conversation.models.cost(owner.usage, owner.usage_by_model)
+    by_model = {model: usage.for_limits for model, usage in owner.usage_by_model.items()}
+    cost = ctx.conversation.models.cost(owner.usage.for_limits, by_model)
     return 0 if cost is None else cost.picos
 
 
 def _mean_output(state: Checkpoint) -> int:
     """Tokens of the model's answers so far, on average; 0 before the first one."""
     steps = sum(task.step_count for task in state.earlier_tasks) + (0 if state.task is None else state.task.step_count)
-    return -(-state.usage.output_tokens // steps) if steps else 0
+    return -(-state.usage.for_limits.output_tokens // steps) if steps else 0
 
 
 def _said(limit: _Limit, needed: int, prices: Prices) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from agent_host import lenient_json
 from agent_host.events.kinds import EventType
 from agent_host.loop.command_changes import CommandChanges
 from agent_host.loop.edits import kept_arguments, note_of_edit
@@ -17,7 +20,7 @@ from state.records import CallFinished
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import Image, LoadedSkill, ToolResult
+    from agent_host.contracts import Image, LoadedSkill, ToolResult, ToolSpec
     from agent_host.loop.context import LoopContext
     from state.records import ReplayRow, UsedSkill
 
@@ -86,9 +89,11 @@ def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Mess
     not_kept = ctx.conversation.keep_images(end.images)
     text, images = (end.text, end.images) if not_kept is None else (f"{end.text}; {not_kept}", ())
     said = ctx.scrubber.text(encodable(text))
-    note = ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if end.edited else ""
-    text = note + _named(ctx, call, end.code, said, end.name)
-    text += ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms)
+    spec = ctx.judge.tools.get(call.name)
+    text = _named(ctx, call, end.code, said, end.name)
+    if end.edited:
+        text = with_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
+    text = with_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms))
     message = Message(
         "tool",
         text,
@@ -113,6 +118,23 @@ def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Mess
         latencyMs=0 if end.requested is None else int((time.monotonic() - end.requested) * 1000),
     )
     return message
+
+
+def with_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False) -> str:
+    """A result's text with a note of the host, a line in brackets, behind it, or in front of it if it comes `first`.
+    The JSON object of a tool that says what its JSON is gets a field for it, and stays one."""
+    if not note or spec is None or spec.output_schema is None or not text.startswith("{"):
+        return note + text if first else text + note
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:  # it was cut
+        return note + text if first else text + note
+    said = note.strip().removeprefix("[").removesuffix("]")
+    name = "note" if isinstance(value.get("note", ""), str) else "hostNote"
+    if name in value:
+        return lenient_json.dumps({**value, name: f"{value[name]}\n{said}"}).decode()
+    field = f'"{name}":{lenient_json.dumps(said).decode()}'
+    return f"{text.rstrip()[:-1].rstrip()}{',' if value else ''}{field}}}"
 
 
 def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, message: Message) -> None:

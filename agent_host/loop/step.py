@@ -14,7 +14,7 @@ from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
 from agent_host.loop.costs import cost_of
-from agent_host.loop.counted_usage import with_counted_usage
+from agent_host.loop.counted_usage import LEAST_SHARE, with_counted_usage
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.progress import NOTES, meaning_without_calls
 from agent_host.loop.secrets import clean_message
@@ -22,6 +22,7 @@ from agent_host.retrying import with_retries
 from agent_host.shown_text import one_line
 from agent_host.thread.blocks import holds_arguments
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode
+from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 from state.boot import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from agent_host.loop.asking import Attempts
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
+    from agent_host.loop.limits import Request
     from agent_host.thread.messages import ToolCall
     from state.open_step import OpenStep
     from state.records import TaskStatus, Window
@@ -74,7 +76,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
-    turn = await ask(ctx, step_id, lambda needed, attempts: _call_model(ctx, step_id, needed, attempts))
+    turn = await ask(ctx, step_id, lambda request, attempts: _call_model(ctx, step_id, request, attempts))
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, [_usable(ctx, call) for call in turn.tool_calls])
@@ -226,7 +228,12 @@ def report_commands(ctx: LoopContext) -> None:
 
 def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
     """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
-    message = Message("assistant", turn.text, turn.usage.output_tokens, calls)
+    # A count that cannot be one of the text makes no later request look shorter than it is.
+    encoded = tuple(call.arguments_json.decode() for call in calls)
+    estimated = message_tokens(ctx.conversation.count, turn.text, encoded)
+    counted = turn.usage.output_tokens
+    tokens = counted if counted >= estimated * LEAST_SHARE else estimated
+    message = Message("assistant", turn.text, tokens, calls)
     if turn.meaning != "blocked":
         blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
         message = message._replace(blocks=blocks, order=turn.order)
@@ -264,20 +271,23 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
     return meaning_without_calls(ctx, turn.meaning, turn.text)
 
 
-async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Attempts) -> ModelTurn:
+async def _call_model(ctx: LoopContext, step_id: str, request: Request, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
-    talk = ctx.conversation
-    messages = talk.thread.encoded(talk.head_tokens)
+    talk, needed = ctx.conversation, request.needed
     started = time.monotonic()
+    shown: list[str] = []
 
     def send() -> Awaitable[ModelTurn]:
         attempts.number += 1
-        return talk.llm.stream(talk.head, messages, on_text, on_thinking, ctx.emitter.flush)
+        shown.clear()
+        return talk.llm.stream(talk.head, request.messages, on_text, on_thinking, ctx.emitter.flush)
 
     def on_text(text: str) -> None:
+        shown.append(text)
         ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempts.number)
 
     def on_thinking(text: str) -> None:
+        shown.append(text)
         ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempts.number)
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
@@ -293,7 +303,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Att
     retry = attempts.retry_policy(talk)
     turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, retry, on_retry))
     ctx.phase.fire("answered")
-    turn = with_counted_usage(ctx, turn, needed)
+    turn = with_counted_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Maker
 from agent_host.loop.artifacts import hand_over, keep_artifacts, parts_of, reference_note, with_references
-from agent_host.loop.results import CallEnd, finish, text_of
+from agent_host.loop.results import CallEnd, finish, text_of, with_note
 from agent_host.loop.skills import note_on
 from agent_host.routing.host_tools import unless_lost
 
@@ -28,9 +28,9 @@ async def take_result(
     artifacts = result.artifacts
     left = await keep_artifacts(ctx, step_id, maker, artifacts)
     result = unless_lost(result, [one.row.get("why") for one in left])
-    text = text_of(with_references(result, artifacts, left)) + reference_note(artifacts, left)
+    text = with_note(spec, text_of(with_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
-        text += note_on(ctx.judge, result.skill)
+        text = with_note(spec, text, note_on(ctx.judge, result.skill))
     end = known._replace(
         status=result.status,
         code=None if result.error is None else result.error.code,

@@ -23,6 +23,7 @@ from agent_host.errors import (
     ModelOverloaded,
     PolicyDenied,
     PolicyExpired,
+    RequestTooLong,
     UsageError,
 )
 from agent_host.loop.calls import run_calls
@@ -58,6 +59,7 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     UsageError: ("failed", True),
     GuardrailBlocked: ("failed", False),
     CostExceeded: ("failed", True),
+    RequestTooLong: ("failed", True),
     BudgetExceeded: ("failed", False),
     PolicyDenied: ("failed", False),
 }

@@ -4,6 +4,7 @@ header before each, as language servers have it. Pure; it holds what is left of 
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class LineTooLong(FramingError):
 
 
 class Framing:
-    """The messages of one client. Its first bytes that are not white space say which framing it speaks: `Content-`, in
-    any case, begins a header, anything else a line. Until then it is spoken to as the client `before` it, where there
-    was one, else in lines."""
+    """The messages of one client. Its first bytes that are no white space and no byte order mark say which framing it
+    speaks: `Content-`, in any case, begins a header, anything else a line. Until then it is spoken to as the client
+    `before` it, where there was one, else in lines."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES, *, before: Framing | None = None) -> None:
         self._limit = limit
@@ -39,11 +40,11 @@ class Framing:
     def feed(self, data: bytes) -> list[bytes | FramingError]:
         """The messages that `data` completes; FramingError in place of one that cannot be read."""
         if self._splitter is None:
-            data = (self._first + data).lstrip(_BLANK)
+            data = (self._first + data).removeprefix(BOM_UTF8).lstrip(_BLANK)
             begins = data[: len(_FIRST_BYTES)].lower()
             if begins == _FIRST_BYTES:
                 self._splitter, self._has_headers = HeaderSplitter(self._limit), True
-            elif _FIRST_BYTES.startswith(begins):
+            elif _FIRST_BYTES.startswith(begins) or BOM_UTF8.startswith(data):
                 self._first = data
                 return []
             else:

@@ -18,7 +18,15 @@ from agent_host.errors import (
     ServiceUnreachable,
     UsageError,
 )
-from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header
+from agent_host.http_basics import (
+    LOOPBACK,
+    TlsContext,
+    first_line,
+    retry_after_s,
+    shown_url,
+    usable_in_header,
+    without_html,
+)
 from agent_host.retrying import RetryPolicy, with_retries
 from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
@@ -107,7 +115,7 @@ class ServiceClient:
 
     def clean(self, text: str) -> str:
         """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
-        line = " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
+        line = " ".join(without_html(self._scrubber.text(text[:_MAX_ERROR_BYTES])).split())[:_MAX_SHOWN]
         return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
     async def aclose(self) -> None:

@@ -73,6 +73,12 @@ class Thread:
         return self._kept + self._set_before_window()
 
     @property
+    def newest(self) -> tuple[int, int]:
+        """Estimated tokens, and the number, of the messages from the newest turn of the model on."""
+        start = max(self._newest_exchange, self._start)
+        return sum(self._sizes[start:]), sum(self._messages[start:])
+
+    @property
     def dropped(self) -> int:
         """How many messages the window has left behind."""
         return self._dropped_messages
@@ -193,13 +199,15 @@ class Thread:
         `head_tokens` stand in front of them in the request."""
         return [*self._before_window(), *self._units(head_tokens)]
 
-    def asking(self, question: Message, budget: int, head_tokens: int = 0) -> list[bytes]:
-        """The messages of a request that asks about the conversation: those of `encoded` and `question`. Where they are
-        over `budget` tokens, the newest unit is left out: the rest was sent, and so it fits."""
-        units = self._units(head_tokens)
-        if self.tokens + question.tokens > budget and len(self._wire) - self._start > 1:
+    def asking(self, question: Message, budget: int, head_tokens: int = 0) -> tuple[list[bytes], int]:
+        """The messages of a request that asks about the conversation, and their tokens: those of `encoded` and
+        `question`. Where they are over `budget` tokens, the newest unit is left out: the rest was sent, and so it
+        fits."""
+        units, tokens = self._units(head_tokens), self.tokens + question.tokens
+        if tokens > budget and len(self._wire) - self._start > 1:
             units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
-        return [*self._before_window(), *units, b",", self._renderer.user([question])]
+            tokens -= self._sizes[-1]
+        return [*self._before_window(), *units, b",", self._renderer.user([question])], tokens
 
     def older(self) -> int:
         """How many messages stand before the units that every cut keeps."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -126,6 +127,7 @@ def _content(path: str) -> Any:
     if len(data) > _MAX_FILE_BYTES:
         raise UsageError(f"the tenants file {path} has more than {_MAX_FILE_BYTES:,} bytes")
     try:
+        data = data.removeprefix(BOM_UTF8)
         return tomllib.loads(data.decode()) if path.endswith(".toml") else json_text.loads(data)
     except (ValueError, RecursionError) as error:
         # The message of a parser quotes what it could not read.

@@ -46,7 +46,7 @@ def plain(value: object) -> object:
         return fields_of(value)
     if isinstance(value, TokenUsage):
         names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens", "cache_write_1h_tokens")
-        return dict(zip(names, value, strict=True))
+        return dict(zip(names, value[: len(names)], strict=True))
     if isinstance(value, dict) and isinstance(answer := value.get("answer"), ApprovalAnswered):
         decision = {key: said for key, said in fields_of(answer).items() if key not in _OF_THE_CALL}
         return plain({**value, "answer": None, "decision": decision, "edited_arguments": answer.arguments})

@@ -138,7 +138,8 @@ def test_a_workspace_may_tighten(host: Host) -> None:
 def test_an_answer_of_megabytes_passes(host: Host, chunk: int) -> None:
     content = 'print("größe")\n' * (5 * MIB // 16)
     write = call("WriteFile", path=str(host.workspace / "large.py"), content=content)
+    policy = host.policy(llm={"maxInputTokens": 10**8, "maxSessionTokens": 10**8})
     with gateway(use(write, text=PIECE * (2 * MIB // len(PIECE)), chunk_chars=chunk), say("Done.")) as model:
-        outcome = host.task(model.url)
+        outcome = host.task(model.url, policy=policy)
     assert (outcome.code, outcome.result["text"]) == (0, "Done."), outcome.stderr
     assert (host.workspace / "large.py").read_text() == content

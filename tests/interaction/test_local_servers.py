@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SLIM = ["ReadFile", "WriteFile", "EditFile", "ListDirectory", "Grep", "RunCommand"]
 QWEN = "qwen2.5-coder"
+BROKEN, SILENT = object(), object()
+"""Pages whose connection ends without an answer, and that never answer."""
 
 
 class Server:
@@ -34,6 +37,7 @@ class Server:
         self.model = model
         self.asked: list[str] = []
         self.tokens: list[str] = []
+        self.over = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,6 +47,12 @@ class Server:
                 outer.asked.append(self.path)
                 outer.tokens.append(self.headers.get("authorization", ""))
                 found = outer.pages.get(self.path)
+                if found is BROKEN:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                if found is SILENT:
+                    outer.over.wait()
+                    return
                 status = found if isinstance(found, int) else 404 if found is None else 200
                 self.answer(status, "application/json", json.dumps(found).encode())
 
@@ -71,6 +81,7 @@ class Server:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
+        self.over.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -183,6 +194,15 @@ def test_a_server_that_says_nothing_useful_is_a_gateway_like_others(host: Host, 
     with server(pages) as local:
         assert run(host, local.url)["status"] == "TASK_COMPLETED"
         assert "DeleteFile" in tools(local.model.bodies[0])
+
+
+@pytest.mark.parametrize("page", [BROKEN, SILENT], ids=["broken", "silent"])
+@pytest.mark.parametrize("kind", ["llama", "vllm"])
+def test_one_page_that_cannot_be_read_costs_only_itself(host: Host, kind: str, page: object) -> None:
+    pages = {**llama(8192), "/v1/models": page} if kind == "llama" else {**vllm(8192), "/props": page}
+    with server(pages) as local:
+        run(host, local.url, "--model", QWEN)
+        assert tools(local.model.bodies[0]) == SLIM
 
 
 def test_nothing_is_posted_to_a_server_that_has_no_page(host: Host) -> None:

@@ -283,8 +283,11 @@ def test_a_small_window_keeps_the_thread_sendable(host: Host) -> None:
         sizes = [len(body["messages"]) for body in model.bodies]
         assert first_text(model, 1) == "Do it."
         last = first_text(model, 12)
+        heads = [json.dumps([body["system"], body["tools"]]) for body in model.bodies]
     assert (outcome.code, outcome.result["stepCount"], effects(host)) == (0, 13, 12)
     assert max(sizes) < 1 + 2 * 12
+    assert len(set(heads)) == 1, "system prompt and tools are in every request, whatever is left out"
+    assert '"name": "ReadFile"' in heads[0]
     assert last.startswith("Do it."), "the task stays in sight"
     assert "[Earlier conversation truncated — " in last
     assert "messages removed]" in last

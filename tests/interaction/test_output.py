@@ -69,6 +69,61 @@ def test_no_command_ends_oddly_on_a_full_disk(host: Host, command: list[str], st
         assert (done.returncode, "could not be written to stdout: No space" in said) == (1, True)
 
 
+def to_a_slow_reader(host: Host, *arguments: str, stdin: bytes = b"") -> bytes:
+    """What `agent-host arguments` writes to a pipe that somebody else has made non-blocking, and that holds little."""
+    import fcntl
+
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, 1031, 4096)  # F_SETPIPE_SZ
+    os.set_blocking(writing, False)
+    command = [sys.executable, "-P", "-m", "agent_host", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=writing, stderr=pipe, env=host.environment(), cwd=host.workspace
+    ) as process:
+        os.close(writing)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        with open(reading, "rb", buffering=0) as output:
+            written = b"".join(iter(lambda: output.read(512), b""))
+        said = process.stderr.read()
+    assert (process.returncode, b"could not" in said) == (0, False), said
+    return written
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe")
+def test_a_pipe_that_does_not_wait_gets_all(host: Host) -> None:
+    """Another program with the same standard output may have made it so; the reader is behind."""
+    said = "".join(map(str, range(20_000)))
+    with gateway(say(said), say(said), say(said)) as model:
+        run = ("run", "Do it.", "--policy", "full", "--gateway", model.url, "--output")
+        assert to_a_slow_reader(host, *run, "text") == said.encode() + b"\n"
+        assert json.loads(to_a_slow_reader(host, *run, "json", "--session-id", "s"))["text"] == said
+        assert json.loads(to_a_slow_reader(host, *run, "jsonl").splitlines()[-1])["text"] == said
+    shown = json.loads(to_a_slow_reader(host, "show", "s", "--output", "json"))
+    assert shown["messages"][-1]["content"] == said
+    case = b'{"toolName": "RunCommand", "arguments": {"command": "ls"}}\n'
+    decisions = to_a_slow_reader(
+        host, "policy", "check", "--policy", "ci", "--batch", "-", stdin=b"\xef\xbb\xbf" + case * 40
+    )
+    assert [json.loads(line)["decision"] for line in decisions.splitlines()] == ["ALLOWED"] * 40
+
+
+def test_what_a_locale_does_not_have_is_replaced(host: Host) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    with gateway(say("naïve 日本")) as model:
+        options = ("--policy", "full", "--gateway", model.url, "--session-id", "s")
+        done = host.run("run", "-", *options, stdin="\ufeffÜbe.".encode(), env=ascii_only)
+    assert (done.code, done.stdout) == (0, b"na?ve ??\n")
+    assert model.bodies[0]["messages"][0]["content"][0]["text"] == "Übe."
+    for command in (["show", "s"], ["sessions"]):
+        shown = host.run(*command, env=ascii_only)
+        assert shown.code == 0
+        assert b"?be." in shown.stdout
+
+
 @posix
 def test_a_checkpoint_that_cannot_be_removed_is_told(host: Host) -> None:
     refusing = """

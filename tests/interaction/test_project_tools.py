@@ -222,6 +222,7 @@ def test_the_policy_commands_know_the_tools_of_the_workspace(host: Host) -> None
     """What may be called, why a manifest cannot be used, and how a tool that nobody has approved is approved."""
     tool(host)
     folder = host.workspace / ".agent" / "tools"
+    (folder / "add.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "add.toml").read_bytes())
     (folder / "broken.toml").write_text("name = ")
     (folder / "ReadFile.toml").write_text(manifest("ReadFile"))
     (folder / "odd.toml").write_text(manifest("odd") + "properties = 5\n")

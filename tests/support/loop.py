@@ -250,5 +250,10 @@ def _head_of(model: str) -> Callable[[Judge, int], bytes]:
 def _thread(state: Checkpoint, model: str) -> Thread:
     thread, step = Thread(AnthropicDialect().renderer(model)), state.open_step
     still_open = None if step is None else step.position - 1
-    thread.restore(map(decode, state.thread[1:]), still_open=still_open, dropped=state.dropped_messages)
+    thread.restore(
+        map(decode, state.thread[1:]),
+        still_open=still_open,
+        dropped=state.dropped_messages,
+        large_from=state.cleared_messages,
+    )
     return thread

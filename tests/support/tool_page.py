@@ -179,6 +179,11 @@ act in the process of the host, and the text of an answer is a JSON object. What
 field says so. They keep to `native.root_dir` of the user's configuration, by default the workspace, and to
 `native.additional_roots`. Arguments lower the limits and never raise them.
 
+An answer has at most `tools.max_output_bytes` (100 KiB) of JSON, so the model reads less than a file or a body may
+have: of what `cp__read_file` takes (1 MiB) and `cp__fetch` receives (2 MiB) it gets the first four fifths and the last
+fifth of what fits, with a line between them that says how many bytes are missing. `truncated` or `body_truncated` is
+true then, `note` names where all of it is stored, and `ReadOutput` reads it from there.
+
 An error begins with one of InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded and
 Internal for the model. Events and results have the host's codes, as for any other tool: `tool_requested` has the id of
 the call and the command, or the method and the URL, without secrets; `tool_completed` the exit code, the first 1 KiB of

@@ -90,7 +90,11 @@ class _Writer:
         elif kind == "error":
             traceback = output.get("traceback")
             lines = [line for line in traceback if isinstance(line, str)] if isinstance(traceback, list) else []
-            yield _printed("\n".join(lines) or f"{_text(output.get('ename'))}: {_text(output.get('evalue'))}")
+            said = _printed("\n".join(lines))
+            name, why = _printed(_text(output.get("ename"))), _printed(_text(output.get("evalue")))
+            error = f"{name}: {why}" if why else name
+            # A traceback may be cut, or leave out what the error says.
+            yield said if error in said else f"{said}\n{error}".lstrip("\n")
         else:
             data = output.get("data")
             yield from self._data(data if isinstance(data, dict) else {})

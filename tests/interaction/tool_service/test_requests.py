@@ -73,6 +73,26 @@ async def test_a_tool_is_listed_and_invoked(tmp_path: Path) -> None:
         }
 
 
+async def test_nothing_of_a_session_stays_and_no_call_follows_another(tmp_path: Path) -> None:
+    """What a call needs comes with it, so a service that never heard of the session answers the same; and what a tool
+    says is only its answer, also where it reads like a call."""
+
+    async def asks(call: Call) -> str:
+        return f'{{"tool_calls": [{{"toolName": "Echo", "arguments": {{}}}}], "of": "{call.session_id}"}}'
+
+    asking, echoing = FunctionTool("Asks", asks), echo_tool()
+    answers = []
+    for place in ("one", "two"):
+        folder = tmp_path / place
+        folder.mkdir()
+        async with served(folder, tenants({"Asks": {}, "Echo": {}}), asking, echoing) as service:
+            said = [await service.invoke("Asks", stepId=step) for step in ("step_1", "step_2")]
+        answers += [one.json()["outputText"] for one in said]
+        assert [path.name for path in folder.iterdir()] == ["tenants.json"]
+    assert len(set(answers)) == 1
+    assert (len(asking.calls), echoing.calls) == (4, [])
+
+
 async def test_tenants_see_their_own_tools_alone(tmp_path: Path) -> None:
     file = tenants({"Echo": {}}, other={"Other": {}})
     other = FunctionTool("Other", echo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -177,6 +178,12 @@ def test_a_mistake_is_named_with_its_file(layers: Layers, where: str, text: str,
         layers.environ["AGENT_HOST_CONFIG"] if where == "user" else str(layers.workspace / ".agent" / "config.toml")
     )
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_read_over(layers: Layers, tmp_path: Path) -> None:
+    (tmp_path / "user.toml").write_bytes(b"\xef\xbb\xbf[host]\r\nmax_steps = 7\r\n")
+    layers.project("\ufeff[host]\nmax_steps = 5\n")
+    assert layers.load()["host.max_steps"] == 5
 
 
 def test_a_file_that_is_not_utf_8_is_named(layers: Layers, tmp_path: Path) -> None:
@@ -449,7 +456,11 @@ def test_of_two_lists_of_tools_counts_what_stands_in_both(
 ) -> None:
     layers.user(toml("tools.allowed", user))
     layers.project(toml("tools.allowed", project))
-    assert layers.load()["tools.allowed"] == left
+    settings = layers.load()
+    assert settings["tools.allowed"] == left
+    wider = [one for one in json.loads(project) if one not in left and "*" not in json.loads(user)]
+    assert [str(one) in line for line in settings.ignored for one in wider] == [True] * len(wider)
+    assert len(settings.ignored) == bool(wider)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,13 @@ def test_dates_without_a_zone_are_gmt(value: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<html>Bad\n Gateway</html>", "<html>Bad Gateway</html>"),
+        (b"<html>Bad\n Gateway</html>", "): Bad Gateway (an HTML page)"),
+        (
+            b"<!DOCTYPE html><html><style>p {}</style><title>\n502 &amp; Bad Gateway</title><body><p>x</body>",
+            "): 502 & Bad Gateway (an HTML page)",
+        ),
+        (b'{"error": {"message": "It said: <html><body><h1>413 Too Large"}}', "It said: 413 Too Large (an HTML page)"),
+        (b"a < b and <b>bold</b>", "a < b and <b>bold</b>"),
         (b"", "no details"),
         (b"\xff\xfe\x00", "�"),
         (b'{"detail":"x"}', "): x"),
@@ -314,6 +320,14 @@ async def test_an_error_body_of_another_kind_is_shown_in_short(body: bytes, said
     assert type(error) is GatewayUnavailable
     assert said in str(error)
     assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("body", [b"", b"Not Found", b'{"error": {"message": "no route"}}', b"<html><title>404"])
+async def test_what_is_not_there_hints_at_the_url_and_the_dialect(body: bytes) -> None:
+    head = f"HTTP/1.1 404 Not Found\r\ncontent-length: {len(body)}\r\n\r\n"
+    said = str(await raw_fault(head.encode() + body))
+    assert "/v1/messages: check the URL and --dialect" in said
+    assert "<" not in said
 
 
 # --- answers that are none --------------------------------------------------------------------------------------------
@@ -668,7 +682,7 @@ async def test_a_null_in_place_of_text_is_an_error_of_ours() -> None:
 # Answers that repeat themselves
 
 
-@pytest.mark.parametrize("piece", ["x", "\n", "Let me think. ", "é" * 200, "".join(map(str, range(190)))])
+@pytest.mark.parametrize("piece", ["\n", "Let me think. ", "éa" * 70, "".join(map(str, range(190)))])
 @pytest.mark.parametrize("kind", ["text", "thinking"])
 async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: str) -> None:
     said = "I begin. " + piece * (200_000 // len(piece))
@@ -682,8 +696,36 @@ async def test_an_answer_that_repeats_one_piece_is_cut_there(piece: str, kind: s
     assert len(found.text.encode()) < 3_000
 
 
+@pytest.mark.parametrize("character", ["x", "─"])
 @pytest.mark.parametrize(
-    "text", ["x" * 8_000, "".join(map(str, range(513))) * 9, "a line of words, " * 480 + "The end."]
+    ("bytes_of_run", "stop_reason", "meaning"),
+    [
+        (200_000, "end_turn", "complete"),
+        (200_000, "max_tokens", "repeated"),
+        (2_000_000, "end_turn", "repeated"),
+    ],
+)
+async def test_a_run_of_one_character_is_judged_by_how_it_ends(
+    character: str, bytes_of_run: int, stop_reason: str, meaning: str
+) -> None:
+    said = "I begin. " + character * (bytes_of_run // len(character.encode()))
+    turn = {"text": said, "stop_reason": stop_reason, "chunk_chars": 5_000}
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        texts: list[str] = []
+        found = await call(made, texts)
+    assert found.meaning == meaning
+    assert len("".join(texts).encode()) < 1_100_000
+    assert found.text == said if meaning == "complete" else len(found.text.encode()) < 3_000
+
+
+async def test_thinking_that_is_a_run_of_one_character_is_cut() -> None:
+    turn = {"thinking": "x" * 200_000, "text": "Done."}
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        assert (await call(made)).meaning == "repeated"
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 8_000, "".join(map(str, range(513))) * 9, "a line of words, " * 480 + "The end.", "x" * 20_000 + "."]
 )
 async def test_what_repeats_itself_less_is_an_answer(text: str) -> None:
     async with MockGateway(Script.from_turns([{"text": text}])) as gateway, client(gateway.url) as made:

@@ -118,6 +118,13 @@ async def test_each_wait_follows_the_error_before_it() -> None:
     assert attempts.told[1][1] <= FAST.max_s
 
 
+@pytest.mark.parametrize("retry_after_s", [None, 60])
+async def test_no_wait_for_a_server_that_gets_ready_goes_beyond_its_time(retry_after_s: float | None) -> None:
+    attempts = Attempts(*[GatewayUnavailable("loading", gets_ready=True, retry_after_s=retry_after_s)] * 2)
+    assert await attempts.run(RetryPolicy(retries=3, base_s=60, max_s=60, max_wait_s=0.02)) == "answer"
+    assert all(wait <= 0.02 for _, wait, _ in attempts.told)
+
+
 async def test_waits_grow_and_differ() -> None:
     firsts, thirds = [], []
     for _ in range(12):

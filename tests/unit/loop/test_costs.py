@@ -9,8 +9,8 @@ import pytest
 
 from agent_host.errors import BudgetExceeded, CostExceeded, UsageError
 from agent_host.events.kinds import EventType
+from agent_host.loop.asking import fitting_request
 from agent_host.loop.costs import affordable_output
-from agent_host.loop.limits import check_before_call
 from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import MODEL, calls, says, shell
@@ -126,7 +126,7 @@ async def test_the_head_is_encoded_again_only_when_the_limit_of_the_answer_chang
     for spent in (0, 0, 990_000, 990_000, 992_000, 0):
         loop.ctx.state.usage = TokenUsage(spent)
         loop.ctx.state.usage_by_model[MODEL] = TokenUsage(spent)
-        check_before_call(loop.ctx, "st")
+        fitting_request(loop.ctx, "st")
         heads.append(talk.head)
     assert heads[0] is heads[1]
     assert heads[2] is heads[3]

@@ -11,13 +11,14 @@ import pytest
 from agent_host.contracts import ToolError, ToolResult
 from agent_host.events.kinds import EventType
 from agent_host.loop import conversation
-from agent_host.loop.results import CallEnd, finish, text_of
+from agent_host.loop.results import CallEnd, finish, text_of, with_note
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 from tests.support.loop_crashes import died, open_calls
 from tests.support.loop_parts import shell
 from tests.support.pictures import image
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +102,26 @@ async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loo
 )
 def test_the_text_of_a_result(output: str | None, error: ToolError | None, text: str) -> None:
     assert text_of(ToolResult("RunCommand", "s", "t", "st", "failed", output, error=error)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "behind", "before"),
+    [
+        ('{"a": 1.0}', '{"a": 1.0,"note":"n [x]"}', '{"a": 1.0,"note":"n [x]"}'),
+        ("{ }\n", '{"note":"n [x]"}', '{"note":"n [x]"}'),
+        ('{"note":"own"}', '{"note":"own\\nn [x]"}', '{"note":"own\\nn [x]"}'),
+        ('{"note":5}', '{"note":5,"hostNote":"n [x]"}', '{"note":5,"hostNote":"n [x]"}'),
+        ('{"a": "cut he', '{"a": "cut he\n[n [x]]', '[n [x]]\n{"a": "cut he'),
+        ("ERROR: no", "ERROR: no\n[n [x]]", "[n [x]]\nERROR: no"),
+    ],
+)
+def test_json_with_a_note_stays_json(text: str, behind: str, before: str) -> None:
+    spec, plain = TOOLS["RunCommand"], TOOLS["ReadFile"]
+    has_json = spec._replace(output_schema={"type": "object"})
+    assert with_note(has_json, text, "\n[n [x]]") == behind
+    assert with_note(has_json, text, "[n [x]]\n", first=True) == before
+    assert with_note(plain, text, "\n[n [x]]") == f"{text}\n[n [x]]"
+    assert with_note(has_json, text, "") == text
 
 
 async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:

@@ -50,7 +50,7 @@ async def test_a_turn_with_calls_is_on_record_before_anything_follows(tmp_path: 
     loop = begun(tmp_path, calls(*made, text="Now."))
     step = await take_turn(loop.ctx)
     assert (step.meaning, step.assistant.content, step.assistant.tool_calls) == ("continue", "Now.", made)
-    assert step.assistant.tokens == 10
+    assert step.assistant.tokens > 10, "a gateway that counts too low makes no request longer than it says"
     assert step.calls is not None
     recorded = open_step(loop.ctx.journal.store)
     assert (recorded.step_id, recorded.stop_reason, recorded.boot) == (step.step_id, "tool_use", boot_id())

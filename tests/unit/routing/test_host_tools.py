@@ -74,6 +74,20 @@ async def test_a_file_goes_as_it_is(here: Tools, tmp_path: Path) -> None:
     assert artifact == Artifact("tool_output", "report.bin", "application/octet-stream", data)
 
 
+async def test_the_runtime_has_no_part_in_it(tmp_path: Path) -> None:
+    """The runtime's own router neither lists nor runs it; the host answers in front of it."""
+    runtime = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)))
+    tools = HostTools(runtime, runtime.read_bytes)
+    name = UPLOAD_ARTIFACT.name
+    asked = ToolRequest(name, {"content": "x"}, "s", "t", "p", "c", "Workspace.Upload", ToolConstraints())
+    refused, stored = await runtime.execute(asked), await tools.execute(asked)
+    assert (refused.status, refused.error and refused.error.code) == ("failed", "TOOL_NOT_FOUND")
+    assert (stored.status, [one.data for one in stored.artifacts]) == ("succeeded", [b"x"])
+    assert name not in {spec.name for spec in await runtime.tools()}
+    assert name in {spec.name for spec in await tools.tools()}
+    await tools.aclose()
+
+
 async def test_text_goes_under_the_name_and_type_given(here: Tools) -> None:
     artifact = await here.left(content="a,ä\n", name="table.csv", contentType="text/csv; charset=utf-8")
     assert artifact == Artifact("tool_output", "table.csv", "text/csv; charset=utf-8", "a,ä\n".encode())

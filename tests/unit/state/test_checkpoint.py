@@ -71,13 +71,13 @@ def test_a_call_begins_with_nothing() -> None:
 
 def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
     usage = TokenUsage(1, 2, 3)
-    usage = usage.plus(TokenUsage.from_wire({}))
+    usage = usage.plus(TokenUsage.from_record({}))
     assert usage == TokenUsage(1, 2, 3)
-    usage = usage.plus(TokenUsage.from_wire(USAGE))
+    usage = usage.plus(TokenUsage.from_record(USAGE))
     assert usage == TokenUsage(11, 5, 4)
-    usage = usage.plus(TokenUsage.from_wire({"cachedInputTokens": 5, "cacheWriteTokens": 2, "cacheWrite1hTokens": 1}))
+    usage = usage.plus(TokenUsage.from_record({"cachedInputTokens": 5, "cacheWriteTokens": 2, "cacheWrite1hTokens": 1}))
     assert usage == TokenUsage(11, 5, 9, 2, 1)
-    assert TokenUsage.from_wire(usage.to_wire()) == usage
+    assert TokenUsage.from_record(usage.to_record()) == usage
     assert usage.total == 16
 
 

@@ -63,6 +63,7 @@ print(1)
 --- output of cell 2 ---
 ZeroDivisionError
 at 1
+E: v
 --- cell 3: code ---
 plot()
 --- output of cell 3 ---

@@ -293,6 +293,13 @@ async def test_a_silent_server_times_out(call: Call) -> None:
         assert error_of(result) == ("TOOL_EXECUTION_TIMEOUT", "Request timed out after 1 seconds")
 
 
+async def test_a_request_that_names_no_time_has_that_of_the_configuration(make_router: MakeRouter) -> None:
+    async with serving({}) as server:
+        url = f"http://127.0.0.1:{server.port}/"
+        result = await make_router(http_timeout_s=0.2).execute(request("HttpRequest", url=url))
+    assert error_of(result) == ("TOOL_EXECUTION_TIMEOUT", "Request timed out after 0.2 seconds")
+
+
 async def test_broken_peers_are_results(call: Call) -> None:
     async with serving({"/": b"SSH-2.0-OpenSSH\r\n\r\n"}) as server:
         assert error_of(await call("HttpRequest", url=f"http://127.0.0.1:{server.port}/"))[0] == "TOOL_EXECUTION_FAILED"

@@ -48,7 +48,7 @@ def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None
 def test_toml_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "tenants.toml"
     path.write_text(
-        f'[tenants.acme]\ntoken = {{ env = "T" }}\n[tenants.acme.tools.VaultRead]\naddress = "https://v"\n'
+        f'\ufeff[tenants.acme]\ntoken = {{ env = "T" }}\n[tenants.acme.tools.VaultRead]\naddress = "https://v"\n'
         f'token = "{SECRET}"\nnames = ["a#b"]\n[service.answers]\nurl = "postgresql://db"\n'
     )
     found = read_configuration(str(path), {"T": SECRET + "-t"}, all_tools())

@@ -110,7 +110,7 @@ def _names(folder: str) -> Iterator[str]:
 
 def _manifest(name: str, raw: bytes) -> Manifest:
     try:
-        said = tomllib.loads(raw.decode())
+        said = tomllib.loads(raw.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not valid TOML: {error}") from error
     problem = first_problem(_SHAPE, said, "$")
