@@ -14,6 +14,7 @@ the host hang or look elsewhere. So there are bounds around it:
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -58,6 +59,9 @@ _INSIDE: Final = (
 )  # fmt: skip
 _INSIDE_BY_NAME: Final = ("properties", "patternProperties")
 _KEPT_BY_NAME: Final = ("$defs", "definitions")
+_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+"""Flags beside these until draft 4."""
+_OLD_DRAFTS: Final = r"json-schema\.org/(draft-0[34]/)?schema"
 _Kind = jsonschema_rs.ValidationErrorKind
 _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), "boolean": (bool,),
@@ -97,6 +101,56 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
         return listed([_problem(error, usable) for error in found], MAX_LISTED) if found else None
 
     return judge
+
+
+def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+    """`schema` if it is one, else what it plainly means: left out or true for anything, null for a keyword that
+    is left out, the booleans of draft 4. `of_object`: the schema of arguments, which are always an object, also where
+    it does not say so. Raises UnusableSchema."""
+    if not isinstance(schema, dict | bool | None) or schema is False:
+        raise UnusableSchema("is not an object")
+    read: dict[str, Any] = schema if isinstance(schema, dict) else {}
+    if of_object and read.get("type") != "object":
+        read = _of_object(read)
+    try:
+        foreign_judge(read)
+    except UnusableSchema as error:
+        mended: dict[str, Any] = _mended(read)
+        if mended == read:
+            raise
+        try:
+            foreign_judge(mended)
+        except UnusableSchema:
+            raise error from None
+        return mended
+    return read
+
+
+def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type")
+    if kind is not None and not (isinstance(kind, list) and "object" in kind):
+        raise UnusableSchema('is not of an object: "type": "object"')
+    return {**schema, "type": "object"}
+
+
+def _mended(schema: Any) -> Any:
+    """A copy of `schema` in which what stands for a keyword that is left out is left out, at every depth, and which
+    says draft 7 in place of draft 4."""
+    if not isinstance(schema, dict):
+        return schema
+    mended: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in (*_ITSELF, *_INSIDE):
+            mended[keyword] = list(map(_mended, value)) if isinstance(value, list) else _mended(value)
+        elif keyword in (*_ITSELF_BY_NAME, *_INSIDE_BY_NAME, *_KEPT_BY_NAME) and isinstance(value, dict):
+            mended[keyword] = {name: True if below is None else _mended(below) for name, below in value.items()}
+        elif keyword in _BOUNDS and value is True and _BOUNDS[keyword] in schema:
+            mended[keyword] = schema[_BOUNDS[keyword]]
+        elif keyword == "$schema" and isinstance(value, str) and re.search(_OLD_DRAFTS, value):
+            mended[keyword] = _KNOWN_DRAFTS[1]
+        elif not (keyword in ("required", *_BOUNDS) and isinstance(value, bool)):
+            mended[keyword] = value
+    return {key: value for key, value in mended.items() if value is not None or key in ("const", "default")}
 
 
 def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:

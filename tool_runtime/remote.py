@@ -22,7 +22,7 @@ from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.dialects import ELSEWHERE
 from tool_runtime.faults import ToolFault
-from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.schema import UnusableSchema
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 200
+_MAX_SHOWN: Final = 20
+"""Of the tools that are left out, so many stand in a message with the reason."""
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
@@ -42,12 +44,13 @@ _HIDDEN_CHARACTERS: Final = re.compile(
 
 
 class Definition(NamedTuple):
-    """A tool as its source describes it. `name` is the whole name, `server/tool`."""
+    """A tool as its source describes it. `name` is the whole name, `server/tool`. The schemas are whatever the source
+    sends until `usable` has seen them."""
 
     name: str
     description: str
-    input_schema: Mapping[str, Any]
-    output_schema: Mapping[str, Any] | None = None
+    input_schema: Any
+    output_schema: Any = None
 
     def to_json(self) -> dict[str, Any]:
         """Its shape on disk."""
@@ -300,41 +303,49 @@ def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> Listed:
     """Those of a source's tools that can be used, and why the others cannot: names, schemas and how many there are have
-    bounds, and descriptions lose what is beyond them. Each stands once; the first of a name counts."""
+    bounds, and descriptions lose what is beyond them. Schemas are mended where it is plain what they mean. Each tool
+    stands once; the first of a name counts."""
     found: dict[str, Definition] = {}
     wrong = dict(rejected)
     for one in definitions:
-        problem = _problem(one, found)
-        if problem is None:
-            text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
-            found[one.name] = one._replace(description=text)
-        elif len(wrong) < MAX_TOOLS:
-            wrong[one.name[:MAX_NAME_CHARS]] = problem
+        try:
+            found[one.name] = _usable(one, found)
+        except UnusableSchema as error:
+            if len(wrong) < MAX_TOOLS:
+                wrong[shown_name(one.name)] = str(error)
     return Listed(tuple(found.values()), wrong)
 
 
-def _problem(one: Definition, found: Mapping[str, Definition]) -> str | None:
+def shown_name(name: str) -> str:
+    """The name of a tool that may be anything, for people."""
+    return _HIDDEN_CHARACTERS.sub("", name)[:MAX_NAME_CHARS]
+
+
+def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
+    """Raises UnusableSchema for a tool that cannot be used; its message says why."""
     if len(one.name) > MAX_NAME_CHARS or not re.fullmatch(_NAME, one.name):
-        return f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most"
+        raise UnusableSchema(f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most")
     if one.name in found:
-        return "another tool has this name"
+        raise UnusableSchema("another tool has this name")
     if len(found) >= MAX_TOOLS:
-        return f"there are more than {MAX_TOOLS} tools"
+        raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
+    from tool_runtime.foreign_schema import mended_schema  # a library of 15 MB, for those who need it
+
+    text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
     try:
-        judge_of(one.input_schema, foreign=True)
-        if one.output_schema is not None:
-            judge_of(one.output_schema, foreign=True)
+        arguments = mended_schema(one.input_schema, of_object=True)
+        output = None if one.output_schema is None else mended_schema(one.output_schema)
     except UnusableSchema as error:
-        return f"its schema cannot be used: {error}"
-    return None if one.input_schema.get("type") == "object" else 'its schema is not of an object: "type": "object"'
+        raise UnusableSchema(f"its schema cannot be used: {error}") from None
+    return one._replace(description=text, input_schema=arguments, output_schema=output)
 
 
 def _of_list(name: str, listed: Listed) -> SourceNotice:
     count, rejected = len(listed.definitions), listed.rejected
     message = f"{name} has {count} tools"
     if rejected:
-        shown = "; ".join(f"{tool}: {why}" for tool, why in list(rejected.items())[:5])
-        more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+        shown = "; ".join(f"{tool}: {why}" for tool, why in list(rejected.items())[:_MAX_SHOWN])
+        more = f"; and {len(rejected) - _MAX_SHOWN} more" if len(rejected) > _MAX_SHOWN else ""
         message += f", and {len(rejected)} that cannot be used: {shown}{more}"
     return SourceNotice(name, "listed", message, count, rejected=sorted(rejected))
 
