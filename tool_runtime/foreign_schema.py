@@ -198,7 +198,7 @@ class _Preparation:
         for keyword, below in _subschemas(schema):
             self.of(below, f"{path}/{keyword}", negated=negated or keyword in _NEGATING, chain=chain + 1)
         if "$ref" in schema:
-            self.of(_target(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
+            self.of(target_of(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
 
     def _patterns(self, schema: dict[str, Any], path: str, *, negated: bool) -> None:
         by_name = schema.get("patternProperties")
@@ -210,7 +210,7 @@ class _Preparation:
             self.not_judged.append(schema)
 
 
-def _target(root: dict[str, Any], reference: Any) -> Any:
+def target_of(root: Mapping[str, Any], reference: Any) -> Any:
     """What a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
     if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
         raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
@@ -280,7 +280,7 @@ class _Work:
             elif depth > 0 and keyword not in _KEPT_BY_NAME:
                 work += self._of(below, depth - 1)
         if "$ref" in schema:
-            work += self._of(_target(self._root, schema["$ref"]), depth)
+            work += self._of(target_of(self._root, schema["$ref"]), depth)
         self._under_way.discard(state)
         if work + named > _MAX_WORK:
             raise UnusableSchema("would have to be applied too often, since its references multiply")

@@ -69,6 +69,15 @@ class Listed(NamedTuple):
     definitions: tuple[Definition, ...]
     rejected: Mapping[str, str] = {}
 
+    @property
+    def left_out(self) -> str:
+        """The end of a line that says how many tools can be used: which of them cannot, and why."""
+        if not self.rejected:
+            return ""
+        shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
+        more = f"; and {len(self.rejected) - _MAX_SHOWN} more" if len(self.rejected) > _MAX_SHOWN else ""
+        return f", and {len(self.rejected)} that cannot be used: {shown}{more}"
+
 
 class KeptLists(Protocol):
     """What is kept of one source's lists, on disk (`state.tool_lists`). Nothing raises: what cannot be read is not
@@ -161,6 +170,7 @@ class RemoteTools:
         self._asked = asyncio.Event()
         self._fixed: Mapping[str, Definition] = {}
         self._told_hidden = False
+        self._told_away: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -238,8 +248,9 @@ class RemoteTools:
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
+                self._report_away(str(fault))
                 return
+            self._told_away.clear()
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
             self._report(_of_list(self.name, listed))
@@ -251,8 +262,21 @@ class RemoteTools:
         known = await asyncio.to_thread(self._kept.newest)
         if known is not None or self._asking is None:
             return known
-        await asyncio.wait([self._asking], timeout=self._terms.connect_timeout_s)
-        return await asyncio.to_thread(self._kept.newest)
+        if self._asking.done():  # it may be there for the task after this one
+            self.begin()
+            return None
+        limit_s = self._terms.connect_timeout_s
+        _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
+        known = await asyncio.to_thread(self._kept.newest)
+        if known is None and unanswered:  # the session may end before the source is given up
+            self._report_away(f"it did not answer within {limit_s:g} s")
+        return known
+
+    def _report_away(self, why: str) -> None:
+        """Say that the source does not answer, each reason once."""
+        if why not in self._told_away:
+            self._told_away.add(why)
+            self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
         shapes = await asyncio.to_thread(self._kept.read, sha256)
@@ -342,12 +366,7 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
 
 def _of_list(name: str, listed: Listed) -> SourceNotice:
     count, rejected = len(listed.definitions), listed.rejected
-    message = f"{name} has {count} tools"
-    if rejected:
-        shown = "; ".join(f"{tool}: {why}" for tool, why in list(rejected.items())[:_MAX_SHOWN])
-        more = f"; and {len(rejected) - _MAX_SHOWN} more" if len(rejected) > _MAX_SHOWN else ""
-        message += f", and {len(rejected)} that cannot be used: {shown}{more}"
-    return SourceNotice(name, "listed", message, count, rejected=sorted(rejected))
+    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.left_out}", count, rejected=sorted(rejected))
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

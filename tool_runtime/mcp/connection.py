@@ -338,7 +338,8 @@ class Connection:
         if self._process is None:
             return ""
         words = self._process.last_words
-        said = [f"it said: {words[:_MAX_SAID]}"] if words else []
+        printed = self._incoming.noise
+        said = [f"it said: {words[:_MAX_SAID]}"] if words else [f"it printed: {printed}"] if printed else []
         said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
         return f" ({'; '.join(said)})" if said else ""
 
