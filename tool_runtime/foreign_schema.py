@@ -17,13 +17,12 @@ from __future__ import annotations
 import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import jsonschema_rs
 import orjson
 
 from config.shapes import Problem, hint_at, listed, member_path, shown
-from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on
+from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,9 +103,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
 
 
 def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """`schema` if it is one, else what it plainly means: left out or true for anything, null for a keyword that
-    is left out, the booleans of draft 4. `of_object`: the schema of arguments, which are always an object, also where
-    it does not say so. Raises UnusableSchema."""
+    """See `tool_runtime.schema.mended_schema`."""
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}
@@ -208,20 +205,6 @@ class _Preparation:
             if negated:
                 raise UnusableSchema(f"{path}/pattern: a pattern that needs backtracking is not supported here")
             self.not_judged.append(schema)
-
-
-def target_of(root: Mapping[str, Any], reference: Any) -> Any:
-    """What a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
-    if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
-        raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
-    found: Any = root
-    for part in reference.split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        try:
-            found = found[int(name) if isinstance(found, list) else name]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise UnusableSchema(f"$ref: nothing stands at {reference[:_MAX_MESSAGE_CHARS]}") from None
-    return found
 
 
 def _is_linear(pattern: str) -> bool:

@@ -22,7 +22,7 @@ from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.dialects import ELSEWHERE
 from tool_runtime.faults import ToolFault
-from tool_runtime.schema import UnusableSchema
+from tool_runtime.schema import UnusableSchema, mended_schema
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
 
@@ -353,8 +353,6 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
         raise UnusableSchema("another tool has this name")
     if len(found) >= MAX_TOOLS:
         raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
-    from tool_runtime.foreign_schema import mended_schema  # a library of 15 MB, for those who need it
-
     text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
     try:
         arguments = mended_schema(one.input_schema, of_object=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tool_runtime.schema import target_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -100,7 +102,5 @@ def _branches(schema: Mapping[str, Any], keyword: str, root: Mapping[str, Any]) 
     if keyword not in schema or keyword == "not":
         return ()
     if keyword == "$ref":
-        from tool_runtime.foreign_schema import target_of  # a library of 15 MB, for those who need it
-
         return (target_of(root, schema[keyword]),)
     return schema[keyword] if keyword in ("allOf", "anyOf", "oneOf") else ()
