@@ -58,13 +58,13 @@ class WireCall:
 
 class WireServer:
     """A server with these tools, of the era `version`. In place of a program it is what a source starts: see
-    `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, with %ID% for the
-    id, and `content_type` is that of answers over HTTP."""
+    `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, as bytes or
+    from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP."""
 
     def __init__(self, version: str = OLDER, /, **tools: Handler) -> None:
         self.version = version
         self.tools = tools
-        self.verbatim: dict[str, bytes] = {}
+        self.verbatim: dict[str, bytes | Callable[[dict[str, Any]], bytes]] = {}
         self.content_type = "application/json"
         self.calls: list[dict[str, Any]] = []
         self.starts = 0
@@ -134,7 +134,8 @@ class WireServer:
     async def reply(self, message: dict[str, Any]) -> bytes:
         """The answer to a request."""
         if (verbatim := self.verbatim.get(message["method"])) is not None:
-            return verbatim.replace(b"%ID%", orjson.dumps(message["id"]))
+            raw = verbatim if isinstance(verbatim, bytes) else verbatim(message.get("params", {}))
+            return raw.replace(b"%ID%", orjson.dumps(message["id"]))
         said = await self._said(message["method"], message.get("params", {}))
         return orjson.dumps({"jsonrpc": "2.0", "id": message["id"], **said})
 

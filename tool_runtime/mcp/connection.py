@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     Start = Callable[[ServerParams], ServerProcess]
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())
-"""What it says of a failure comes as one, and not as lines on standard error, where nobody has asked for them."""
+for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult

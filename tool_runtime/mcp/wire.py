@@ -11,6 +11,7 @@ for its timeout. Here a message is read as far as it can be, and written again i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -36,8 +37,10 @@ _TOO_DEEP: Final = b'"[nested too deep]"'
 _MAX_LEVELS: Final = json_text.MAX_DEPTH // 2
 """Of a message that nests too deep, so many levels are kept: more than any schema may have (`foreign_schema`)."""
 _MAX_STARTS: Final = 8
+_MAX_REPAIRED_BYTES: Final = 1024 * 1024
+"""Of a message that is read in Python's own time, while nothing else runs."""
 _MAX_NOISE_CHARS: Final = 500
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{\]}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 _START: Final = re.compile(r'(?:\[\s*)?\{\s*"(?:jsonrpc|id|method|params|result|error)"\s*:')
 _ID: Final = re.compile(rb'"id"\s*:\s*("?)([0-9]{1,18})\1')
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "result", "error"})
@@ -86,8 +89,8 @@ class Incoming:
         if not _is_message(message):
             return None
         method = message.get("method")
-        if isinstance(method, str) and "result" not in message and "error" not in message:
-            return _asked(message, method)
+        if "result" not in message and "error" not in message and ("method" in message or "id" not in message):
+            return _asked(message, method) if isinstance(method, str) else None
         key = _key(message.get("id")) if to is None else to
         if key is None or key not in self._waiting:
             return None
@@ -229,18 +232,27 @@ def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
 
 def _values(raw: bytes) -> Iterator[Any]:
     """The JSON values in a text that may be messages."""
+    value: Any = None
     try:
         value = json_text.loads(raw)
-    except orjson.JSONDecodeError as error:
-        yield from _repaired(_without_depths(raw) if isinstance(error, json_text.TooDeep) else raw)
-    else:
-        yield from value if isinstance(value, list) else (value,)
+    except json_text.TooDeep:
+        if len(raw) <= _MAX_REPAIRED_BYTES:
+            yield from _repaired(_without_depths(raw))
+    except orjson.JSONDecodeError:
+        yield from _repaired(raw)
+    yield from value if isinstance(value, list) else () if value is None else (value,)
 
 
 def _repaired(raw: bytes) -> Iterator[Any]:
     """The values in a text with bytes that are no UTF-8, NaN, line ends in strings, halves of characters, or other text
     around them."""
     text = raw.decode("utf-8", "replace")
+    with contextlib.suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+        yield from value if isinstance(value, list) else (value,)
+        return
+    if len(raw) > _MAX_REPAIRED_BYTES:
+        return
     decoder = json.JSONDecoder(strict=False, parse_constant=str)
     place = 0
     for _ in range(_MAX_STARTS):

@@ -290,6 +290,10 @@ async def test_a_flood_of_progress_is_a_few_events() -> None:
 # Item by item
 
 
+def answer(result: Any) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%ID%,"result":' + json.dumps(result).encode() + b"}"
+
+
 def named(name: Any, **fields: Any) -> dict[str, Any]:
     return {"name": name, "inputSchema": {"type": "object"}, **fields}
 
@@ -356,9 +360,7 @@ async def test_an_odd_tool_costs_only_itself(version: str, odd: Any, reason: str
     """Where it is plain what its schema means, not even that."""
     server = WireServer(version)
     result = {"tools": [odd, GOOD], "_meta": None, "nextCursor": None, "resultType": "complete", "ttlMs": -1}
-    server.verbatim["tools/list"] = json.dumps({"jsonrpc": "2.0", "id": "ID", "result": result}).encode().replace(
-        b'"ID"', b"%ID%"
-    )  # fmt: skip
+    server.verbatim["tools/list"] = answer(result)
     session = Session(server)
     listed = await session.source.list()
     await session.source.aclose()
@@ -386,7 +388,7 @@ async def test_a_list_is_read_as_far_as_it_is_one(
 ) -> None:
     """A cursor that repeats has no more to give; what is no list takes nothing away from what is known."""
     server = WireServer()
-    server.verbatim["tools/list"] = b'{"jsonrpc":"2.0","id":%ID%,"result":' + json.dumps(result).encode() + b"}"
+    server.verbatim["tools/list"] = answer(result)
     session = Session(server)
     if names is None:
         with pytest.raises(ToolFault, match=r"^its list of tools is not a list$"):
@@ -449,3 +451,77 @@ async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read
     found = re.sub(r'"id":\d+', '"id":%ID%', found)
     assert found.startswith(text_of) if raw.endswith("cut") else found == text_of
     assert len(server.calls) == 0, "the verbatim answer is the only one"
+
+
+async def test_a_page_that_cannot_be_read_costs_only_itself() -> None:
+    server = WireServer()
+    pages = {None: {"tools": [GOOD], "nextCursor": "b"}, "b": {"tools": 7}}
+    server.verbatim["tools/list"] = lambda params: answer(pages[params.get("cursor")])
+    listed = await (session := Session(server)).source.list()
+    assert [one.name for one in listed.definitions] == ["odd/good"]
+    assert listed.rejected == {"…": "page 2 of the tools cannot be read: its list of tools is not a list"}
+    await session.source.aclose()
+
+
+async def test_a_tool_whose_headers_no_call_can_carry_is_named() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "object", "x-mcp-header": "X"}}}
+    server = WireServer(MODERN)
+    server.verbatim["tools/list"] = answer({"tools": [GOOD, named("odd", inputSchema=schema)]})
+    listed = await (session := Session(server)).source.list()
+    assert [one.name for one in listed.definitions] == ["odd/good"]
+    assert listed.rejected == {"odd/odd": "its x-mcp-header is not one that a call can carry"}
+    await session.source.aclose()
+
+
+async def test_a_list_that_does_not_come_is_waited_for_as_long_as_a_call() -> None:
+    server = WireServer()
+    server.verbatim["tools/list"] = b"nothing that is an answer"
+    config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 0.05, 20)
+    source = McpSource(config, RuntimeSettings(workspace="/"), server.start)
+    with pytest.raises(ToolFault, match=r"did not list its tools within 0\.05 s"):
+        await source.list()
+    await source.aclose()
+
+
+@pytest.mark.parametrize(
+    ("version", "result"),
+    [
+        (OLDER, {"protocolVersion": OLDER}),
+        (OLDER, {"protocolVersion": None, "capabilities": None, "serverInfo": None, "instructions": 7}),
+        (OLDER, {"protocolVersion": "2025-06-18", "capabilities": {"tools": None, "experimental": {"a": True}}}),
+        (MODERN, {"supportedVersions": [MODERN, None], "capabilities": [], "serverInfo": {"name": 7}}),
+    ],
+)
+async def test_a_handshake_needs_no_more_than_a_version(version: str, result: dict[str, Any]) -> None:
+    server = WireServer(version, act=says("it is done"))
+    server.verbatim["initialize" if version == OLDER else "server/discover"] = answer(result)
+    assert await Session(server).call("act") == "it is done"
+
+
+@pytest.mark.parametrize("wire", ["stdio", "events"])
+async def test_odd_notifications_and_requests_cost_nothing(wire: str) -> None:
+    """In a stream of events the SDK would end the call for one. A list that has changed is read again all the same."""
+    odd: list[Any] = [
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": []},
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": None, "progress": "half"}},
+        {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": None}},
+        {"jsonrpc": "2.0", "id": [], "method": "elicitation/create", "params": {}},
+        {"jsonrpc": "2.0", "id": {}, "method": 7},
+        {"jsonrpc": "2.0"},
+        {"jsonrpc": "2.0", "id": "%ID%", "method": "ping"},
+        [],
+        None,
+    ]
+    between = b"\r\n\r\ndata: " if wire == "events" else b"\n"
+    lines = [*(json.dumps(one).encode() for one in odd), b"<html>", answer({"content": ["it is done"]})]
+    server = WireServer(act=says("never"))
+    server.verbatim["tools/call"] = between.join(lines)
+    server.content_type = "text/event-stream"
+    session = Session(server)
+    changes: list[int] = []
+    async with over_http(server) as url:
+        if wire == "events":
+            session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        session.source.on_changed = lambda: changes.append(1)
+        assert await session.call("act") == "it is done"
+    assert changes == [1]
