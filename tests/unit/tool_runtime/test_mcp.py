@@ -266,7 +266,7 @@ async def test_a_server_over_http_that_was_started_again_is_connected_to_again(o
     ],
 )
 async def test_a_server_that_is_none_has_no_tools_and_says_why(opened: Open, kind: str, said: str) -> None:
-    session = opened(program(kind), connect_s=2, first_task_waits_s=20)
+    session = opened(program(kind), connect_s=1 if kind == "mute" else 20, first_task_waits_s=20)
     assert await session.names() == []
     async with asyncio.timeout(30):
         while not session.told:
