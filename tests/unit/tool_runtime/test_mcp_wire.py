@@ -355,10 +355,9 @@ for _ in range(200):
         ("odd", "it is not an object"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("version", ERAS)
-async def test_an_odd_tool_costs_only_itself(version: str, odd: Any, reason: str | None) -> None:
+async def test_an_odd_tool_costs_only_itself(odd: Any, reason: str | None) -> None:
     """Where it is plain what its schema means, not even that."""
-    server = WireServer(version)
+    server = WireServer()
     result = {"tools": [odd, GOOD], "_meta": None, "nextCursor": None, "resultType": "complete", "ttlMs": -1}
     server.verbatim["tools/list"] = answer(result)
     session = Session(server)
@@ -432,7 +431,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("raw", "text_of"), ANSWERS, ids=map(str, range(len(ANSWERS))))
-@pytest.mark.parametrize("wire", ["stdio", "json", "text", "events"])
+@pytest.mark.parametrize("wire", ["stdio", "", "text/event-stream"])
 async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read(
     raw: str, text_of: str, wire: str
 ) -> None:
@@ -444,13 +443,29 @@ async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read
     if wire == "stdio":
         found = await session.call("act")
     else:
-        server.content_type = {"json": "application/json", "text": "", "events": "text/event-stream"}[wire]
+        server.content_type = wire
         async with over_http(server) as url:
             session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
             found = await session.call("act")
     found = re.sub(r'"id":\d+', '"id":%ID%', found)
     assert found.startswith(text_of) if raw.endswith("cut") else found == text_of
     assert len(server.calls) == 0, "the verbatim answer is the only one"
+
+
+async def test_a_page_for_people_is_no_answer() -> None:
+    """Such as that of a proxy that wants a login: the call has not come to the server."""
+    server = WireServer(act=says("never"))
+    session = Session(server)
+    async with over_http(server) as url:
+        session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        await session.source.list()
+        server.verbatim["tools/call"] = b"<html>Log in</html>"
+        connection = session.source._connection
+        assert connection is not None
+        server.content_type = "text/html"
+        with pytest.raises(ToolFault, match="Unexpected content type: text/html"):
+            await connection.call("act", {}, lambda *_: None)
+        await session.source.aclose()
 
 
 async def test_a_page_that_cannot_be_read_costs_only_itself() -> None:
