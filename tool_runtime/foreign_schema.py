@@ -14,15 +14,15 @@ the host hang or look elsewhere. So there are bounds around it:
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import jsonschema_rs
 import orjson
 
 from config.shapes import Problem, hint_at, listed, member_path, shown
-from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on
+from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +58,9 @@ _INSIDE: Final = (
 )  # fmt: skip
 _INSIDE_BY_NAME: Final = ("properties", "patternProperties")
 _KEPT_BY_NAME: Final = ("$defs", "definitions")
+_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+"""Flags beside these until draft 4."""
+_OLD_DRAFTS: Final = r"json-schema\.org/(draft-0[34]/)?schema"
 _Kind = jsonschema_rs.ValidationErrorKind
 _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), "boolean": (bool,),
@@ -97,6 +100,54 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
         return listed([_problem(error, usable) for error in found], MAX_LISTED) if found else None
 
     return judge
+
+
+def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+    """See `tool_runtime.schema.mended_schema`."""
+    if not isinstance(schema, dict | bool | None) or schema is False:
+        raise UnusableSchema("is not an object")
+    read: dict[str, Any] = schema if isinstance(schema, dict) else {}
+    if of_object and read.get("type") != "object":
+        read = _of_object(read)
+    try:
+        foreign_judge(read)
+    except UnusableSchema as error:
+        mended: dict[str, Any] = _mended(read)
+        if mended == read:
+            raise
+        try:
+            foreign_judge(mended)
+        except UnusableSchema:
+            raise error from None
+        return mended
+    return read
+
+
+def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
+    kind = schema.get("type")
+    if kind is not None and not (isinstance(kind, list) and "object" in kind):
+        raise UnusableSchema('is not of an object: "type": "object"')
+    return {**schema, "type": "object"}
+
+
+def _mended(schema: Any) -> Any:
+    """A copy of `schema` in which what stands for a keyword that is left out is left out, at every depth, and which
+    says draft 7 in place of draft 4."""
+    if not isinstance(schema, dict):
+        return schema
+    mended: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in (*_ITSELF, *_INSIDE):
+            mended[keyword] = list(map(_mended, value)) if isinstance(value, list) else _mended(value)
+        elif keyword in (*_ITSELF_BY_NAME, *_INSIDE_BY_NAME, *_KEPT_BY_NAME) and isinstance(value, dict):
+            mended[keyword] = {name: True if below is None else _mended(below) for name, below in value.items()}
+        elif keyword in _BOUNDS and value is True and _BOUNDS[keyword] in schema:
+            mended[keyword] = schema[_BOUNDS[keyword]]
+        elif keyword == "$schema" and isinstance(value, str) and re.search(_OLD_DRAFTS, value):
+            mended[keyword] = _KNOWN_DRAFTS[1]
+        elif not (keyword in ("required", *_BOUNDS) and isinstance(value, bool)):
+            mended[keyword] = value
+    return {key: value for key, value in mended.items() if value is not None or key in ("const", "default")}
 
 
 def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +195,7 @@ class _Preparation:
         for keyword, below in _subschemas(schema):
             self.of(below, f"{path}/{keyword}", negated=negated or keyword in _NEGATING, chain=chain + 1)
         if "$ref" in schema:
-            self.of(_target(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
+            self.of(target_of(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
 
     def _patterns(self, schema: dict[str, Any], path: str, *, negated: bool) -> None:
         by_name = schema.get("patternProperties")
@@ -154,20 +205,6 @@ class _Preparation:
             if negated:
                 raise UnusableSchema(f"{path}/pattern: a pattern that needs backtracking is not supported here")
             self.not_judged.append(schema)
-
-
-def _target(root: dict[str, Any], reference: Any) -> Any:
-    """What a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
-    if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
-        raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
-    found: Any = root
-    for part in reference.split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        try:
-            found = found[int(name) if isinstance(found, list) else name]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise UnusableSchema(f"$ref: nothing stands at {reference[:_MAX_MESSAGE_CHARS]}") from None
-    return found
 
 
 def _is_linear(pattern: str) -> bool:
@@ -226,7 +263,7 @@ class _Work:
             elif depth > 0 and keyword not in _KEPT_BY_NAME:
                 work += self._of(below, depth - 1)
         if "$ref" in schema:
-            work += self._of(_target(self._root, schema["$ref"]), depth)
+            work += self._of(target_of(self._root, schema["$ref"]), depth)
         self._under_way.discard(state)
         if work + named > _MAX_WORK:
             raise UnusableSchema("would have to be applied too often, since its references multiply")

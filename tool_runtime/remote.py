@@ -22,7 +22,7 @@ from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.dialects import ELSEWHERE
 from tool_runtime.faults import ToolFault
-from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.schema import UnusableSchema, mended_schema
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 200
+_MAX_SHOWN: Final = 20
+"""Of the tools that are left out, so many stand in a message with the reason."""
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
@@ -42,12 +44,13 @@ _HIDDEN_CHARACTERS: Final = re.compile(
 
 
 class Definition(NamedTuple):
-    """A tool as its source describes it. `name` is the whole name, `server/tool`."""
+    """A tool as its source describes it. `name` is the whole name, `server/tool`. The schemas are whatever the source
+    sends until `usable` has seen them."""
 
     name: str
     description: str
-    input_schema: Mapping[str, Any]
-    output_schema: Mapping[str, Any] | None = None
+    input_schema: Any
+    output_schema: Any = None
 
     def to_json(self) -> dict[str, Any]:
         """Its shape on disk."""
@@ -65,6 +68,15 @@ class Listed(NamedTuple):
 
     definitions: tuple[Definition, ...]
     rejected: Mapping[str, str] = {}
+
+    @property
+    def left_out(self) -> str:
+        """The end of a line that says how many tools can be used: which of them cannot, and why."""
+        if not self.rejected:
+            return ""
+        shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
+        more = f"; and {len(self.rejected) - _MAX_SHOWN} more" if len(self.rejected) > _MAX_SHOWN else ""
+        return f", and {len(self.rejected)} that cannot be used: {shown}{more}"
 
 
 class KeptLists(Protocol):
@@ -158,6 +170,7 @@ class RemoteTools:
         self._asked = asyncio.Event()
         self._fixed: Mapping[str, Definition] = {}
         self._told_hidden = False
+        self._told_away: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -235,8 +248,9 @@ class RemoteTools:
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
+                self._report_away(str(fault))
                 return
+            self._told_away.clear()
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
             self._report(_of_list(self.name, listed))
@@ -248,8 +262,21 @@ class RemoteTools:
         known = await asyncio.to_thread(self._kept.newest)
         if known is not None or self._asking is None:
             return known
-        await asyncio.wait([self._asking], timeout=self._terms.connect_timeout_s)
-        return await asyncio.to_thread(self._kept.newest)
+        if self._asking.done():  # it may be there for the task after this one
+            self.begin()
+            return None
+        limit_s = self._terms.connect_timeout_s
+        _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
+        known = await asyncio.to_thread(self._kept.newest)
+        if known is None and unanswered:  # the session may end before the source is given up
+            self._report_away(f"it did not answer within {limit_s:g} s")
+        return known
+
+    def _report_away(self, why: str) -> None:
+        """Say that the source does not answer, each reason once."""
+        if why not in self._told_away:
+            self._told_away.add(why)
+            self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
         shapes = await asyncio.to_thread(self._kept.read, sha256)
@@ -300,43 +327,44 @@ def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> Listed:
     """Those of a source's tools that can be used, and why the others cannot: names, schemas and how many there are have
-    bounds, and descriptions lose what is beyond them. Each stands once; the first of a name counts."""
+    bounds, and descriptions lose what is beyond them. Schemas are mended where it is plain what they mean. Each tool
+    stands once; the first of a name counts."""
     found: dict[str, Definition] = {}
     wrong = dict(rejected)
     for one in definitions:
-        problem = _problem(one, found)
-        if problem is None:
-            text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
-            found[one.name] = one._replace(description=text)
-        elif len(wrong) < MAX_TOOLS:
-            wrong[one.name[:MAX_NAME_CHARS]] = problem
+        try:
+            found[one.name] = _usable(one, found)
+        except UnusableSchema as error:
+            if len(wrong) < MAX_TOOLS:
+                wrong[shown_name(one.name)] = str(error)
     return Listed(tuple(found.values()), wrong)
 
 
-def _problem(one: Definition, found: Mapping[str, Definition]) -> str | None:
+def shown_name(name: str) -> str:
+    """The name of a tool that may be anything, for people."""
+    return _HIDDEN_CHARACTERS.sub("", name)[:MAX_NAME_CHARS]
+
+
+def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
+    """Raises UnusableSchema for a tool that cannot be used; its message says why."""
     if len(one.name) > MAX_NAME_CHARS or not re.fullmatch(_NAME, one.name):
-        return f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most"
+        raise UnusableSchema(f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most")
     if one.name in found:
-        return "another tool has this name"
+        raise UnusableSchema("another tool has this name")
     if len(found) >= MAX_TOOLS:
-        return f"there are more than {MAX_TOOLS} tools"
+        raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
+    text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
     try:
-        judge_of(one.input_schema, foreign=True)
-        if one.output_schema is not None:
-            judge_of(one.output_schema, foreign=True)
+        arguments = mended_schema(one.input_schema, of_object=True)
+        output = None if one.output_schema is None else mended_schema(one.output_schema)
     except UnusableSchema as error:
-        return f"its schema cannot be used: {error}"
-    return None if one.input_schema.get("type") == "object" else 'its schema is not of an object: "type": "object"'
+        raise UnusableSchema(f"its schema cannot be used: {error}") from None
+    return one._replace(description=text, input_schema=arguments, output_schema=output)
 
 
 def _of_list(name: str, listed: Listed) -> SourceNotice:
     count, rejected = len(listed.definitions), listed.rejected
-    message = f"{name} has {count} tools"
-    if rejected:
-        shown = "; ".join(f"{tool}: {why}" for tool, why in list(rejected.items())[:5])
-        more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
-        message += f", and {len(rejected)} that cannot be used: {shown}{more}"
-    return SourceNotice(name, "listed", message, count, rejected=sorted(rejected))
+    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.left_out}", count, rejected=sorted(rejected))
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from config import json_text
 from config.shapes import (
@@ -47,6 +48,7 @@ MAX_LISTED = 5
 """How many problems of a call its message lists."""
 _ROOT = "$"
 _MAX_READ_CHARS = 100_000
+_MAX_SHOWN_CHARS = 300
 _EXPECTED: Mapping[str, str] = {
     "object": "an object",
     "array": "a list",
@@ -113,6 +115,29 @@ def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
         return None if shape.fits(given) else listed(list(shape.problems(given, _ROOT)), MAX_LISTED)
 
     return judge
+
+
+def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+    """A schema that another program brings, as it is if it can be used, else as it is plainly meant: left out or true
+    for anything, null for a keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments,
+    which are always an object, also where it does not say so. Raises UnusableSchema."""
+    from tool_runtime import foreign_schema  # as above
+
+    return foreign_schema.mended_schema(schema, of_object=of_object)
+
+
+def target_of(root: Mapping[str, Any], reference: Any) -> Any:
+    """What a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
+    if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
+        raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
+    found: Any = root
+    for part in reference.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(name) if isinstance(found, list) else name]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise UnusableSchema(f"$ref: nothing stands at {reference[:_MAX_SHOWN_CHARS]}") from None
+    return found
 
 
 def shape_of(schema: Mapping[str, Any], path: str = _ROOT) -> Shape:

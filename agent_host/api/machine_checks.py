@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
+_MAX_SERVER_BYTES = 8192
+"""Of what is said of an MCP server: each of its tools that is left out stands there with the reason."""
 _PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard_probe import main; main()"
 
 
@@ -219,7 +221,7 @@ def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -
 
     try:
         servers = check_servers(flags, settings, state_dir)
-        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in servers]
+        return [Check(f"mcp {name}", ok, one_line(found, _MAX_SERVER_BYTES)) for name, ok, found in servers]
     except (UsageError, PolicyError) as error:
         return [Check("mcp", False, str(error))]
 

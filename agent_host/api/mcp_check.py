@@ -92,8 +92,7 @@ async def _checked(
         return server.name, False, f"{place}: {fault}{held}"
     finally:
         await source.aclose()
-    unusable = "".join(f"; {tool} cannot be used: {why}" for tool, why in listed.rejected.items())
-    return server.name, True, f"{place} answers, {counted(len(listed.definitions), 'tool')}{unusable}"
+    return server.name, True, f"{place} answers, {counted(len(listed.definitions), 'tool')}{listed.left_out}"
 
 
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:

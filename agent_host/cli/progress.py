@@ -11,6 +11,7 @@ from agent_host.cli.running import Clock, Heartbeat, LoopClock, Running
 from agent_host.cli.screen import in_ci
 from agent_host.cli.streams import put
 from agent_host.events.kinds import EventType
+from agent_host.shown_text import escaped
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -108,6 +109,8 @@ class Progress:
             call_id = event.payload["toolCallId"]
             if call_id in self._outputs:
                 self._print_output(call_id, self._outputs[call_id].end())
+        elif kind is EventType.TOOLS_UNAVAILABLE:
+            self._put(self._stamped(f"  warning {escaped(event.public_payload['message'], keep='')}"))
         elif kind is EventType.APPROVAL_REQUESTED:
             self.clear()
         elif kind is EventType.APPROVAL_RESOLVED:

@@ -182,7 +182,6 @@ class TextOutput(Progress):
         EventType.COMMAND_ENDED: _command_ended,
         EventType.TOOLS_CHANGED: _notice,
         EventType.TOOLS_HIDDEN: _warning,
-        EventType.TOOLS_UNAVAILABLE: _warning,
         EventType.STEP_LIMIT_APPROACHING: _step_limit,
         EventType.APPROVAL_REQUESTED: _asked,
         EventType.APPROVAL_RESOLVED: _approval,

@@ -282,12 +282,27 @@ def test_a_server_that_is_down_keeps_its_tools_and_its_calls_fail_clearly(host: 
     assert "mcp:odd does not answer" in told["message"]
 
 
-def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:
-    configure(host, kind="dead", log=False)
+@pytest.mark.parametrize("form", ["text", "json", "jsonl"])
+@pytest.mark.parametrize(
+    ("kind", "within_s", "said"), [("dead", 25.0, "no configuration file"), ("mute", 0.2, "within 0.2 s")]
+)
+def test_a_server_that_does_not_answer_is_said_in_every_form_of_output(
+    host: Host, form: str, kind: str, within_s: float, said: str
+) -> None:
+    configure(host, kind=kind, log=False)
+    settings = host.root / "user.toml"
+    settings.write_text(settings.read_text().replace("connect_timeout_s = 25.0", f"connect_timeout_s = {within_s}"))
+    policy = str(host.policy(grants=grant()))
     with gateway(say("Done.")) as model:
-        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(host.policy(grants=grant())))
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", policy, "--output", form)
     assert outcome.code == 0
-    assert "no configuration file" in outcome.names_once("mcp:odd does not answer")
+    assert said in outcome.names_once("mcp:odd does not answer")
+    (session,) = (host.state / "sessions").iterdir()
+    told = [
+        one["payload"]["message"] for one in host.event_log(session.name) if one["eventType"] == "tools_unavailable"
+    ]
+    assert [said in one for one in told] == [True]
+    assert outcome.stdout.count(b"tools_unavailable") == (form == "jsonl")
 
 
 @pytest.mark.parametrize("level", ["none", *(level for level in sandbox.LEVELS if sandbox.look(level).works)])

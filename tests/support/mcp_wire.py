@@ -58,11 +58,14 @@ class WireCall:
 
 class WireServer:
     """A server with these tools, of the era `version`. In place of a program it is what a source starts: see
-    `ServerProcess`. `calls` are the `params` of each call."""
+    `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, as bytes or
+    from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP."""
 
     def __init__(self, version: str = OLDER, /, **tools: Handler) -> None:
         self.version = version
         self.tools = tools
+        self.verbatim: dict[str, bytes | Callable[[dict[str, Any]], bytes]] = {}
+        self.content_type = "application/json"
         self.calls: list[dict[str, Any]] = []
         self.starts = 0
         self.capabilities: dict[str, Any] = {}
@@ -126,12 +129,15 @@ class WireServer:
         self._lines.put_nowait(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
 
     async def _answer(self, message: dict[str, Any]) -> None:
-        self._send(await self.reply(message))
+        self._lines.put_nowait(await self.reply(message) + b"\n")
 
-    async def reply(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def reply(self, message: dict[str, Any]) -> bytes:
         """The answer to a request."""
+        if (verbatim := self.verbatim.get(message["method"])) is not None:
+            raw = verbatim if isinstance(verbatim, bytes) else verbatim(message.get("params", {}))
+            return raw.replace(b"%ID%", orjson.dumps(message["id"]))
         said = await self._said(message["method"], message.get("params", {}))
-        return {"jsonrpc": "2.0", "id": message["id"], **said}
+        return orjson.dumps({"jsonrpc": "2.0", "id": message["id"], **said})
 
     async def _said(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "wire", "version": "1"}}
@@ -179,8 +185,11 @@ async def over_http(server: WireServer, *first: int) -> AsyncIterator[str]:
         elif status == 200:
             message = orjson.loads(body)
             status = 200 if "id" in message else 202
-            said = orjson.dumps(await server.reply(message)) if "id" in message else b""
-        writer.write(f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n".encode())
+            said = await server.reply(message) if "id" in message else b""
+            if server.content_type == "text/event-stream":
+                said = b"event: message\r\nid: 1\r\ndata: " + said + b"\r\n\r\n"
+        kind = f"Content-Type: {server.content_type}\r\n" if server.content_type else ""
+        writer.write(f"HTTP/1.1 {status} Said\r\n{kind}".encode())
         writer.write(f"Content-Length: {len(said)}\r\n\r\n".encode() + said)
         await writer.drain()
         return status

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tool_runtime.schema import target_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 # What a call is checked against, and its error then says: requests do not pay for it.
 _CHECKED: Final = frozenset({"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"})
+_NOT_AT_TOP: Final = ("$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if", "then", "else")
+_MAX_NESTED: Final = 4
 
 
 def parameters(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -44,9 +48,9 @@ def items(description: str, member: Mapping[str, Any], **rules: int) -> Mapping[
 
 def definition_of(spec: ToolSpec) -> ToolSpec:
     """The tool as requests define it: without the bounds of arguments, which the error of a call that breaks one names.
-    A schema that another program wrote stays as it is."""
+    A schema that another program wrote stays as it is, but for what gateways refuse at its top."""
     if spec.foreign_schema:
-        return spec
+        return spec._replace(input_schema=one_object(spec.input_schema))
     return spec._replace(input_schema=_without_bounds(spec.offered or spec.input_schema))
 
 
@@ -61,3 +65,42 @@ def _without_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(kept.get("items"), dict):
         kept["items"] = _without_bounds(kept["items"])
     return kept
+
+
+def one_object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema of arguments without references and choices between schemas at its top, for which gateways refuse the
+    whole request. The properties of all of them stay, and none is required that one choice does without. Calls are
+    judged by the schema as it was."""
+    if schema.keys().isdisjoint(_NOT_AT_TOP):
+        return schema
+    return {"type": "object", **_flat(schema, schema, _MAX_NESTED)}
+
+
+def _flat(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    kept = {key: value for key, value in schema.items() if key not in _NOT_AT_TOP}
+    properties = {name: [one] for name, one in kept.get("properties", {}).items()}
+    required = set(kept.get("required", ()))
+    for keyword in _NOT_AT_TOP if levels else ():
+        branches = _branches(schema, keyword, root)
+        flat = [_flat(one, root, levels - 1) for one in branches if isinstance(one, dict)]
+        for branch in () if kept.get("additionalProperties") is False else flat:
+            for name, one in branch.get("properties", {}).items():
+                known = properties.setdefault(name, [])
+                if one not in known:
+                    known.append(one)
+        needed = [set(branch.get("required", ())) for branch in flat]
+        if needed:
+            required |= set.union(*needed) if keyword in ("$ref", "allOf") else set.intersection(*needed)
+    if properties:
+        kept["properties"] = {name: one[0] if len(one) == 1 else {"anyOf": one} for name, one in properties.items()}
+    if required:
+        kept["required"] = sorted(required)
+    return kept
+
+
+def _branches(schema: Mapping[str, Any], keyword: str, root: Mapping[str, Any]) -> Sequence[Any]:
+    if keyword not in schema or keyword == "not":
+        return ()
+    if keyword == "$ref":
+        return (target_of(root, schema[keyword]),)
+    return schema[keyword] if keyword in ("allOf", "anyOf", "oneOf") else ()

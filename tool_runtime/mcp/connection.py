@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +23,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
 from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.mcp.http import Refusals, http_client
+from tool_runtime.mcp.http import MAX_MENDED_BYTES, Refusals, http_client
 from tool_runtime.mcp.questions import NotSent, Questions
 from tool_runtime.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio
 from tool_runtime.mcp.stdio import stdio_transport
+from tool_runtime.mcp.wire import Incoming, answer_in, has_answer
 from tool_runtime.remote import MAX_TOOLS
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     Start = Callable[[ServerParams], ServerProcess]
 
-logging.getLogger("mcp").addHandler(logging.NullHandler())
-"""What it says of a failure comes as one, and not as lines on standard error, where nobody has asked for them."""
+for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
@@ -63,6 +63,7 @@ _GOODBYE_S: Final = 2.0
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """As OpenSSL says that a certificate is nobody's who is trusted."""
 _TERMINATED: Final = "Session terminated"
+_BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
 
 class Connection:
@@ -79,6 +80,7 @@ class Connection:
         self._client: Client | None = None
         self._process: ServerProcess | None = None
         self._refusals = Refusals()
+        self._incoming = Incoming()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -115,21 +117,49 @@ class Connection:
         ended = self._process is not None and self._process.has_ended
         return self._client is not None and self._task is not None and not self._task.done() and not ended
 
-    async def list(self) -> tuple[list[types.Tool], bool]:
-        """The server's tools, and whether there are more than are read. Raises ToolFault."""
-        tools: list[types.Tool] = []
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            page = await self._asked(functools.partial(self._page, cursor))
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(tools) > MAX_TOOLS:
-                break
-        return tools[: MAX_TOOLS + 1], cursor is not None
+    async def tools(self) -> tuple[list[Any], dict[str, str]]:
+        """The server's tools as it describes them, whatever that is, and by name why others are left out, among them
+        those of pages that cannot be read. Raises ToolFault where nothing can be read, or not in time."""
+        tools: list[Any] = []
+        rejected: dict[str, str] = {}
+        cursors: list[str | None] = [None]
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                while cursors[-1] not in cursors[:-1] and len(cursors) <= MAX_PAGES and len(tools) <= MAX_TOOLS:
+                    try:
+                        cursor = await self._page(cursors[-1], tools, rejected)
+                    except ToolFault as fault:
+                        if len(cursors) == 1 or not self.is_open:
+                            raise
+                        rejected["…"] = f"page {len(cursors)} of the tools cannot be read: {fault}"
+                        return tools, rejected
+                    if cursor is None:
+                        return tools, rejected
+                    cursors.append(cursor)
+        except TimeoutError:
+            limit_s = self._config.timeout_s
+            raise ToolFault(FaultKind.TIMED_OUT, f"it did not list its tools within {limit_s:g} s") from None
+        rejected["…"] = "there are more pages of tools than are read"
+        return tools, rejected
 
-    async def _page(self, cursor: str | None) -> types.ListToolsResult:
-        page: types.ListToolsResult = await self._session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-        return page
+    async def _page(self, cursor: str | None, tools: list[Any], rejected: dict[str, str]) -> str | None:
+        """Read one page; the cursor of the next."""
+        params = types.PaginatedRequestParams(cursor=cursor)
+        result, page = await self._asked(lambda: self._session.list_tools(params=params))
+        listed = page.get("tools") if isinstance(page, dict) else page
+        if not isinstance(listed, list | None) or not isinstance(page, dict):
+            raise ToolFault(FaultKind.SYSTEM, "its list of tools is not a list")
+        usable = {tool.name for tool in result.tools}
+        for tool in listed or ():
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if isinstance(name, str) and name not in usable:  # the SDK has left it out
+                rejected[f"{self._config.name}/{name}"] = _BAD_HEADERS
+            else:
+                tools.append(tool)
+        following = page.get("nextCursor")
+        if following is not None and not isinstance(following, str):
+            rejected["…"] = f"its nextCursor is not a text: {following}"[:_MAX_SAID]
+        return following if isinstance(following, str) and following else None
 
     async def call(
         self,
@@ -137,33 +167,31 @@ class Connection:
         arguments: Mapping[str, Any],
         on_progress: Callable[[float, float | None, str | None], None],
         asking: Asking | None = None,
-    ) -> types.CallToolResult:
-        """Call a tool, without a limit of time; cancelling it tells the server. `asking` is how the server asks a
-        person. Raises NotSent, ToolFault."""
+    ) -> Any:
+        """The result of a tool as the server sends it, whatever that is, without a limit of time; cancelling it tells
+        the server. `asking` is how the server asks a person. Raises NotSent, ToolFault."""
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
             on_progress(done, total, message)
 
-        async def send(more: Mapping[str, Any]) -> types.CallToolResult | types.InputRequiredResult:
+        async def send(more: Mapping[str, Any]) -> Any:
             params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
             request = types.CallToolRequest(params=params)
             try:
                 return await self._sent(request, progress)
             except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
-                await self.list()
+                await self.tools()
                 return await self._sent(request, progress)
 
         if self._process is not None:
             self._process.has_worked = True
         return await self._questions.finished(send, asking)
 
-    async def _sent(
-        self, request: types.CallToolRequest, progress: Any
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        answer: types.CallToolResult | types.InputRequiredResult = await self._asked(
+    async def _sent(self, request: types.CallToolRequest, progress: Any) -> Any:
+        result, answer = await self._asked(
             lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
         )
-        return answer
+        return result if isinstance(result, types.InputRequiredResult) else answer
 
     async def aclose(self) -> None:
         """End the session, and the program of one over stdio."""
@@ -205,11 +233,11 @@ class Connection:
             self._process = self._start(
                 ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES, scope=place.scope)
             )
-            return stdio_transport(self._process)
+            return stdio_transport(self._process, self._incoming)
         http = await stack.enter_async_context(
-            http_client(place, self._auth, self._refusals, self._config.connect_timeout_s)
+            http_client(place, self._auth, self._refusals, self._incoming, self._config.connect_timeout_s)
         )
-        return streamable_http_client(place.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES)
+        return streamable_http_client(place.url, http_client=http, max_sse_event_size=MAX_MENDED_BYTES)
 
     async def _listen(self, client: Client) -> None:
         """Hear of changes from a server of the newer era, which has to be asked for them."""
@@ -233,14 +261,16 @@ class Connection:
             raise RuntimeError("only an open connection is asked")
         return self._client.session
 
-    async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> Any:
-        """The answer to one request. Raises ToolFault, and for a call NotSent where the server has not got it."""
+    async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
+        """What the SDK makes of the answer to one request, and the result as the server sent it. Raises ToolFault, and
+        for a call NotSent where the server has not got it."""
         if not self.is_open:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
         self._refusals.clear()
         self._under_way += 1
         try:
-            return await send()
+            result = await send()
+            return result, self._result_in(result.meta, is_call=is_call)
         except ValidationError as error:
             raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(error)}") from error
         except MCPError as error:
@@ -249,6 +279,19 @@ class Connection:
             raise ToolFault(FaultKind.SYSTEM, _line(error)) from error
         finally:
             self._under_way -= 1
+
+    @staticmethod
+    def _result_in(meta: Any, *, is_call: bool) -> Any:
+        """The server's own result. Raises ToolFault for an error of the server."""
+        if not has_answer(meta):
+            return None
+        answer = answer_in(meta)
+        error = answer.get("error")
+        if error is None:
+            return answer["result"]
+        if error["code"] == types.HEADER_MISMATCH and is_call:
+            raise _HeadersDiffer
+        raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
 
     async def _fault(self, error: MCPError, *, is_call: bool) -> Exception:
         if error.code == types.HEADER_MISMATCH and is_call:
@@ -295,7 +338,8 @@ class Connection:
         if self._process is None:
             return ""
         words = self._process.last_words
-        said = [f"it said: {words[:_MAX_SAID]}"] if words else []
+        printed = self._incoming.noise
+        said = [f"it said: {words[:_MAX_SAID]}"] if words else [f"it printed: {printed}"] if printed else []
         said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
         return f" ({'; '.join(said)})" if said else ""
 

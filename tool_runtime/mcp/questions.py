@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import PersonAnswer
     from tool_runtime.mcp.source import Asking
 
-    Send = Callable[[Mapping[str, Any]], Awaitable[types.CallToolResult | types.InputRequiredResult]]
+    Send = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 MAX_QUESTIONS: Final = 10
 """Of one call."""
@@ -74,7 +74,7 @@ class Questions:
             if over:
                 await asyncio.wait(over)
 
-    async def finished(self, send: Send, asking: Asking | None) -> types.CallToolResult:
+    async def finished(self, send: Send, asking: Asking | None) -> Any:
         """The result of a call, which is sent again with what a server of the newer era asks for. Raises what `send`
         raises, and ToolFault for what is not given."""
         async with self.during(asking) as call:

@@ -9,10 +9,10 @@ from config.lean_typing import NamedTuple
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.importing import SdkImport
 from tool_runtime.mcp.servers import Http
-from tool_runtime.remote import Definition, usable
+from tool_runtime.remote import MAX_TOOLS, Definition, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
@@ -85,13 +85,8 @@ class McpSource:
         return await self._list(await self._connected())
 
     async def _list(self, connection: Connection) -> Listed:
-        tools, more = await connection.list()
-        prefix = self._config.name
-        rejected = {"…": "there are more pages of tools than are read"} if more else {}
-        found = (
-            Definition(f"{prefix}/{one.name}", one.description or one.title or "", one.input_schema, one.output_schema)
-            for one in tools
-        )
+        tools, rejected = await connection.tools()
+        found = list(_definitions(self._config.name, tools, rejected))
         listed = await asyncio.to_thread(usable, found, rejected)
         self._identities = connection, {one.name: one.identity for one in listed.definitions}
         return listed
@@ -198,3 +193,15 @@ class McpSource:
         of = "" if total is None else f" of {total:g}"
         line = f"{done:g}{of}{f': {message}' if message else ''}\n"
         self._settings.on_output(request, "stdout", line[:1000].encode("utf-8", "replace"))
+
+
+def _definitions(server: str, tools: Sequence[Any], rejected: dict[str, str]) -> Iterator[Definition]:
+    """The tools that a server describes; what is no description of a tool goes to `rejected`."""
+    for number, tool in enumerate(tools, 1):
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if isinstance(name, str) and name:
+            described = [text for key in ("description", "title") if isinstance(text := tool.get(key), str) and text]
+            schemas = tool.get("inputSchema"), tool.get("outputSchema")
+            yield Definition(f"{server}/{name}", described[0] if described else "", *schemas)
+        elif len(rejected) < MAX_TOOLS:
+            rejected[f"{server}/#{number}"] = "it has no name" if isinstance(tool, dict) else "it is not an object"

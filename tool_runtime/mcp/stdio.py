@@ -10,7 +10,6 @@ import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from config import json_text
 from tool_runtime.core.server_process import LineTooLong
 
 if TYPE_CHECKING:
@@ -19,15 +18,16 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from tool_runtime.core.server_process import ServerProcess
+    from tool_runtime.mcp.wire import Incoming
 
     Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @asynccontextmanager
-async def stdio_transport(process: ServerProcess) -> AsyncIterator[Streams]:
-    """Messages from and to the program, one a line. A line that is none is an error of the session; one that is too
-    long ends it."""
-    to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIterator[Streams]:
+    """Messages from and to the program, one a line. What it prints besides is passed over; a line that is too long ends
+    the session."""
+    to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def read() -> None:
@@ -40,13 +40,15 @@ async def stdio_transport(process: ServerProcess) -> AsyncIterator[Streams]:
                     return
                 if not line:
                     return
-                if line.strip():
-                    await to_session.send(_message(line))
+                for message in incoming.messages(line) if line.strip() else ():
+                    await to_session.send(SessionMessage(jsonrpc_message_adapter.validate_python(message)))
 
     async def write() -> None:
         async with from_session:
             async for message in from_session:
-                process.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                incoming.sent(data)
+                process.write(data + b"\n")
 
     async def quietly(work: asyncio.Task[None]) -> None:
         work.cancel()
@@ -54,24 +56,16 @@ async def stdio_transport(process: ServerProcess) -> AsyncIterator[Streams]:
 
     tasks = [asyncio.ensure_future(_until_closed(read)), asyncio.ensure_future(_until_closed(write))]
     try:
-        yield incoming, outgoing
+        yield received, outgoing
     finally:
         with anyio.CancelScope(shield=True):
             await process.aclose()
             for task in tasks:
                 await quietly(task)
-            for stream in (to_session, incoming, outgoing, from_session):
+            for stream in (to_session, received, outgoing, from_session):
                 await stream.aclose()
 
 
 async def _until_closed(work: object) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         await work()  # type: ignore[operator]  # one of the two above
-
-
-def _message(line: bytes) -> SessionMessage | Exception:
-    try:
-        json_text.check_depth(line)
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import ssl
+import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,13 +18,14 @@ import trustme
 
 from agent_host.contracts import SourceNotice, ToolRequest, ToolResult
 from state.tool_lists import ToolLists
-from tests.support.mcp_servers import PNG, command, logged, over_http
+from tests.support.mcp_servers import PNG, ROOT, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
 from tool_runtime.faults import ToolFault
 from tool_runtime.mcp.http import AnswerTooLarge, Refusals, _OneOrigin
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.mcp.source import McpSource
+from tool_runtime.mcp.wire import Incoming
 from tool_runtime.remote import RemoteTools, Terms
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -33,13 +36,22 @@ if TYPE_CHECKING:
 
     Open = Callable[..., "Session"]
 
+MANIFESTS = ROOT / "tests/fixtures/mcp_manifests"
 pytestmark = pytest.mark.slow  # each starts an interpreter with the SDK
 
 
 class Session:
     """A router over one server."""
 
-    def __init__(self, folder: Path, place: Http | Stdio, *, timeout_s: float = 20, connect_s: float = 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        place: Http | Stdio,
+        *,
+        timeout_s: float = 20,
+        connect_s: float = 20,
+        first_task_waits_s: float | None = None,
+    ) -> None:
         self.chunks: list[bytes] = []
         self.told: list[SourceNotice] = []
         settings = RuntimeSettings(
@@ -47,7 +59,8 @@ class Session:
         )
         self.router = LocalToolRouter(settings)
         self.source = McpSource(ServerConfig("odd", place, timeout_s, connect_s), settings, self.router.start_program)
-        terms = Terms("Mcp.Invoke", isinstance(place, Http), timeout_s, connect_s)
+        waits_s = connect_s if first_task_waits_s is None else first_task_waits_s
+        terms = Terms("Mcp.Invoke", isinstance(place, Http), timeout_s, waits_s)
         self.kept = ToolLists(str(folder / "state"), "mcp:odd")
         self.remote = RemoteTools(self.source, terms, self.kept, admits=lambda _: True, report=self._tell)
         self.source.on_changed = self.remote.begin
@@ -57,6 +70,13 @@ class Session:
     def _tell(self, notice: SourceNotice) -> None:
         self.told.append(notice)
         self.news.set()
+
+    async def listed(self, times: int) -> None:
+        """Until the server's list is known for so many times."""
+        async with asyncio.timeout(20):
+            while sum(one.kind == "listed" for one in self.told) < times:
+                self.news.clear()
+                await self.news.wait()
 
     async def names(self) -> list[str]:
         """What a task has that begins now."""
@@ -154,12 +174,14 @@ async def test_a_failure_is_the_tools_own(opened: Open) -> None:
     assert (code, "fail" in message) == ("TOOL_EXECUTION_FAILED", True)
 
 
-async def test_a_result_that_does_not_fit_its_output_schema_is_refused(opened: Open) -> None:
+async def test_a_result_that_does_not_fit_its_output_schema_loses_what_is_structured(opened: Open) -> None:
     session = opened(program("odd"))
     await session.names()
-    code, message = session.failure(await session.call("lie"))
-    assert code == "TOOL_EXECUTION_FAILED"
-    assert "the result does not fit the tool's output schema: " in message
+    result = await session.call("lie")
+    assert (result.status, result.output_text is not None) == ("succeeded", True)
+    assert "structuredContent is left out, since it does not fit the tool's output schema: " in (
+        result.output_text or ""
+    )
 
 
 async def test_a_server_that_asks_for_a_person_gets_none(opened: Open) -> None:
@@ -244,7 +266,7 @@ async def test_a_server_over_http_that_was_started_again_is_connected_to_again(o
     ],
 )
 async def test_a_server_that_is_none_has_no_tools_and_says_why(opened: Open, kind: str, said: str) -> None:
-    session = opened(program(kind), connect_s=2)
+    session = opened(program(kind), connect_s=1 if kind == "mute" else 20, first_task_waits_s=20)
     assert await session.names() == []
     async with asyncio.timeout(30):
         while not session.told:
@@ -252,6 +274,15 @@ async def test_a_server_that_is_none_has_no_tools_and_says_why(opened: Open, kin
     (told,) = session.told
     assert told.kind == "unavailable"
     assert said in told.message
+
+
+async def test_what_a_server_printed_in_place_of_messages_is_named(opened: Open) -> None:
+    place = Stdio(
+        (sys.executable, "-c", "import sys; print('usage: server DIR', flush=True); sys.stdin.read()"), "/", {}, "mark"
+    )
+    session = opened(place, connect_s=2, first_task_waits_s=20)
+    assert await session.names() == []
+    assert "(it printed: usage: server DIR)" in session.told[0].message
 
 
 async def test_a_program_that_is_not_there(opened: Open) -> None:
@@ -264,13 +295,62 @@ async def test_a_tool_that_comes_later_is_there_with_the_next_task(opened: Open)
     session = opened(program("odd"))
     assert "odd/grown" not in await session.names()
     await session.call("grow")
-    async with asyncio.timeout(20):
-        while sum(one.kind == "listed" for one in session.told) < 2:
-            session.news.clear()
-            await session.news.wait()
+    await session.listed(2)
     assert "odd/grown" not in [spec.name for spec in await session.router.tools()]
     assert "odd/grown" in await session.names()
     assert (await session.call("grown")).output_text == "new"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes to open")
+@pytest.mark.parametrize(
+    ("recorded", "arguments"),
+    [
+        ("playwright-mcp", {}),
+        ("notion-mcp-server", {"user_id": "u"}),
+        ("server-filesystem", {"path": "/a"}),
+        ("mcp-server-git", {"repo_path": "/a"}),
+        ("mcp-server-time", {"timezone": "UTC"}),
+    ],
+)
+async def test_recorded_servers_start_slowly_print_change_and_end_as_the_docs_say(
+    opened: Open, tmp_path: Path, recorded: str, arguments: dict[str, Any]
+) -> None:
+    """docs/mcp.md, "Servers that change, print and end"."""
+    manifest = MANIFESTS / f"{recorded}.json"
+    tools = json.loads(manifest.read_text("utf-8"))["tools/list"]["tools"]
+    first, *others = (f"odd/{tool['name']}" for tool in tools)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    argv = (sys.executable, str(ROOT / "tests/support/recorded_server.py"), str(manifest), str(tmp_path))
+    session = opened(Stdio(argv, str(tmp_path), {"PATH": os.environ["PATH"]}, "mark"), first_task_waits_s=0.01)
+
+    assert await session.names() == []
+    assert [one.message for one in session.told] == ["mcp:odd does not answer: it did not answer within 0.01 s"]
+    await asyncio.to_thread(gate.write_bytes, b"")
+    await session.listed(1)
+    assert session.told[-1].message == f"mcp:odd has {len(tools)} tools"
+    assert await session.names() == [first, *others]
+    offered = {spec.name: spec.input_schema for spec in await session.router.tools()}
+    assert [offered[f"odd/{tool['name']}"] for tool in tools] == [tool["inputSchema"] for tool in tools]
+
+    called = await session.call(first.removeprefix("odd/"), **arguments)
+    assert (called.status, (called.output_text or "").partition("\n")[0]) == ("succeeded", "call 1")
+    await session.listed(2)
+    assert len([spec for spec in await session.router.tools() if spec.capability == "Mcp.Invoke"]) == len(tools)
+    code, message = session.failure(await session.call(first.removeprefix("odd/"), **arguments))
+    assert (code, "is not what it was when this task began" in message) == ("TOOL_EXECUTION_FAILED", True)
+    assert await session.names() == [first, *others[:-1]]
+    (changed,) = [one for one in session.told if one.kind == "changed"]
+    assert (changed.added, changed.removed, changed.changed) == ([], others[-1:], [first])
+
+    code, message = session.failure(await session.call(first.removeprefix("odd/"), **arguments))
+    assert (code, "whether it took effect is unknown: its program has ended with exit code 3" in message) == (
+        "TOOL_INTERRUPTED",
+        True,
+    )
+    again = await session.call(first.removeprefix("odd/"), **arguments)
+    assert (again.status, (again.output_text or "").partition("\n")[0]) == ("succeeded", "call 3")
+    assert (tmp_path / "calls").read_text().count("called") == 3
 
 
 async def test_a_token_goes_to_its_own_server(opened: Open) -> None:
@@ -309,7 +389,8 @@ async def test_a_token_is_sent_to_no_other_origin() -> None:
         return httpx2.Response(200, json={})
 
     place = Http("https://one.example/mcp", token="s3cret")
-    async with httpx2.AsyncClient(transport=_OneOrigin(httpx2.MockTransport(take), place, Refusals())) as client:
+    transport = _OneOrigin(httpx2.MockTransport(take), place, Refusals(), Incoming())
+    async with httpx2.AsyncClient(transport=transport) as client:
         for url in (
             "https://one.example/other",
             "https://one.example:444/",
@@ -332,7 +413,7 @@ async def test_bodies_are_counted_below_the_sdk(encoding: str | None, size: int,
 
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, content=body()))
     place = Http("https://one.example/mcp")
-    async with httpx2.AsyncClient(transport=_OneOrigin(transport, place, Refusals())) as client:
+    async with httpx2.AsyncClient(transport=_OneOrigin(transport, place, Refusals(), Incoming())) as client:
         with pytest.raises(AnswerTooLarge, match=problem):
             await client.get(place.url)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -283,3 +285,258 @@ async def test_a_flood_of_progress_is_a_few_events() -> None:
     told = [event for event in watcher.events if event.event_type is EventType.TOOL_OUTPUT_CHUNK]
     assert 0 < len(told) < many / 2
     assert max(len(event.line()) for event in told) < 3 * MAX_PIECE_BYTES
+
+
+# Item by item
+
+
+def answer(result: Any) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%ID%,"result":' + json.dumps(result).encode() + b"}"
+
+
+def named(name: Any, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}, **fields}
+
+
+GOOD = named("good", description="Good.")
+DEEP: Any = {"type": "object"}
+for _ in range(200):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (named("odd", title=3, description=None, annotations={"readOnlyHint": "yes"}, icons="x", _meta=[]), None),
+        (named("odd", execution={"taskSupport": 3}, outputSchema=None), None),
+        ({"name": "odd"}, None),
+        (named("odd", inputSchema=None), None),
+        (named("odd", inputSchema=True), None),
+        (named("odd", inputSchema={}), None),
+        (named("odd", inputSchema={"properties": {"x": {"type": "string"}}, "required": ["x"]}), None),
+        (named("odd", inputSchema={"anyOf": [{"type": "object"}, {"type": "object"}]}), None),
+        (named("odd", inputSchema={"$ref": "#/definitions/A", "definitions": {"A": {"type": "object"}}}), None),
+        (named("odd", inputSchema={"type": ["object", "null"], "properties": None, "required": None}), None),
+        (named("odd", inputSchema={"type": "object", "properties": {"x": None, "y": {"enum": None}, "z": True}}), None),
+        (
+            named(
+                "odd",
+                inputSchema={
+                    "$schema": "http://json-schema.org/draft-04/schema#",
+                    "type": "object",
+                    "properties": {"n": {"type": "number", "minimum": 1, "exclusiveMinimum": True, "required": True}},
+                },
+            ),
+            None,
+        ),
+        (named("odd", outputSchema={}), None),
+        (named("odd", outputSchema={"properties": {"x": {"type": "string"}}}), None),
+        (named("odd", inputSchema={"type": "string"}), "not of an object"),
+        (named("odd", inputSchema={"type": ["array", "null"]}), "not of an object"),
+        (named("odd", inputSchema=[]), "is not an object"),
+        (named("odd", inputSchema=False), "is not an object"),
+        (named("odd", inputSchema="object"), "is not an object"),
+        (named("odd", inputSchema={"type": "object", "properties": {"required": ["x"]}}), "is not a valid JSON Schema"),
+        (named("odd", inputSchema={"type": "object", "properties": []}), "is not a valid JSON Schema"),
+        (named("odd", inputSchema={"type": "object", "properties": {"x": {"type": "str"}}}), "is not a valid JSON"),
+        (named("odd", inputSchema={"$ref": "https://x.example/s"}), "must lead into the schema itself"),
+        (named("odd", inputSchema={"$ref": "#/definitions/gone"}), "nothing stands at"),
+        (named("odd", inputSchema={"type": "object", "title": "x" * 300_000}), "bytes, more than"),
+        (named("odd", inputSchema=DEEP), "has more than 64 levels"),
+        (named("odd", outputSchema={"type": "nothing"}), "is not a valid JSON Schema"),
+        (named("odd", outputSchema=7), "is not an object"),
+        (named("od d"), "its name is not one of"),
+        (named("good", description="another"), "another tool has this name"),
+        (named(None), "it has no name"),
+        (named(7), "it has no name"),
+        (named(""), "it has no name"),
+        ({}, "it has no name"),
+        (None, "it is not an object"),
+        ("odd", "it is not an object"),
+    ],
+)  # fmt: skip
+async def test_an_odd_tool_costs_only_itself(odd: Any, reason: str | None) -> None:
+    """Where it is plain what its schema means, not even that."""
+    server = WireServer()
+    result = {"tools": [odd, GOOD], "_meta": None, "nextCursor": None, "resultType": "complete", "ttlMs": -1}
+    server.verbatim["tools/list"] = answer(result)
+    session = Session(server)
+    listed = await session.source.list()
+    await session.source.aclose()
+    names = [one.name for one in listed.definitions]
+    assert sorted(names) == (["odd/good", "odd/odd"] if reason is None else ["odd/good"])
+    assert [(reason or "") in said for said in listed.rejected.values()] == [True] * (reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("result", "names", "rejected"),
+    [
+        ({}, [], {}),
+        ({"tools": None}, [], {}),
+        ({"tools": [GOOD], "nextCursor": ""}, ["odd/good"], {}),
+        ({"tools": [GOOD], "nextCursor": 7}, ["odd/good"], {"…": "its nextCursor is not a text: 7"}),
+        ({"tools": [GOOD], "nextCursor": "a"}, ["odd/good"], {"…": "there are more pages of tools than are read"}),
+        ({"tools": {"good": GOOD}}, None, {}),
+        ({"tools": "good"}, None, {}),
+        ([GOOD], None, {}),
+        (None, None, {}),
+    ],
+)
+async def test_a_list_is_read_as_far_as_it_is_one(
+    result: Any, names: list[str] | None, rejected: dict[str, str]
+) -> None:
+    """A cursor that repeats has no more to give; what is no list takes nothing away from what is known."""
+    server = WireServer()
+    server.verbatim["tools/list"] = answer(result)
+    session = Session(server)
+    if names is None:
+        with pytest.raises(ToolFault, match=r"^its list of tools is not a list$"):
+            await session.source.list()
+    else:
+        listed = await session.source.list()
+        assert [one.name for one in listed.definitions] == names
+        assert {name: why for name, why in listed.rejected.items() if name == "…"} == rejected
+    await session.source.aclose()
+
+
+TEXT = '{"content":[{"type":"text","text":"it is done"}]}'
+NESTED = "[" * 5000 + "]" * 5000
+CUT = '{"jsonrpc":"2.0","id":%ID%,"result":{"content":["cut'
+ANSWERS = [
+    (f'{{"jsonrpc":"2.0","id":"%ID%","result":{TEXT}}}', "it is done"),
+    (f'{{"jsonrpc":"2.0","id":%ID%.0,"result":{TEXT}}}', "it is done"),
+    (f'{{"id":%ID%,"result":{TEXT},"error":null}}', "it is done"),
+    (f'{{"jsonrpc":"1.0","id":%ID%,"method":"tools/call","result":{TEXT}}}', "it is done"),
+    (f'[{{"method":"notifications/message","params":[]}},{{"id":%ID%,"result":{TEXT}}}]', "it is done"),
+    (f'\N{BYTE ORDER MARK}{{"jsonrpc":"2.0","id":%ID%,"result":{TEXT}}}', "it is done"),
+    (f'INFO {{done}} {{"jsonrpc":"2.0","id":%ID%,"result":{TEXT}}} ok', "it is done"),
+    ('"content":[{"type":"text","text":"beside the id"}]}', "beside the id"),
+    ('"result":null}', ""),
+    ('"also":null}', '{"also":null}'),
+    ('"error":null}', "[the answer has neither a result nor an error]"),
+    ('"result":["a",null]}', "a\n[a part of the result is left out: it is null]"),
+    ('"result":"a text"}', "a text"),
+    ('"result":{"content":["caf\xe9"]}}', "caf\N{REPLACEMENT CHARACTER}"),
+    ('"result":{"content":["half \\ud83d"]}}', "half ?"),
+    ('"result":{"structuredContent":{"a":NaN,"b":1e999}}}', '{"a":"NaN","b":"inf"}'),
+    ('"result":{"content":["a\ttab"]}}', "a\ttab"),
+    (f'"result":{{"structuredContent":{NESTED}}}}}', "[" * 98 + '"[nested too deep]"' + "]" * 98),
+    (CUT, f"[the answer is not JSON, and stands here as it came]\n{CUT}"),
+    ('"error":{"code":-32000,"message":"no row"}}', "SYSTEM: no row (code -32000)"),
+    ('"error":{"code":"-5","message":null,"data":"no row"}}', "SYSTEM: no row (code -5)"),
+    ('"error":"no row"}', "SYSTEM: no row (code 0)"),
+    ('"error":{}}', "SYSTEM: the server gives no reason (code 0)"),
+    ('"error":{"message":"cut', "SYSTEM: the answer is not JSON: "),
+]
+
+
+@pytest.mark.parametrize(("raw", "text_of"), ANSWERS, ids=map(str, range(len(ANSWERS))))
+@pytest.mark.parametrize("wire", ["stdio", "", "text/event-stream"])
+async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read(
+    raw: str, text_of: str, wire: str
+) -> None:
+    server = WireServer(act=says("never"))
+    raw = f'{{"jsonrpc":"2.0","id":%ID%,{raw}' if raw.startswith('"') else raw
+    encoded = raw.encode() if "\N{BYTE ORDER MARK}" in raw else raw.encode("latin-1")
+    server.verbatim["tools/call"] = encoded
+    session = Session(server)
+    if wire == "stdio":
+        found = await session.call("act")
+    else:
+        server.content_type = wire
+        async with over_http(server) as url:
+            session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+            found = await session.call("act")
+    found = re.sub(r'"id":\d+', '"id":%ID%', found)
+    assert found.startswith(text_of) if raw.endswith("cut") else found == text_of
+    assert len(server.calls) == 0, "the verbatim answer is the only one"
+
+
+async def test_a_page_for_people_is_no_answer() -> None:
+    """Such as that of a proxy that wants a login: the call has not come to the server."""
+    server = WireServer(act=says("never"))
+    session = Session(server)
+    async with over_http(server) as url:
+        session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        await session.source.list()
+        server.verbatim["tools/call"] = b"<html>Log in</html>"
+        connection = session.source._connection
+        assert connection is not None
+        server.content_type = "text/html"
+        with pytest.raises(ToolFault, match="Unexpected content type: text/html"):
+            await connection.call("act", {}, lambda *_: None)
+        await session.source.aclose()
+
+
+async def test_a_page_that_cannot_be_read_costs_only_itself() -> None:
+    server = WireServer()
+    pages = {None: {"tools": [GOOD], "nextCursor": "b"}, "b": {"tools": 7}}
+    server.verbatim["tools/list"] = lambda params: answer(pages[params.get("cursor")])
+    listed = await (session := Session(server)).source.list()
+    assert [one.name for one in listed.definitions] == ["odd/good"]
+    assert listed.rejected == {"…": "page 2 of the tools cannot be read: its list of tools is not a list"}
+    await session.source.aclose()
+
+
+async def test_a_tool_whose_headers_no_call_can_carry_is_named() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "object", "x-mcp-header": "X"}}}
+    server = WireServer(MODERN)
+    server.verbatim["tools/list"] = answer({"tools": [GOOD, named("odd", inputSchema=schema)]})
+    listed = await (session := Session(server)).source.list()
+    assert [one.name for one in listed.definitions] == ["odd/good"]
+    assert listed.rejected == {"odd/odd": "its x-mcp-header is not one that a call can carry"}
+    await session.source.aclose()
+
+
+async def test_a_list_that_does_not_come_is_waited_for_as_long_as_a_call() -> None:
+    server = WireServer()
+    server.verbatim["tools/list"] = b"nothing that is an answer"
+    config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 0.05, 20)
+    source = McpSource(config, RuntimeSettings(workspace="/"), server.start)
+    with pytest.raises(ToolFault, match=r"did not list its tools within 0\.05 s"):
+        await source.list()
+    await source.aclose()
+
+
+@pytest.mark.parametrize(
+    ("version", "result"),
+    [
+        (OLDER, {"protocolVersion": OLDER}),
+        (OLDER, {"protocolVersion": None, "capabilities": None, "serverInfo": None, "instructions": 7}),
+        (OLDER, {"protocolVersion": "2025-06-18", "capabilities": {"tools": None, "experimental": {"a": True}}}),
+        (MODERN, {"supportedVersions": [MODERN, None], "capabilities": [], "serverInfo": {"name": 7}}),
+    ],
+)
+async def test_a_handshake_needs_no_more_than_a_version(version: str, result: dict[str, Any]) -> None:
+    server = WireServer(version, act=says("it is done"))
+    server.verbatim["initialize" if version == OLDER else "server/discover"] = answer(result)
+    assert await Session(server).call("act") == "it is done"
+
+
+@pytest.mark.parametrize("wire", ["stdio", "events"])
+async def test_odd_notifications_and_requests_cost_nothing(wire: str) -> None:
+    """In a stream of events the SDK would end the call for one. A list that has changed is read again all the same."""
+    odd: list[Any] = [
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": []},
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": None, "progress": "half"}},
+        {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": None}},
+        {"jsonrpc": "2.0", "id": [], "method": "elicitation/create", "params": {}},
+        {"jsonrpc": "2.0", "id": {}, "method": 7},
+        {"jsonrpc": "2.0"},
+        {"jsonrpc": "2.0", "id": "%ID%", "method": "ping"},
+        [],
+        None,
+    ]
+    between = b"\r\n\r\ndata: " if wire == "events" else b"\n"
+    lines = [*(json.dumps(one).encode() for one in odd), b"<html>", answer({"content": ["it is done"]})]
+    server = WireServer(act=says("never"))
+    server.verbatim["tools/call"] = between.join(lines)
+    server.content_type = "text/event-stream"
+    session = Session(server)
+    changes: list[int] = []
+    async with over_http(server) as url:
+        if wire == "events":
+            session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        session.source.on_changed = lambda: changes.append(1)
+        assert await session.call("act") == "it is done"
+    assert changes == [1]

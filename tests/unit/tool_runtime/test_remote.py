@@ -10,8 +10,18 @@ import pytest
 from agent_host.contracts import SourceNotice, ToolRequest
 from agent_host.llm.tool_names import sendable_name
 from state.tool_lists import ToolLists
+from tool_runtime.families.schemas import definition_of
 from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.remote import MAX_DESCRIPTION_CHARS, MAX_TOOLS, Definition, Listed, RemoteTools, Terms, usable
+from tool_runtime.remote import (
+    MAX_DESCRIPTION_CHARS,
+    MAX_TOOLS,
+    Definition,
+    Listed,
+    RemoteTools,
+    Terms,
+    spec_of,
+    usable,
+)
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, ToolOutput
@@ -67,14 +77,21 @@ class Here:
     """One session's router over a source, in a state directory that others share."""
 
     def __init__(
-        self, folder: Path, source: Listing, *, admits: str = "fs/", place: str = "here", ask_after_s: float = 0.0
+        self,
+        folder: Path,
+        source: Listing,
+        *,
+        admits: str = "fs/",
+        place: str = "here",
+        ask_after_s: float = 0.0,
+        connect_timeout_s: float = 5,
     ) -> None:
         self.kept = ToolLists(str(folder / "state"), f"{source.name} {place}")
         self.source = source
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
         self.router = LocalToolRouter(RuntimeSettings(workspace=str(folder), shell="/bin/sh"))
-        terms = Terms("Mcp.Invoke", elsewhere=True, timeout_s=5, connect_timeout_s=5, ask_after_s=ask_after_s)
+        terms = Terms("Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s)
         self.remote = RemoteTools(
             source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell
         )
@@ -155,13 +172,33 @@ async def test_a_source_that_is_down_keeps_its_tools_and_their_calls_fail(tmp_pa
     assert [one.message for one in here.of("unavailable")] == ["mcp:fs does not answer: connection refused"]
 
 
-async def test_a_source_that_never_answered_has_no_tools(tmp_path: Path, opened: list[Here]) -> None:
+async def test_a_source_that_never_answered_has_no_tools_until_it_does(tmp_path: Path, opened: list[Here]) -> None:
+    """Each task asks anew, and waits only for the first answer."""
     down = Listing(defined("fs/read"))
     down.down = True
     here = Here(tmp_path, down)
     opened.append(here)
     assert await here.router.fix({}) == {}
     assert await here.names() == []
+    down.down = False
+    assert await here.router.fix({}) == {}
+    await here.listed(2)
+    assert list(await here.router.fix({})) == ["mcp:fs"]
+    assert [one.message for one in here.of("unavailable")] == ["mcp:fs does not answer: connection refused"]
+
+
+async def test_a_source_that_does_not_answer_in_time_is_said_when_the_task_begins(
+    tmp_path: Path, opened: list[Here]
+) -> None:
+    slow = Listing(defined("fs/read"))
+    slow.may_answer.clear()
+    here = Here(tmp_path, slow, connect_timeout_s=0.01)
+    opened.append(here)
+    assert await here.router.fix({}) == {}
+    assert [one.message for one in here.told] == ["mcp:fs does not answer: it did not answer within 0.01 s"]
+    slow.may_answer.set()
+    await here.listed(2)
+    assert list(await here.router.fix({})) == ["mcp:fs"]
 
 
 async def test_a_change_takes_effect_with_the_next_task_and_is_told_then(tmp_path: Path, opened: list[Here]) -> None:
@@ -266,6 +303,41 @@ def test_what_cannot_be_used_is_left_out_one_by_one_with_a_reason() -> None:
     assert "must lead into the schema itself" in reasons["fs/answers"]
     assert "not of an object" in reasons["fs/list"]
     assert len(listed.rejected) == 6
+
+
+A = {"type": "string"}
+B = {"type": "integer"}
+OF_B = {"properties": {"b": B}, "required": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "offered"),
+    [
+        ({"properties": {"a": A}}, {"properties": {"a": A}}),
+        (
+            {"properties": {"a": A, "b": B}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"properties": {"a": A, "b": B}},
+        ),
+        (
+            {"oneOf": [{"properties": {"b": A, "c": A}, "required": ["b", "c"]}, OF_B]},
+            {"properties": {"b": {"anyOf": [A, B]}, "c": A}, "required": ["b"]},
+        ),
+        (
+            {"allOf": [{"required": ["a"]}, {"$ref": "#/$defs/b"}], "$defs": {"b": OF_B}},
+            {"properties": {"b": B}, "required": ["a", "b"], "$defs": {"b": OF_B}},
+        ),
+        (
+            {"additionalProperties": False, "not": {"required": ["a"]}, "anyOf": [{"properties": {"a": A}}]},
+            {"additionalProperties": False},
+        ),
+    ],
+)  # fmt: skip
+def test_requests_offer_one_object_in_place_of_choices_at_the_top(schema: Any, offered: Any) -> None:
+    """Gateways refuse a whole request for them. Calls are judged by the schema itself."""
+    (tool,) = usable([Definition("fs/read", "d", schema)]).definitions
+    spec = spec_of(tool, "Mcp.Invoke", elsewhere=False)
+    assert definition_of(spec).input_schema == {"type": "object", **offered}
+    assert spec.accepted == {"type": "object", **schema}
 
 
 def test_descriptions_are_cut_and_lose_what_nobody_sees() -> None:

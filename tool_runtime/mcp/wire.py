@@ -1,0 +1,298 @@
+"""Mend the messages of a server before the SDK's models see them (decision 0096).
+
+The SDK refuses a whole answer for one field of it, and drops a message whose envelope is odd, so that the call waits
+for its timeout. Here a message is read as far as it can be, and written again in the form that the SDK takes:
+
+- The answer to `tools/list` or `tools/call` becomes an empty one of that method. The server's own answer goes with it
+  as a text, which `answer_in` reads; `source` and `results` take it item by item.
+- Whatever has the id of a waiting request and is no request itself is its answer, also where it is no JSON.
+- A line, body or event may hold several messages, or begin with what the program printed. What is no message is noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from config import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Id = int | str
+
+_ANSWER: Final = "agent-host/answer"
+_LIST: Final = "tools/list"
+_CALL: Final = "tools/call"
+_COMPLETE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""Needed in the newer era, ignored in the older one."""
+_PARSE_ERROR: Final = -32700
+_INVALID_REQUEST: Final = -32600
+_OLDEST: Final = "2024-11-05"
+_TOO_DEEP: Final = b'"[nested too deep]"'
+_MAX_LEVELS: Final = json_text.MAX_DEPTH // 2
+"""Of a message that nests too deep, so many levels are kept: more than any schema may have (`foreign_schema`)."""
+_MAX_STARTS: Final = 8
+_MAX_REPAIRED_BYTES: Final = 1024 * 1024
+"""Of a message that is read in Python's own time, while nothing else runs."""
+_MAX_NOISE_CHARS: Final = 500
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
+_START: Final = re.compile(r'(?:\[\s*)?\{\s*"(?:jsonrpc|id|method|params|result|error)"\s*:')
+_ID: Final = re.compile(rb'"id"\s*:\s*("?)([0-9]{1,18})\1')
+_ENVELOPE: Final = frozenset({"jsonrpc", "id", "result", "error"})
+
+
+class Incoming:
+    """The messages of one connection. `noise` is the first text from the server that was no message."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Id, str] = {}
+        self.noise = ""
+
+    def sent(self, message: bytes) -> Id | None:
+        """Note a message that goes to the server. Returns its id if it is a request that the server has to answer."""
+        try:
+            request = orjson.loads(message)
+        except orjson.JSONDecodeError:
+            return None
+        key = _key(request.get("id")) if isinstance(request, dict) and "method" in request else None
+        if key is not None:
+            self._waiting[key] = str(request["method"])
+        return key
+
+    def messages(self, raw: bytes, to: Id | None = None) -> list[dict[str, Any]]:
+        """Return the messages in a line or event in a form that the SDK takes. `to` is the request that the event
+        belongs to: every answer in it is an answer to that one."""
+        values = list(_values(raw))
+        found = [message for one in values if (message := self._mended(one, to)) is not None]
+        if not values and (cut_off := self._unreadable(raw, to)) is not None:
+            found.append(cut_off)
+        if not found and not self.noise and not any(map(_is_message, values)):
+            self.noise = raw.decode("utf-8", "replace").strip()[:_MAX_NOISE_CHARS]
+        return found
+
+    def body(self, raw: bytes, to: Id, content_type: str) -> dict[str, Any]:
+        """Return the answer in the body of an HTTP answer to the request `to`."""
+        for message in self.messages(raw, to):
+            if "method" not in message:
+                return message
+        if "json" in content_type or not content_type:
+            return self._answer(to, _as_it_came(raw))
+        error = {"code": _INVALID_REQUEST, "message": f"Unexpected content type: {content_type[:_MAX_NOISE_CHARS]}"}
+        return self._answer(to, {"error": error})
+
+    def _mended(self, message: Any, to: Id | None) -> dict[str, Any] | None:
+        if not _is_message(message):
+            return None
+        method = message.get("method")
+        if "result" not in message and "error" not in message and ("method" in message or "id" not in message):
+            return _asked(message, method) if isinstance(method, str) else None
+        key = _key(message.get("id")) if to is None else to
+        if key is None or key not in self._waiting:
+            return None
+        error, result = message.get("error"), message.get("result")
+        if error is not None and result is None:
+            return self._answer(key, {"error": _error(error)})
+        if "result" not in message:  # its fields may stand beside the id
+            beside = {name: value for name, value in message.items() if name not in _ENVELOPE}
+            result = beside or "[the answer has neither a result nor an error]"
+        return self._answer(key, {"result": result})
+
+    def _unreadable(self, raw: bytes, to: Id | None) -> dict[str, Any] | None:
+        """The answer that a text that is no JSON is, by an id and a result that can be seen in it."""
+        if b'"result"' not in raw and b'"error"' not in raw:
+            return None
+        found = _ID.search(raw)
+        key = to if to is not None else int(found[2]) if found else None
+        if key is None or key not in self._waiting:
+            return None
+        return self._answer(key, _as_it_came(raw))
+
+    def _answer(self, key: Id, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer to the request `key`, which waits no longer."""
+        method = self._waiting.pop(key, "")
+        result = answer.get("result")
+        if method in (_LIST, _CALL) and not (method == _CALL and _asks_for_input(result)):
+            shell = {"tools": _names_of(result)} if method == _LIST else {"content": []}
+            mended = {**shell, **_COMPLETE, "_meta": {_ANSWER: orjson.dumps(answer).decode()}}
+            return {"jsonrpc": "2.0", "id": key, "result": mended}
+        if "error" not in answer:
+            answer = {"result": _handshake(method, result) if isinstance(result, dict) else {}}
+        return {"jsonrpc": "2.0", "id": key, **answer}
+
+
+def answer_in(meta: Any) -> dict[str, Any]:
+    """Return the server's own answer from the `_meta` of a result of the SDK: {"result": anything}, or {"error":
+    {"code": int, "message": str}}."""
+    answer: dict[str, Any] = orjson.loads(meta[_ANSWER])
+    return answer
+
+
+def has_answer(meta: Any) -> bool:
+    """True if `answer_in` has something to read."""
+    return isinstance(meta, dict) and _ANSWER in meta
+
+
+def _is_message(value: Any) -> bool:
+    """True for what is more than a line of a log that happens to be JSON."""
+    return isinstance(value, dict) and not value.keys().isdisjoint(("jsonrpc", "method", "result", "error"))
+
+
+def _key(value: Any) -> Id | None:
+    """An id as the SDK sends it: a number that came back as a text or with a fraction of zero is still that number."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
+        return int(value)
+    return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
+
+
+def _asked(message: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """A request or notification of the server."""
+    mended: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    own_id = message.get("id")
+    if isinstance(own_id, (int, str)) and not isinstance(own_id, bool):
+        mended["id"] = own_id
+    params = message.get("params")
+    if isinstance(params, dict):
+        is_usable = isinstance(params.get("_meta", {}), dict)
+        mended["params"] = params if is_usable else {key: one for key, one in params.items() if key != "_meta"}
+    return mended
+
+
+def _error(error: Any) -> dict[str, Any]:
+    said = error if isinstance(error, dict) else {"message": error}
+    code, message = said.get("code"), said.get("message")
+    if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code):
+        code = int(code)
+    if not isinstance(message, str) or not message:
+        rest = said.get("data") if message is None else message
+        message = "the server gives no reason" if rest in (None, "", {}) else _text(rest)
+    mended = {"code": int(code) if isinstance(code, int | float) else 0, "message": message}
+    return {**mended, "data": said["data"]} if "data" in said else mended
+
+
+def _as_it_came(raw: bytes) -> dict[str, Any]:
+    """The answer that a text is which is not JSON. It is no failure of the call unless it says so."""
+    text = raw.decode("utf-8", "replace").strip()
+    if b'"error"' in raw and b'"result"' not in raw:
+        return {"error": {"code": _PARSE_ERROR, "message": f"the answer is not JSON: {text}"}}
+    note = "[the answer is not JSON, and stands here as it came]" if text else "[the answer is empty]"
+    return {"result": f"{note}\n{text}".strip()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _asks_for_input(result: Any) -> bool:
+    if not isinstance(result, dict) or result.get("resultType") != "input_required":
+        return False
+    return bool(result.get("inputRequests")) or isinstance(result.get("requestState"), str)
+
+
+def _names_of(result: Any) -> list[dict[str, Any]]:
+    """The tools of a list as the SDK needs them in the newer era: it sends some arguments as headers too, and leaves
+    out tools that declare such headers wrongly."""
+    tools = result.get("tools") if isinstance(result, dict) else None
+    found = []
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and isinstance(tool.get("name"), str):
+            schema = tool.get("inputSchema")
+            properties = schema.get("properties") if isinstance(schema, dict) else None
+            members = properties.items() if isinstance(properties, dict) else ()
+            usable = {name: one for name, one in members if isinstance(one, dict)}
+            found.append({"name": tool["name"], "inputSchema": {"type": "object", "properties": usable}})
+    return found
+
+
+def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
+    """What this client uses of a server's answer to `initialize` or `server/discover`; other results as they are."""
+    if method not in ("initialize", "server/discover"):
+        return result
+    tools = capabilities.get("tools") if isinstance(capabilities := result.get("capabilities"), dict) else None
+    changes = isinstance(tools, dict) and tools.get("listChanged") is True
+    mended: dict[str, Any] = {"capabilities": {"tools": {"listChanged": changes}}, **_COMPLETE}
+    if method == "initialize":
+        version = result.get("protocolVersion")
+        info = {"name": "server", "version": ""}
+        return {**mended, "protocolVersion": version if isinstance(version, str) else _OLDEST, "serverInfo": info}
+    versions = result.get("supportedVersions")
+    if not isinstance(versions, list):
+        return result  # the SDK then begins anew with `initialize`
+    return {**mended, "supportedVersions": [one for one in versions if isinstance(one, str)]}
+
+
+# Reading what is nearly JSON
+
+
+def _values(raw: bytes) -> Iterator[Any]:
+    """The JSON values in a text that may be messages."""
+    value: Any = None
+    try:
+        value = json_text.loads(raw)
+    except json_text.TooDeep:
+        if len(raw) <= _MAX_REPAIRED_BYTES:
+            yield from _repaired(_without_depths(raw))
+    except orjson.JSONDecodeError:
+        yield from _repaired(raw)
+    yield from value if isinstance(value, list) else () if value is None else (value,)
+
+
+def _repaired(raw: bytes) -> Iterator[Any]:
+    """The values in a text with bytes that are no UTF-8, NaN, line ends in strings, halves of characters, or other text
+    around them."""
+    text = raw.decode("utf-8", "replace")
+    with contextlib.suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+        yield from value if isinstance(value, list) else (value,)
+        return
+    if len(raw) > _MAX_REPAIRED_BYTES:
+        return
+    decoder = json.JSONDecoder(strict=False, parse_constant=str)
+    place = 0
+    for _ in range(_MAX_STARTS):
+        found = _START.search(text, place)
+        if found is None:
+            return
+        try:
+            value, place = decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            place = found.start() + 1
+            continue
+        for one in value if isinstance(value, list) else (value,):
+            if _is_message(one):
+                yield _writable(one)
+
+
+def _writable(value: Any) -> Any:
+    """A value of the standard library's reader without what JSON cannot carry."""
+    if isinstance(value, dict):
+        return {_writable(name): _writable(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_writable(one) for one in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+
+
+def _without_depths(raw: bytes) -> bytes:
+    """The text with what lies deepest left out."""
+    kept: list[bytes] = []
+    level = behind = 0
+    for found in _TOKEN.finditer(raw):
+        if found[0] in (b"[", b"{"):
+            level += 1
+            if level == _MAX_LEVELS + 1:
+                kept += raw[behind : found.start()], _TOO_DEEP
+        elif found[0] in (b"]", b"}"):
+            if level == _MAX_LEVELS + 1:
+                behind = found.end()
+            level -= 1
+    return b"".join(kept if level > _MAX_LEVELS else (*kept, raw[behind:]))
