@@ -10,7 +10,6 @@ import orjson
 from agent_host.lenient_json import to_keep
 from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
-from agent_host.thread.prompt import split_prompt
 from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
@@ -152,11 +151,10 @@ class AnthropicDialect:
         session_id: str = "",
         is_marked: bool = True,
     ) -> bytes:
-        """Model, limits, tools and system prompt, with a cache mark behind what sessions have in common of it. This
-        provider finds its cache by the request's beginning and takes no name for it."""
+        """Model, limits, tools and system prompt, with a cache mark after it. This provider finds its cache by the
+        request's beginning and takes no name for it."""
         del session_id
         mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
-        shared, own = split_prompt(system)
         request: dict[str, Any] = {"model": model, "max_tokens": max_output_tokens, "stream": True}
         if tools:
             request["tools"] = [
@@ -167,9 +165,7 @@ class AnthropicDialect:
                 }
                 for tool in tools
             ]
-        request["system"] = [{"type": "text", "text": shared, **mark}]
-        if own:
-            request["system"].append({"type": "text", "text": own})
+        request["system"] = [{"type": "text", "text": system, **mark}]
         return orjson.dumps(request)[:-1] + b',"messages":['
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:
