@@ -10,6 +10,7 @@ import orjson
 from agent_host.lenient_json import to_keep
 from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
+from agent_host.thread.messages import NOTHING_SAID
 from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
     "5m": {"type": "ephemeral"},
     "1h": {"type": "ephemeral", "ttl": "1h"},
 }
-# The API refuses empty text blocks.
-_NOTHING_SAID = "(no text)"
 
 
 class AnthropicRenderer:
@@ -78,7 +77,7 @@ class AnthropicRenderer:
                 blocks.append({"type": "text", "text": text})
                 answered = True
         # The API refuses an answer that is empty, or thinking and nothing else.
-        return blocks if answered else [*blocks, {"type": "text", "text": _NOTHING_SAID}]
+        return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
 
 
 def _said(result: Message) -> list[dict[str, Any]]:
@@ -106,7 +105,7 @@ def _tool_use(call: ToolCall) -> dict[str, Any]:
 
 def _text(message: Message) -> dict[str, Any]:
     said = message.content.strip()
-    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else _NOTHING_SAID}
+    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else NOTHING_SAID}
 
 
 class AnthropicDialect:

@@ -3,9 +3,10 @@
     PEERS/bin/python tests/support/llama_server_program.py FOLDER CONTEXT_TOKENS [MODEL.gguf]
 
 A file of another model is served in its place, with one slot, on one thread (two wait for each other where others use
-the processor) and at temperature 0. It runs where `xllamacpp` and `gguf` are (`tests.support.llama_server`), prints the server's URL, and serves until its
-standard input ends. Behind a prompt the model calls ListDirectory, behind results it says a sentence. It knows nothing
-but which token follows which: each is a direction of its own, and the output matrix leads from one to the next.
+the processor) and at temperature 0. It runs where `xllamacpp` and `gguf` are (`tests.support.llama_server`), prints the
+server's URL, and serves until its standard input ends. Behind a prompt the model calls ListDirectory, behind results it
+says a sentence. It knows nothing but which token follows which: each is a direction of its own, and the output matrix
+leads from one to the next.
 """
 
 from __future__ import annotations

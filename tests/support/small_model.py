@@ -1,6 +1,6 @@
 """Small tasks with a real small model, and what the host made of them:
 
-    AGENT_HOST_TEST_LLAMA=PEERS/bin/python python -m tests.support.small_model --model PATH.gguf [--tasks N] [--only NAME]
+    AGENT_HOST_TEST_LLAMA=PEERS/bin/python python -m tests.support.small_model --model PATH.gguf [--tasks N]
 
 Whether the model's work was right is in the table that is printed, and decides nothing. The exit code is 1 if the host
 was at fault: see `Run.faults`. Without `--model` it is the model of `tests.support.llama_server_program`, which knows
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -77,7 +78,7 @@ TASKS = (
     Task("answer without tools", "What is 17 + 25? Answer with the number and use no tools.", {}, _says("42")),
     Task("delete unapproved", "Delete the file junk.txt.", {"junk.txt": "x\n"},
          lambda folder, _: (folder / "junk.txt").exists()),
-    Task("write and run", "Write sum.py, which prints the sum of the numbers from 1 to 10. Run it, and say what it prints.",
+    Task("write and run", "Write sum.py, which prints the sum of 1 to 10. Run it, and say what it prints.",
          {}, _says("55")),
     Task("change a constant", "In config.py set DEBUG to False.", {"config.py": "PORT = 1\nDEBUG = True\n"},
          _has("config.py", "PORT = 1\nDEBUG = False")),
@@ -119,7 +120,9 @@ class Run:
     def faults(self, host: Host) -> Iterator[str]:
         """What the host did wrong."""
         result, verdict, reason = self.result, self.result["verdict"], self.result["reason"]
-        ending = ending_of(ErrorCode.APPROVAL_REQUIRED if verdict == "denied" else reason, has_failed=verdict == "failed")
+        ending = ending_of(
+            ErrorCode.APPROVAL_REQUIRED if verdict == "denied" else reason, has_failed=verdict == "failed"
+        )
         if self.outcome.code != CODES.get(verdict) or (result["endedBy"], result["retryable"]) != ending[:2]:
             yield f"exit {self.outcome.code}, {verdict}, {reason}, {result['endedBy']}, retryable {result['retryable']}"
         if (reason is None) != (verdict in _DONE) or reason not in {None, *ENDINGS}:
@@ -129,7 +132,7 @@ class Run:
         yield from self._faults_of_events(host.event_log(self.session))
         yield from self._faults_of_the_rule()
         yield from self._faults_of_counts()
-        named = {row["path"] for row in result["filesChanged"]}
+        named = {os.path.relpath(path, host.workspace) for path in result["filesChanged"]}
         if named != self.changed:
             yield f"files changed on disk: {sorted(self.changed)}, in the result: {sorted(named)}"
 
@@ -150,11 +153,15 @@ class Run:
         messages = json.loads(self.exchanges[-1].body)["messages"]
         calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
         if result["stepCount"] > MAX_STEPS or (reason == "max_steps_exceeded") != (
-            result["stepCount"] == MAX_STEPS and result["verdict"] == "failed" and reason in (None, "max_steps_exceeded")
+            result["stepCount"] == MAX_STEPS
+            and result["verdict"] == "failed"
+            and reason in (None, "max_steps_exceeded")
         ):
             yield f"{result['stepCount']} steps of {MAX_STEPS}, ended by {reason}"
-        if reason == ErrorCode.LLM_REPEATED_CALL and "circle" in result["message"] and any(
-            call != calls[-1] for call in calls[-9:]
+        if (
+            reason == ErrorCode.LLM_REPEATED_CALL
+            and "circle" in result["message"]
+            and any(call != calls[-1] for call in calls[-9:])
         ):
             yield f"no circle: {calls[-9:]}"
         if reason == ErrorCode.LLM_EMPTY_ANSWER and "no text and no tool call" not in str(messages[-1]["content"]):
@@ -172,9 +179,9 @@ class Run:
         first = next((one for one in self.exchanges if one.usage), None)
         if first is not None and not self.is_first and first.cached < 0.9 * first.usage["prompt_tokens"]:
             yield f"{first.cached} of {first.usage['prompt_tokens']} tokens came from the cache of the session before"
-        if any(len(one.body) and one.body == two.body for one, two in zip(self.exchanges, self.exchanges[1:], strict=False)) != (
-            self.was_killed
-        ):
+        if any(
+            len(one.body) and one.body == two.body for one, two in zip(self.exchanges, self.exchanges[1:], strict=False)
+        ) != (self.was_killed):
             yield "a request was sent twice" if not self.was_killed else "the resume sent another request"
 
     def row(self) -> str:

@@ -117,9 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         exchange.seconds = time.monotonic() - began
 
     def _asked(self, body: bytes | None) -> Any:
-        request = urllib.request.Request(
-            self.server.upstream + self.path, body, {"content-type": "application/json"}
-        )
+        request = urllib.request.Request(self.server.upstream + self.path, body, {"content-type": "application/json"})
         try:
             return urllib.request.urlopen(request, timeout=_PATIENCE_S)
         except urllib.error.HTTPError as error:
