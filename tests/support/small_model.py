@@ -10,6 +10,7 @@ one call and one sentence.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import ENDINGS, ErrorCode, ending_of
+from agent_host.thread.messages import NOTHING_SAID
 from tests.support.llama_server import serving
 from tests.support.process import Host, Outcome, eventually, gateway, say
 from tests.support.text_calls import TextCalls, parsing
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 WINDOW = 8192
 MAX_STEPS = 12
-CODES = {"completed": 0, "failed": 1, "cancelled": 1, "paused": 3, "denied": 4}
+CODES = {"completed": 0, "failed": 1, "cancelled": 130, "paused": 3, "denied": 4}
 _PATIENCE_S = 3600.0
 _DONE = ("completed", "denied")
 
@@ -127,7 +129,7 @@ class Run:
             yield f"exit {self.outcome.code}, {verdict}, {reason}, {result['endedBy']}, retryable {result['retryable']}"
         if (reason is None) != (verdict in _DONE) or reason not in {None, *ENDINGS}:
             yield f"the verdict {verdict} has the reason {reason}"
-        if verdict in _DONE and not result["text"].strip():
+        if verdict in _DONE and result["text"].strip() in ("", NOTHING_SAID):
             yield "a success without an answer"
         yield from self._faults_of_events(host.event_log(self.session))
         yield from self._faults_of_the_rule()
@@ -149,40 +151,35 @@ class Run:
 
     def _faults_of_the_rule(self) -> Iterator[str]:
         """A task that the host ended itself has what its rule asks for."""
-        reason, result = self.result["reason"], self.result
+        reason, steps = self.result["reason"], self.result["stepCount"]
         messages = json.loads(self.exchanges[-1].body)["messages"]
         calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
-        if result["stepCount"] > MAX_STEPS or (reason == "max_steps_exceeded") != (
-            result["stepCount"] == MAX_STEPS
-            and result["verdict"] == "failed"
-            and reason in (None, "max_steps_exceeded")
-        ):
-            yield f"{result['stepCount']} steps of {MAX_STEPS}, ended by {reason}"
-        if (
-            reason == ErrorCode.LLM_REPEATED_CALL
-            and "circle" in result["message"]
-            and any(call != calls[-1] for call in calls[-9:])
-        ):
-            yield f"no circle: {calls[-9:]}"
-        if reason == ErrorCode.LLM_EMPTY_ANSWER and "no text and no tool call" not in str(messages[-1]["content"]):
-            yield f"the model was not told of its empty answer: {messages[-1]}"
+        newest = str(messages[-1]["content"])
+        holds = {
+            "max_steps_exceeded": steps == MAX_STEPS,
+            ErrorCode.LLM_REPEATED_CALL: calls[-9:] == calls[-1:] * 9 or "one piece" in str(self.result["message"]),
+            ErrorCode.LLM_EMPTY_ANSWER: "had no text and no tool call" in newest,
+            ErrorCode.LLM_CALL_AS_TEXT: "as plain text" in newest,
+        }
+        if steps > MAX_STEPS or not holds.get(reason, True):
+            yield f"ended by {reason} in step {steps}, behind {newest[-300:]!r}"
 
     def _faults_of_counts(self) -> Iterator[str]:
-        counted = [one.usage for one in self.exchanges if one.usage]
+        counted = [one for one in self.exchanges if one.usage]
         sums = {
-            "inputTokens": sum(usage["prompt_tokens"] for usage in counted),
-            "outputTokens": sum(usage["completion_tokens"] for usage in counted),
+            "inputTokens": sum(one.usage["prompt_tokens"] for one in counted),
+            "outputTokens": sum(one.usage["completion_tokens"] for one in counted),
+            "cachedInputTokens": sum(one.cached for one in counted),
         }
-        told = {name: self.result["usage"][name] for name in sums}
-        if told != sums and not self.was_killed:
-            yield f"the server counted {sums}, the host {told}"
-        first = next((one for one in self.exchanges if one.usage), None)
-        if first is not None and not self.is_first and first.cached < 0.9 * first.usage["prompt_tokens"]:
-            yield f"{first.cached} of {first.usage['prompt_tokens']} tokens came from the cache of the session before"
-        if any(
-            len(one.body) and one.body == two.body for one, two in zip(self.exchanges, self.exchanges[1:], strict=False)
-        ) != (self.was_killed):
-            yield "a request was sent twice" if not self.was_killed else "the resume sent another request"
+        if self.result["usage"] != sums:
+            yield f"the server counted {sums}, the host {self.result['usage']}"
+        if counted and not self.is_first and counted[0].cached < 0.9 * counted[0].usage["prompt_tokens"]:
+            yield f"{counted[0].cached} of {counted[0].usage['prompt_tokens']} tokens came from the cache"
+        bodies = [one.body for one in self.exchanges]
+        if [one == two for one, two in itertools.pairwise(bodies)] != [
+            self.was_killed and number == 0 for number in range(len(bodies) - 1)
+        ]:
+            yield "the resume sent another request" if self.was_killed else "a request was sent twice"
 
     def row(self) -> str:
         """A line of the table."""
