@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             if answer.status != 200:
                 self.wfile.write(answer.read())
                 return
-            for event in _with_calls(_chunks(answer), exchange, tools, f"call_{len(self.server.exchanges)}"):
+            for event in _with_calls(_chunks(answer), exchange, tools, f"call-{len(self.server.exchanges)}"):
                 self.wfile.write(event)
                 self.wfile.flush()
                 if exchange.has_begun.is_set():
@@ -162,7 +162,7 @@ def _with_calls(
             calls = calls_in(held, tools)
             choice["delta"] = {"content": held} if not calls else {
                 "tool_calls": [
-                    {"index": number, "id": f"{call_id}_{number}", "type": "function", "function": call}
+                    {"index": number, "id": f"{call_id}-{number}", "type": "function", "function": call}
                     for number, call in enumerate(calls)
                 ]
             }  # fmt: skip
