@@ -12,6 +12,7 @@ from agent_host.cli.progress import Progress
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
 from agent_host.cli.text_output import TextOutput, defused
+from agent_host.errors import CANCELLED
 from agent_host.events.sinks import JsonLines
 from agent_host.shown_text import counted
 from agent_host.states import SessionStatus, TaskPhase
@@ -97,7 +98,9 @@ class Display:
             else:
                 self._result = line
         if not result.completed:
-            notice(f"{_ENDS[result.status]}: {result.reason}: {result.message or ''}")
+            message = result.message or ""
+            is_said = result.reason == CANCELLED
+            notice(message if is_said else f"{_ENDS[result.status]}: {result.reason}: {message}")
         _tell_denied(result.details["deniedApprovals"], resume_command)
         if result.unfinished:
             notice(f"resume with: {resume_command}")

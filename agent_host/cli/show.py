@@ -114,7 +114,7 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":
         who = "user" if item["role"] == "user" else "model"
-        yield from _block(f"{who}: ", item["text"], whole=whole or item["role"] == "user", indent="  ")
+        yield from _block(f"{who}: ", item["text"] or "(nothing)", whole=whole or item["role"] == "user", indent="  ")
     else:
         yield from _call(item, whole=whole)
 

@@ -10,7 +10,7 @@ import orjson
 from agent_host.lenient_json import to_keep
 from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
-from agent_host.thread.prompt import split_prompt
+from agent_host.thread.messages import NOTHING_SAID
 from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
     "5m": {"type": "ephemeral"},
     "1h": {"type": "ephemeral", "ttl": "1h"},
 }
-# The API refuses empty text blocks.
-_NOTHING_SAID = "(no text)"
 
 
 class AnthropicRenderer:
@@ -79,7 +77,7 @@ class AnthropicRenderer:
                 blocks.append({"type": "text", "text": text})
                 answered = True
         # The API refuses an answer that is empty, or thinking and nothing else.
-        return blocks if answered else [*blocks, {"type": "text", "text": _NOTHING_SAID}]
+        return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
 
 
 def _said(result: Message) -> list[dict[str, Any]]:
@@ -107,7 +105,7 @@ def _tool_use(call: ToolCall) -> dict[str, Any]:
 
 def _text(message: Message) -> dict[str, Any]:
     said = message.content.strip()
-    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else _NOTHING_SAID}
+    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else NOTHING_SAID}
 
 
 class AnthropicDialect:
@@ -152,11 +150,10 @@ class AnthropicDialect:
         session_id: str = "",
         is_marked: bool = True,
     ) -> bytes:
-        """Model, limits, tools and system prompt, with a cache mark behind what sessions have in common of it. This
-        provider finds its cache by the request's beginning and takes no name for it."""
+        """Model, limits, tools and system prompt, with a cache mark after it. This provider finds its cache by the
+        request's beginning and takes no name for it."""
         del session_id
         mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
-        shared, own = split_prompt(system)
         request: dict[str, Any] = {"model": model, "max_tokens": max_output_tokens, "stream": True}
         if tools:
             request["tools"] = [
@@ -167,9 +164,7 @@ class AnthropicDialect:
                 }
                 for tool in tools
             ]
-        request["system"] = [{"type": "text", "text": shared, **mark}]
-        if own:
-            request["system"].append({"type": "text", "text": own})
+        request["system"] = [{"type": "text", "text": system, **mark}]
         return orjson.dumps(request)[:-1] + b',"messages":['
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:

@@ -13,6 +13,7 @@ from agent_host.lenient_json import to_keep
 from agent_host.llm.raw_json import members
 from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
 from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
+from agent_host.thread.messages import NOTHING_SAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ OF_FUNCTION: Final = "function"
 into the message, into the call, and into the function that it names."""
 
 # Some servers refuse empty texts.
-_NOTHING_SAID: Final = b'"(no text)"'
+_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
 # Tool messages have no field for it.
 _ERROR_MARK: Final = b"[error] "
 # OpenAI refuses longer ones, and ids that came from another provider may be longer.

@@ -13,6 +13,7 @@ from agent_host.lenient_json import to_keep
 from agent_host.llm.raw_json import members
 from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
 from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
+from agent_host.thread.messages import NOTHING_SAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ are whole items, which have a `type`."""
 
 _REASONING: Final = "reasoning"
 # Empty texts are refused.
-_NOTHING_SAID: Final = b'"(no text)"'
+_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
 # An output has no field for it.
 _ERROR_MARK: Final = b"[error] "
 

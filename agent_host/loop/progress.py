@@ -16,6 +16,7 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from agent_host.loop.context import TaskEnd
+from agent_host.thread.messages import NOTHING_SAID
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ _READS_RUNNING: Final = "CommandOutput"
 
 def meaning_without_calls(ctx: LoopContext, meaning: Meaning, text: str) -> Meaning:
     """The meaning of a turn that has no calls, where its dialect says `meaning`: a model that says nothing, or that
-    writes its call as text, is not done."""
+    writes its call as text, is not done. A small model repeats what it reads as its own empty answer."""
     if meaning == "complete":
-        if not text.strip():
+        if text.strip() in ("", NOTHING_SAID):
             return "empty"
         if has_call_as_text(ctx, text):
             return "call_as_text"

@@ -16,7 +16,7 @@ from agent_host.events.sinks import run_logs
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _MARKS = frozenset(
     (
@@ -80,9 +80,8 @@ def read_run_log(path: str) -> RunLog:
                 found.sandboxes.append(payload["sandbox"])
             if kind == EventType.SESSION_STARTED:
                 continue
-            paused = bool(found.marks) and found.marks[-1]["mark"] == EventType.SESSION_PAUSED
-            if kind == EventType.SESSION_RESUMED and "taskId" in event and not paused:
-                found.marks.append(_mark(event, _CRASHED))  # nothing said that the process before was to stop
+            if kind == EventType.SESSION_RESUMED and "taskId" in event and not _has_stopped(found.marks, event):
+                found.marks.append(_mark(event, _CRASHED))
             found.marks.append(_mark(event, kind))
     return found
 
@@ -105,7 +104,7 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
         of = {name: wire[name] for name in ("taskId", "stepId") if name in wire}
         if wire["role"] == "tool":
             _answer(open_calls.pop(wire["toolCallId"], None), wire)
-        elif wire["role"] in ("user", "assistant") and wire["content"]:
+        elif wire["role"] in ("user", "assistant") and (wire["content"] or "toolCalls" not in wire):
             said = {"role": wire["role"], "text": wire["content"], "tokenCount": wire["tokenCount"]}
             items.append({**_item(wire["messageId"], "message", wire["timestamp"]), **said, **of})
         for call in wire.get("toolCalls", ()):
@@ -154,6 +153,15 @@ def _with_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> lis
 def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tuple[str, ...]) -> None:
     call = calls.setdefault(str(payload["toolCallId"]), {})
     call.update((name, payload[name]) for name in names if name in payload)
+
+
+def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any]) -> bool:
+    """True if the log says that the process before was to stop: the session was paused, or the task had an end."""
+    last: Mapping[str, Any] = marks[-1] if marks else {}
+    ends = (EventType.TASK_FAILED, EventType.TASK_CANCELLED)
+    return last.get("mark") == EventType.SESSION_PAUSED or (
+        last.get("mark") in ends and last.get("taskId") == resumed["taskId"]
+    )
 
 
 def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ GO_ON_IN_A_NEW_WINDOW: Final = (
     "[Your answer ended where your context was full. The oldest part of the conversation is left out now. "
     "Go on where it stopped.]"
 )
+NOTHING_SAID: Final = "(no text)"
+"""Sent for a message without text, which providers refuse."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -19,7 +19,7 @@ from policy.paths import (
 )
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
 from policy.rules.repository_paths import repository_place
-from policy.rules.session_paths import may_be_of_session, session_place
+from policy.rules.session_paths import may_be_of_session, own_place, session_place
 
 if TYPE_CHECKING:
     from policy.decision import Decision
@@ -51,7 +51,9 @@ def path_rules(case: Case) -> Decision | str | None:
         return None
     admitted = covering(real, _root_table(case, "allowed"), os, "narrow")
     if admitted is None:
-        return denied(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}")
+        own = own_place(real, entry.allowed_paths, os)
+        hint = "" if own is None else f"; the session's own temporary directory is {own}"
+        return denied(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}{hint}")
     return where(entry, "allowedPaths", admitted)
 
 

@@ -33,6 +33,13 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
     return None
 
 
+def own_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
+    """The session's own temporary directory in `allowed`, if it is in the directory for temporary files that a
+    normalised absolute path is in."""
+    own = next((one for one in allowed if _is_of_session(one, os)), None)
+    return own if own is not None and is_under(path, _above(own, os), os) else None
+
+
 def is_shared_temporary(path: str, own: str | None, os: OsFamily) -> bool:
     """True if a normalised absolute path is a directory that sessions have their temporary directories in: a usual one,
     or that of the session's `own`."""

@@ -473,6 +473,7 @@ def test_a_signal_does_not_wait_for_the_model(host: Host) -> None:
         running.interrupt()
         outcome = running.finish(within_s=5)
         assert (outcome.code, outcome.result["status"], outcome.result["stepCount"]) == (130, "TASK_CANCELLED", 0)
+        outcome.names_once("agent-host: cancelled on request")
         assert host.resume("--gateway", model.url).result["text"] == "Done."
 
 

@@ -3,11 +3,14 @@ read tool calls out of a model's text, and its counts, in each dialect."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.llama_server import PYTHON, serving
+from tests.support.text_calls import calls_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,3 +64,29 @@ def test_its_model_and_window_are_read(host: Host, url: str) -> None:
     outcome = host.task(url, "--dialect", "openai", "--session-id", "s")
     (told,) = [event["payload"] for event in host.event_log("s") if event["eventType"] == "llm_server_read"]
     assert (told["model"], told["contextTokens"]) == (outcome.result["model"], 32_768)
+
+
+def test_small_tasks_are_run_by_command(host: Host) -> None:
+    """With the model that knows one call and one sentence: what the command asserts is what the host did."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.small_model", "--tasks", "3", "--keep", host.root / "tasks"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| completed | 2 |") == 3, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('```json\n{"name": "Grep", "arguments": {"pattern": "a"}}\n```', ['{"pattern": "a"}']),
+        ('<tool_call>{{"name": "Grep", "arguments": {}}}</tool_call>', ["{}"]),
+        (
+            '{"name": "Grep", "arguments": {"pattern": "a\nb"}} {"name": "Grep", "arguments": {}}',
+            ['{"pattern": "a\\nb"}', "{}"],
+        ),
+        ('{"name": "Other", "arguments": {}} {"a": {"name": "Grep"}}', []),
+    ],
+)
+def test_calls_are_found_in_text(text: str, calls: list[str]) -> None:
+    assert [call["arguments"] for call in calls_in(text, ["Grep"])] == calls

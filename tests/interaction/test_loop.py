@@ -83,9 +83,12 @@ def test_a_refusal_fails_the_task_and_runs_nothing(host: Host, calls: list[dict[
     assert host.checkpoints() == []
 
 
-def test_an_answer_with_nothing_does_not_complete(host: Host) -> None:
-    with gateway(say(""), say("")) as model:
-        outcome = host.task(model.url)
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
+def test_an_answer_with_nothing_does_not_complete(host: Host, dialect: str) -> None:
+    """A small model repeats what stands for its own empty answer."""
+    with gateway(say(""), say("(no text)")) as model:
+        outcome = host.task(model.url, "--dialect", dialect)
+        assert "(no text)" in str(model.bodies[1])
     assert (outcome.code, outcome.result["reason"]) == (1, "LLM_EMPTY_ANSWER")
 
 

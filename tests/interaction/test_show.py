@@ -81,6 +81,17 @@ def test_a_crash_and_its_resume_are_marked(host: Host) -> None:
     assert marks == ["crashed", "session_resumed", "task_completed", "session_completed"]
 
 
+def test_a_task_that_said_its_end_has_not_crashed(host: Host) -> None:
+    with gateway(say(""), say(""), say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "s").result["reason"] == "LLM_EMPTY_ANSWER"
+        assert host.resume("s").code == 0
+    items = shown(host, "s")["items"]
+    assert [item["text"] for item in items if item["kind"] == "message"][1:] == ["", "", "Done."]
+    assert "step 3\n" in host.run("show", "s").text
+    marks = [item["mark"] for item in items if item["kind"] == "mark"]
+    assert marks == ["task_failed", "session_resumed", "task_completed", "session_completed"]
+
+
 @pytest.mark.parametrize("arguments", [("nope",), ("s", "--step", "9"), ("../x",)])
 def test_what_is_not_there_is_one_clear_line(host: Host, arguments: tuple[str, ...]) -> None:
     worked(host)

@@ -103,3 +103,15 @@ def test_lines_may_name_it_by_its_variable_where_a_list_decides(host: Host) -> N
         assert host.task(model.url, "--session-id", "s1", policy="ci").code == 0
         answers = model.results()
     assert not answers[0].is_error, answers[0].text
+
+
+def test_a_denied_temporary_file_brings_its_name(host: Host) -> None:
+    """Requests have only the variable, so that sessions of a workspace begin alike."""
+    other = host.temporary / "x.txt"
+    calls = [call("WriteFile", path=str(other), content="y"), call("ReadFile", path="/etc/passwd")]
+    with gateway(use(*calls), say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "s1", policy="workspace").code == 0
+        denied, elsewhere = model.results()
+        assert str(host.temporary) not in str(model.bodies[0]["system"])
+    assert re.search(rf"{host.temporary}/agent-host-s1-[0-9a-f]{{8}} ", denied.text), denied.text
+    assert "temporary" not in elsewhere.text

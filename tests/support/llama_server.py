@@ -21,12 +21,12 @@ _PROGRAM = Path(__file__).with_name("llama_server_program.py")
 
 
 @contextlib.contextmanager
-def serving(folder: Path, context_tokens: int) -> Iterator[str]:
-    """The URL of a server whose model takes so many tokens. It calls ListDirectory behind a prompt, and says behind the
-    results that there is one file."""
+def serving(folder: Path, context_tokens: int, model: Path | None = None) -> Iterator[str]:
+    """The URL of a server whose model takes so many tokens. Without a file of a `model` it calls ListDirectory behind a
+    prompt, and says behind the results that there is one file."""
     with (folder / "llama.log").open("wb") as log:
         process = subprocess.Popen(
-            [str(PYTHON), str(_PROGRAM), str(folder), str(context_tokens)],
+            [str(PYTHON), str(_PROGRAM), str(folder), str(context_tokens), *map(str, [model] if model else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
     with process:

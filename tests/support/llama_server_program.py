@@ -1,10 +1,12 @@
 """llama.cpp's own server with a model of two hundred kilobytes that this program writes, whose answers are known:
 
-    PEERS/bin/python tests/support/llama_server_program.py FOLDER CONTEXT_TOKENS
+    PEERS/bin/python tests/support/llama_server_program.py FOLDER CONTEXT_TOKENS [MODEL.gguf]
 
-It runs where `xllamacpp` and `gguf` are (`tests.support.llama_server`), prints the server's URL, and serves until its
-standard input ends. Behind a prompt the model calls ListDirectory, behind results it says a sentence. It knows nothing
-but which token follows which: each is a direction of its own, and the output matrix leads from one to the next.
+A file of another model is served in its place, with one slot, on one thread (two wait for each other where others use
+the processor) and at temperature 0. It runs where `xllamacpp` and `gguf` are (`tests.support.llama_server`), prints the
+server's URL, and serves until its standard input ends. Behind a prompt the model calls ListDirectory, behind results it
+says a sentence. It knows nothing but which token follows which: each is a direction of its own, and the output matrix
+leads from one to the next.
 """
 
 from __future__ import annotations
@@ -117,10 +119,14 @@ def write_model(path: str) -> None:
 
 
 def main() -> None:
-    folder, context = sys.argv[1:]
-    path = os.path.join(folder, "model.gguf")
-    write_model(path)
+    folder, context, *given = sys.argv[1:]
+    path = given[0] if given else os.path.join(folder, "model.gguf")
     params = xllamacpp.CommonParams()
+    if given:
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        params.sampling.temp = 0.0
+    else:
+        write_model(path)
     params.model.path = path
     params.n_ctx = int(context)
     params.n_gpu_layers = 0

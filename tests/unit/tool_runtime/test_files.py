@@ -116,7 +116,9 @@ async def test_write_creates_with_directories_and_says_so(call: Call, workspace:
     path = workspace / "new" / "deep" / "ü.txt"
     result = await call("WriteFile", path=str(path), content="grün\n")
     assert text_of(result) == f"Wrote 6 bytes to {path}"
-    assert path.read_text() == "grün\n"
+    again = await call("WriteFile", path=str(path), content="x")
+    assert text_of(again) == f"Wrote 1 bytes to {path}, in place of the 6 bytes that it had"
+    path.write_text("grün\n")
     (diff,) = result.artifacts
     assert diff.artifact_type == "file_diff"
     assert diff.data.decode() == f"--- /dev/null\n+++ {path}\n@@ -0,0 +1 @@\n+grün\n"

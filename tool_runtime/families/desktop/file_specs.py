@@ -40,8 +40,8 @@ READ_FILE: Final = ToolSpec(
     parameters(
         ["path"],
         path=_FILE,
-        offset=integer("First line, from 1", minimum=1),
-        limit=integer("Most lines. Default: all", minimum=1),
+        offset=integer("Number of the first line. Default: 1", minimum=1),
+        limit=integer("Maximum number of lines. Default: the whole file", minimum=1),
         encoding=text("Default: utf-8", minLength=1),
         raw=flag("Show a notebook's JSON"),
     ),

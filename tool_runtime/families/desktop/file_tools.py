@@ -129,6 +129,8 @@ class FileTools:
         )
         outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path, call))
         said = f"Wrote {len(params.data)} bytes to {path}"
+        if outcome.before_bytes:  # a small model takes "wrote" for "appended"
+            said += f", in place of the {outcome.before_bytes} bytes that it had"
         alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
         if alike:
             said += f", a new file beside one whose name looks the same: {', '.join(alike)}"

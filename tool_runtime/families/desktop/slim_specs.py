@@ -41,8 +41,8 @@ SPECS: Final = (
         parameters(
             ["path"],
             path=text("A path, or a storage_ref such as artifacts/art_0123"),
-            offset=integer("First line, from 1"),
-            limit=integer("Most lines. Default: all"),
+            offset=integer("Number of the first line. Default: 1"),
+            limit=integer("Maximum number of lines. Default: the whole file"),
         ),
     ),
     _slim(
