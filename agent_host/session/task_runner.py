@@ -19,7 +19,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
-from agent_host.session.denials import calls_to_replay
+from agent_host.session.denials import approvals_of_open_calls, calls_to_replay
 from agent_host.session.history import History
 from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
@@ -67,6 +67,7 @@ class TaskRunner:
         self._on_broken = on_broken
         self._running: asyncio.Task[TaskEnd] | None = None
         self._began = time.monotonic()
+        self._took_ms = 0
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
         self._history = History(ctx)
@@ -173,6 +174,8 @@ class TaskRunner:
                 return
             ctx.journal.record(TaskReopened(max_steps or task.step_count + more_steps))
         ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
+        for answer in approvals_of_open_calls(ctx.state, ctx.session_id, replay_ids):
+            ctx.journal.record(answer)
         ctx.begin_task(task)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count, **ctx.judge.sandbox())
@@ -228,7 +231,7 @@ class TaskRunner:
                 self._ctx,
                 end,
                 resumed_from_step=self._resumed_from_step,
-                duration_ms=int((time.monotonic() - self._began) * 1000),
+                duration_ms=self._took_ms,
             )
         missed = not_uploaded(self._ctx, self._history.missed)
         return {**self._result, "notUploaded": missed} if missed else self._result
@@ -312,6 +315,7 @@ class TaskRunner:
         It waits for nothing: the event, the state and whether another task may start say the same at every moment. The
         history follows (interface section 2)."""
         ctx = self._ctx
+        self._took_ms = int((time.monotonic() - self._began) * 1000)
         self._settle()
         if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
