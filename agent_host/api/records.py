@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.api.options import known_models, snapshot_limit
@@ -31,7 +30,6 @@ __all__ = [
     "StoredSessions",
     "Unfinished",
     "newest_resumable",
-    "reopen",
     "session_id_of",
     "session_under",
     "stored_sessions",
@@ -72,7 +70,8 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     if resolved.session_id is None or resolved.sandbox_named:
         return None
     try:
-        state = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit).load(resolved.session_id)
+        store = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit)
+        state = store.load(resolved.session_id, ended_too=resolved.ended_too)
     except StateError:
         return None
     try:
@@ -98,17 +97,6 @@ def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> st
     # What only waits for approvals has nothing to do unless they are given, so it comes last.
     offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
     return offered[0].session_id if offered else None
-
-
-def reopen(state_dir: str, session_id: str) -> None:
-    """Have a session that has ended resumable again, with its last task over; one that is resumable stays as it is.
-    Raises SessionNotFound where its records were not kept, CheckpointUnreadable, UsageError."""
-    store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit(), archives=True)
-    paths = SessionPaths(state_dir, session_id)
-    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal)):
-        return
-    with state_errors_translated():
-        store.reopen(session_id).close()
 
 
 def session_id_of(state_dir: str, key: str) -> str:

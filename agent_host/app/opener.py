@@ -45,8 +45,9 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import (
     LOCAL,
+    claim_store,
     create_store,
-    open_store,
+    refuse_foreign_cursor,
     state_errors_translated,
     temporary_of,
 )
@@ -165,21 +166,22 @@ class SessionOpener:
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
-        """The session that another process left. Raises SessionNotFound, SessionExpired (then it is gone here as well),
-        SessionHeld, CheckpointUnreadable, and what `create` raises."""
+        """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
+        SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
+        for a cursor that is none of the session's, and what `create` raises."""
         resolved = self._source.resumed(session_id)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
             with contextlib.ExitStack() as opened:
-                store = open_store(resolved, session_id)
+                store = claim_store(resolved, session_id)
                 opened.callback(store.close)
+                refuse_foreign_cursor(store.state, cursor)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
-                make_temporary(machine.temporary)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
@@ -195,6 +197,7 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
+                make_temporary(machine.temporary)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -205,6 +208,7 @@ class SessionOpener:
         resolved, backends, chosen = self._resolved, self._backends, self._chosen
         if resolved is None or backends is None or chosen is None:
             raise RuntimeError("only an opened session is refreshed")
+        session.refuse_foreign_cursor(cursor)
         try:
             grant = await backends.sessions().resume(
                 session.session_id, checkpoint_cursor=cursor or session.step_cursor
@@ -277,6 +281,7 @@ class SessionOpener:
             )
         except SessionExpired as error:
             with state_errors_translated():
+                store.take_over()
                 store.delete()  # nobody will ever resume it (AH 9.6)
             temporary.remove(temporary_of(resolved.state_dir, state.identity))
             kept = _kept_result(SessionPaths(resolved.state_dir, state.identity.session_id))
@@ -357,6 +362,8 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
+        with state_errors_translated():
+            store.take_over()  # nothing refuses the session any more
         reports.again(store.state)
         session = Session(
             ctx,

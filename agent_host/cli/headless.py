@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.api.ahead import get_ready
-from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under, weaker_sandbox
+from agent_host.api.records import Unfinished, newest_resumable, session_id_of, session_under, weaker_sandbox
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.command_line import CommandLine
@@ -96,9 +96,7 @@ def resume(namespace: argparse.Namespace) -> int:
         session_id = session_id_of(state_dir, namespace.session_id)
         if namespace.prompt is None:
             return _go_on(line, session_id)
-        prompt = _prompt(namespace.prompt)
-        reopen(state_dir, session_id)
-        return _go_on(line, session_id, prompt)
+        return _go_on(line, session_id, _prompt(namespace.prompt))
     newest = newest_resumable(state_dir, notice)
     if newest is None:
         raise SessionNotFound(f"there is no session to resume under {state_dir}")
@@ -107,11 +105,11 @@ def resume(namespace: argparse.Namespace) -> int:
 
 def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
-        resolved = line.source.resumed(session_id)
+        resolved = line.source.resumed(session_id, ended_too=prompt is not None)
         weaker = weaker_sandbox(resolved) if can_ask(no_input=line.no_input) else None
         if weaker is not None and agrees(f"{weaker.details['held']} Go on so?"):
             line.source.choose_sandbox(weaker.details["level"])
-            resolved = line.source.resumed(session_id)
+            resolved = line.source.resumed(session_id, ended_too=prompt is not None)
         return _drive(line, resolved, prompt, resumes=True)
     except SandboxWeaker as error:
         command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"

@@ -12,7 +12,7 @@ from agent_host.session.denials import replays_approved
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
-from agent_host.session.opening import temporary_of
+from agent_host.session.opening import refuse_foreign_cursor, temporary_of
 from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
@@ -147,6 +147,10 @@ class Session:
     def step_cursor(self) -> str | None:
         """The last completed step, as the Session Service gets it."""
         return self._ctx.state.step_cursor
+
+    def refuse_foreign_cursor(self, cursor: str | None) -> None:
+        """See `opening.refuse_foreign_cursor`."""
+        refuse_foreign_cursor(self._ctx.state, cursor)
 
     def compact(self) -> None:
         """Have room made in front of the next request to the model, whether or not it would be too long: by a summary,
