@@ -96,7 +96,7 @@ class FileSession:
         disk, paths = storage.disk, storage.paths
         with as_write_failure("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
-                make_durable_dir(disk, directory, within=paths.state_dir)
+                make_durable_dir(disk, directory, within=paths.state_dir, is_there=archived is not None)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
             with as_write_failure("looking for a session of this id"):
@@ -312,6 +312,9 @@ class FileSession:
                 aside = copy_aside(self._storage.disk, self._storage.paths)
             if found.journal.records:
                 self._first_seq = found.journal.records[0].seq
+            if self._storage.disk.status(self._storage.paths.records) is None:
+                paths = self._storage.paths
+                make_durable_dir(self._storage.disk, paths.records, within=paths.state_dir, is_there=True)
             self._renew()
             if found.damage is None:
                 # An archive keeps versions of files that only journals name.

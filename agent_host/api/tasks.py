@@ -7,6 +7,7 @@ is set, and what commands leave behind is ended with the session, not with the p
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -175,5 +176,5 @@ def _result(finished: Finished) -> Result:
         message=finished.end.message,
         records=finished.records,
         unfinished=unfinished,
-        resumable=unfinished or bool(finished.result["deniedApprovals"]),
+        resumable=(unfinished or bool(finished.result["deniedApprovals"])) and os.path.isdir(finished.records),
     )

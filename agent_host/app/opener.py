@@ -47,6 +47,7 @@ from agent_host.session.opening import (
     LOCAL,
     claim_store,
     create_store,
+    prepare_state_dir,
     refuse_foreign_cursor,
     state_errors_translated,
     temporary_of,
@@ -151,6 +152,7 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, bundle, url)
+                prepare_state_dir(resolved.state_dir)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -115,6 +116,8 @@ def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int
         command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"
         raise SandboxWeaker(f"{error}; resume with: {command}") from error
     except CheckpointWriteFailed as error:  # of a disk that may take it later
+        if not os.path.isdir(line.source.state_dir):
+            raise
         raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
     except ServiceError as error:
         notice(
@@ -213,8 +216,11 @@ async def _run(
     return result
 
 
-def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str:
-    """The command; a policy file that has expired has to be replaced by another one."""
+def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str | None:
+    """The command, None where the state directory is gone; a policy file that has expired has to be replaced by another
+    one."""
+    if not os.path.isdir(result.records):
+        return None
     command = line.resume_command(result.session_id)
     expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.text("host.policy") not in BUILT_IN
     return f"{command} --policy NEW" if expired else command

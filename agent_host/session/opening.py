@@ -26,8 +26,10 @@ from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.errors import Damaged, NoSuchSession, WriteFailed
+from state.disk import LOCAL_DISK
+from state.errors import Damaged, NoSuchSession, WriteFailed, as_write_failure
 from state.file_store import FileCheckpointStore
+from state.files import make_durable_dir
 from state.fold import fold
 from state.temporary import session_directory
 
@@ -197,6 +199,16 @@ def claim_store(resolved: ResolvedOptions, session_id: str) -> FileSession:
     """
     with state_errors_translated():
         return _sessions(resolved).claim(session_id, ended_too=resolved.ended_too)
+
+
+def prepare_state_dir(state_dir: str) -> None:
+    """Make the state directory, if it is not there, before anything is kept of a new session: nothing but this makes it
+    for one. Raises UsageError."""
+    try:
+        with as_write_failure("preparing the state directory"):
+            make_durable_dir(LOCAL_DISK, state_dir, within=state_dir)
+    except WriteFailed as error:
+        raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error
 
 
 class Beginning(NamedTuple):
