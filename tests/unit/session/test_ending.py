@@ -84,6 +84,7 @@ async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) 
     (event,) = [one for one in opened.loop.watcher.events if one.event_type is EventType.CHECKPOINT_FAILED]
     assert event.task_id == "t"
     assert (opened.service.ends, opened.loop.told(EventType.SESSION_COMPLETED)) == ([], [])
+    (tmp_path / "state").unlink()
     following = opened.again()
     following.session.go_on()
     assert (await following.session.task_ended()).text == "Done."
