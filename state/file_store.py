@@ -14,6 +14,8 @@ from state.locations import SessionPaths
 from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from state.beside import Beside
     from state.checkpoint import Checkpoint
     from state.disk import Disk
@@ -101,6 +103,18 @@ class FileCheckpointStore:
         if found.state is None or (found.damage is not None and not salvaged_too):
             raise Damaged(found.damage or "the checkpoint holds nothing")
         return found.state
+
+    def versions(self, session_id: str) -> Callable[[str], bytes | None]:
+        """What gives the content of a blob by its name, None for one that is missing, of a session that is resumable or
+        has ended. Raises what `load` raises."""
+        from state.loading import find
+
+        storage = self._storage(session_id)
+        if self.has(session_id):
+            inline = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes).inline
+        else:
+            inline = self.archived(session_id).inline
+        return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def list(self) -> list[Summary]:
         """See CheckpointStore."""

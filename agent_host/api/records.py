@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.api.options import known_models, snapshot_limit
+from agent_host.api.options import known_models, settings_from, snapshot_limit
 from agent_host.api.results import Result, result_of
 from agent_host.app.sandboxing import level_of, refuse_weaker
+from agent_host.app.secrets import Tokens, scrubber_on_record
 from agent_host.errors import SandboxWeaker
+from agent_host.services.endpoints import endpoints
 from agent_host.session.begun import Begun, find_begun, refuse_another
 from agent_host.session.handshake import policy_source
-from agent_host.session.opening import state_errors_translated
+from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
 from state.errors import StateError
 from state.file_store import FileCheckpointStore
@@ -18,18 +21,20 @@ from state.locations import SessionPaths
 from state.session_keys import session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent_host.session.opening import OptionsSource, ResolvedOptions
 
 
 __all__ = [
     "UNREADABLE",
+    "Owner",
     "SandboxWeaker",
     "StoredSession",
     "StoredSessions",
     "Unfinished",
     "newest_resumable",
+    "own_sessions",
     "session_id_of",
     "session_under",
     "stored_sessions",
@@ -81,9 +86,21 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     return None
 
 
-def stored_sessions(state_dir: str) -> StoredSessions:
-    """The sessions of a state directory. Raises UsageError for a configuration that cannot be used."""
-    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models())
+def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessions:
+    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
+    Raises UsageError for a configuration that cannot be used."""
+
+    def cleaner(options: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+        settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
+        own = Tokens.read() if tokens is None else tokens
+        return scrubber_on_record(own, settings, state_dir, options.get("started", {})).data
+
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models(), cleaner=cleaner)
+
+
+def own_sessions() -> Owner | None:
+    """Whose the sessions are that this user's programs begin; None where a Session Service says that."""
+    return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
 
 
 def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from agent_host import own_packages
 from agent_host.app.assembly import make_context, put_under
@@ -61,7 +62,7 @@ from state.locations import SessionPaths, checked_session_id
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.recorded_tools import RecordedToolService
@@ -112,6 +113,7 @@ class SessionOpener:
         self._attended = False
         self._chosen: ChosenDialect | None = None
         self._server_said = ""
+        self._learned: Mapping[str, Any] = {}
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -156,7 +158,7 @@ class SessionOpener:
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = beginning_of(resolved, parts, grant, secrets, task)
+                beginning = beginning_of(resolved, parts, grant, secrets, task, learned=self._learned)
                 with contextlib.ExitStack() as begun:
                     store = create_store(resolved, beginning, grant, new)
                     begun.callback(_unbegin, store)
@@ -188,7 +190,10 @@ class SessionOpener:
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
                 resolved, bundle = await self._informed(
-                    resolved, lambda own: bundle_again(own, machine, grant, identity, level), grant
+                    resolved,
+                    lambda own: bundle_again(own, machine, grant, identity, level),
+                    grant,
+                    identity.options.get("started", {}),
                 )
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
@@ -249,10 +254,14 @@ class SessionOpener:
         return chosen.dialect
 
     async def _informed(
-        self, resolved: ResolvedOptions, bundle_for: Callable[[ResolvedOptions], PolicyBundle], grant: SessionGrant
+        self,
+        resolved: ResolvedOptions,
+        bundle_for: Callable[[ResolvedOptions], PolicyBundle],
+        grant: SessionGrant,
+        started: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[ResolvedOptions, PolicyBundle]:
-        """The options with what a local server says of its model, and the bundle under them. Raises what `bundle_for`
-        raises, and UsageError."""
+        """The options with what a local server says of its model, and the bundle under them; a session that goes on
+        keeps to what it had learned when it `started`. Raises what `bundle_for` raises, and UsageError."""
         may_choose = grant.policy_bundle is None and policy_name(resolved.settings) in BUILT_IN
         bundle = bundle_for(resolved)
         settings = resolved.settings
@@ -265,8 +274,9 @@ class SessionOpener:
                 resolved.state_dir,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
+                recorded=started.get("servers", {}),
             )
-            settings, self._server_said = found.settings, found.said
+            settings, self._server_said, self._learned = found.settings, found.said, found.learned
         settings = with_fitting_toolset(settings, bundle)
         if settings is resolved.settings:
             return resolved, bundle
@@ -388,7 +398,7 @@ def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Seq
         return ()
     from agent_host.app.mcp_servers import secret_values
 
-    return secret_values(settings, bundle, state_dir)
+    return secret_values(settings, bundle.mcp_servers, state_dir)
 
 
 def _kept_result(paths: SessionPaths) -> str:

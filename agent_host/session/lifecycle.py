@@ -163,6 +163,10 @@ class Session:
         state = session_state(self._ctx, self._life.state, pending)
         return {**state, "queuedTasks": self.queued} if self.queued else state
 
+    def flush(self) -> None:
+        """Have the run log say all that has happened so far."""
+        self._ctx.emitter.flush()
+
     def policy_notice(self) -> str | None:
         """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
         nothing."""
