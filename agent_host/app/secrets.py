@@ -13,6 +13,7 @@ from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIAB
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.policies import BUILT_IN
+from config.settings import MOCK_PREFIX
 from policy.bundle.model import RedactionRule
 from policy.detectors.redaction import Redaction
 from state.redaction_key import redaction_key
@@ -73,7 +74,7 @@ class Secrets(NamedTuple):
         token that no header can carry, and for headers that are none."""
         token = checked_token(tokens.gateway)
         values = checked_headers(headers).values()
-        passwords = [password_of(url) for url in (gateway_url, *proxies)]
+        passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 
 
@@ -99,6 +100,7 @@ def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, start
     proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
     servers = secret_values(settings, (), state_dir) if settings.tables("mcp.servers") else ()
     url = settings.text("llm.gateway")
+    url = "" if url.startswith(MOCK_PREFIX) else url
     return Secrets.of(tokens, url, settings.pairs("llm.headers"), redaction, proxies, servers).scrubber
 
 

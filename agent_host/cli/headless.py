@@ -166,7 +166,8 @@ async def _run(
     *,
     resumes: bool,
 ) -> Result | None:
-    """None when a second signal ended it by force; the session is then as after a crash."""
+    """None when a second signal ended it by force after its result was shown; else its result then says how the task
+    stands, and the session is as after a crash."""
     # What runs a session is the most of the start, and a result that is only repeated does without.
     from agent_host.api.tasks import run_to_end
 
@@ -188,7 +189,10 @@ async def _run(
         _show_what_was_found(session, policy=prompt is not None and display.is_text)
         on_signals(stop)
 
+    shown: list[Result] = []
+
     def on_result(result: Result) -> None:
+        shown.append(result)
         patch = sessions[0].patch() if display.is_text else ""
         display.end(result, _how_to_resume(line, resolved, result), patch)
 
@@ -208,8 +212,10 @@ async def _run(
     except asyncio.CancelledError:
         if not stopped_by:
             raise
-        display.notice(f"ended; resume with: {line.resume_command(sessions[0].id)}")
-        return None
+        if shown:
+            return None
+        on_result(sessions[0].cut_off())
+        return shown[0]
     finally:
         display.stop()
     _show_what_was_lost(sessions[0], display, line.resume_command(sessions[0].id))

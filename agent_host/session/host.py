@@ -156,7 +156,9 @@ class SessionHost:
 
     async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
         """What is on record of a session that this process does not have. Raises `error` where that is nothing, or not
-        the owner's."""
+        the owner's, and for this process's own session while it ends."""
+        if self._session is not None and self._session.session_id == session_id:
+            raise error
         try:
             return await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         except (SessionNotFound, UsageError):  # the latter for an id that is none

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
+from agent_host.errors import CANCELLED, ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
+from agent_host.loop.context import TaskEnd
 from agent_host.session.denials import replays_approved
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.approval.pending import Delivery, PendingApprovals
     from agent_host.approval.request import Scope
     from agent_host.events.losses import Losses
-    from agent_host.loop.context import LoopContext, TaskEnd
+    from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
@@ -46,6 +47,7 @@ _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
 _UPLOADS_S = 1.0
+_CUT_OFF = "ended by force: what ran was cut off"
 
 
 class Session:
@@ -211,6 +213,11 @@ class Session:
         """The result object of the last task (interface section 1), with what observers have not got so far."""
         result, losses = self._work.result(end), self.losses.so_far()
         return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
+
+    def cut_off(self) -> TaskEnd:
+        """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
+        had come to its end."""
+        return self._work.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
 
     @property
     def undelivered(self) -> Sequence[str]:

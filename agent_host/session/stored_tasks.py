@@ -145,8 +145,8 @@ class SessionRecord(NamedTuple):
         )
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
-        """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?}, or `patchMissing`, which
-        says why there is none."""
+        """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?}, or with `patchMissing`,
+        which says why there is none."""
         try:
             files = [file.to_wire() for file in self.preview(task_id)]
         except UsageError as error:  # what files held was not kept
