@@ -49,6 +49,7 @@ class HostedSession:
         self.doing = ""
         self.questions: dict[str, Question] = {}
         self._ending: Mapping[str, Any] | None = None
+        self._is_lost = False
         self._child: HostChild | None = None
         self._news = asyncio.Event()
 
@@ -159,11 +160,13 @@ class HostedSession:
         payload = self._ending["payload"]
         known = {name: payload[name] for name in _OF_END if name in payload}
         known["status"] = STATUSES[self._ending["eventType"]]
+        if self._is_lost:
+            await self._host.ended()
         try:
             found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
         except AgentHostError:  # nothing is left of its record
-            found = {**named, "status": "", "text": "", "filesChanged": []}
-        return {**found, **known}
+            return {**named, **known, "text": "", "filesChanged": []}
+        return found if self._is_lost else {**found, **known}  # of a process that has ended only the record knows more
 
     @property
     def _host(self) -> HostChild:
@@ -200,7 +203,7 @@ class HostedSession:
         self.questions.clear()
         if self.is_running:
             message = "the process of the session has ended; the task can be resumed"
-            payload = {"reason": "INTERNAL_ERROR", "message": message}
+            payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
             self._ending = {"eventType": "session_failed", "payload": payload}
 
 

@@ -91,6 +91,8 @@ class Sessions:
             await session.cancel()
 
     async def _opened(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
+        if session_id is not None:
+            await asyncio.to_thread(self.records.refuse_others, session_id)
         await self._make_room()
         self._starting += 1
         session = HostedSession(self.records)
