@@ -70,6 +70,25 @@ def test_a_session_is_resumed_by_one_process_only(servers: Servers) -> None:
     other_serve.ended_well()
 
 
+def test_one_snapshot_with_its_journal_is_all_that_a_killed_session_leaves(servers: Servers) -> None:
+    """AH 9.2, 9.4: the snapshot is as it was at `checkpointedAt`; with its journal it says where the session stands."""
+    with gateway(use(EFFECT), HANG) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        last = client.event("step_completed")
+        eventually(lambda: model.count == 2, "a request that stays without an answer")
+        serve.kill()
+    name = client.session_id
+    assert servers.host.checkpoints() == [f"{name}.journal", f"{name}.json", f"{name}.lock"]
+    snapshot = json.loads((servers.host.state / "checkpoints" / f"{name}.json").read_bytes())
+    assert (snapshot["checkpointVersion"], snapshot["sessionId"], snapshot["userId"]) == ("1.0", name, "u")
+    assert snapshot["checkpointedAt"] < last["timestamp"]
+    assert (snapshot["task"], len(snapshot["thread"])) == (None, 1)
+    _, other = servers.client("http://127.0.0.1:1")
+    task = other.call("GetSessionState", sessionId=name)["task"]
+    assert task == {"taskId": "a", "status": "TASK_RUNNING", "stepCount": 1, "maxSteps": 40}
+
+
 @pytest.mark.slow
 def test_a_refused_resume_leaves_the_files_as_they_were(servers: Servers) -> None:
     """Whoever it is refused to, and however often; and then the session goes on where it was killed."""
