@@ -33,7 +33,7 @@ class ApprovedTools:
         """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
         tools = {**self._tools(), name: identity}
         with as_write_failure("keeping the approval of a tool"):
-            make_durable_dir(LOCAL_DISK, os.path.dirname(self._path), within=self._state_dir)
+            make_durable_dir(LOCAL_DISK, os.path.dirname(self._path), within=self._state_dir, is_there=True)
             content = orjson.dumps({"workspace": self._workspace, "tools": tools})
             replace_atomically(LOCAL_DISK, self._path, [content])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -104,7 +105,7 @@ class BlobFolder:
             if limited:
                 self._check_room({name: len(data) for name, data in new.items()})
             if not self._made:
-                make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
+                make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory), is_there=True)
                 self._made = True
             for name, data in new.items():
                 self._write(name, data, durable=True)
@@ -118,6 +119,8 @@ class BlobFolder:
         """
         with self._guard:  # what is there is listed before there is anything temporary
             room = self.limit_bytes - self.used_bytes
+        if self._disk.status(os.path.dirname(self._directory)) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._directory)
         self._disk.make_private_dir(self._directory)
         temporary = self._path(f"{os.path.basename(path)}-{os.urandom(4).hex()}{TEMPORARY}")
         hashed = _Hashed(pieces, room)

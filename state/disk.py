@@ -47,8 +47,9 @@ class Lock(Protocol):
         Raises OSError."""
         ...
 
-    def release(self, *, remove: bool) -> None:
-        """Let go; `remove` takes its file away too. Never raises: a file that cannot be taken away stays."""
+    def release(self, *, remove: bool, untouched: bool = False) -> None:
+        """Let go; `remove` takes its file away too, `untouched` leaves the file as it was before the lock was taken.
+        Never raises: a file that cannot be taken away stays."""
         ...
 
 

@@ -9,6 +9,7 @@ snapshot and a fresh journal.
 from __future__ import annotations
 
 import contextlib
+import functools
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,11 +30,13 @@ from state.snapshot import EncodedSnapshot, encode_head
 from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from state.beside import Beside
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk, Lock
-    from state.loading import Found
+    from state.loading import Archived, Found
     from state.locations import SessionPaths
     from state.records import Record
 
@@ -67,6 +70,7 @@ class FileSession:
         self._archive = Archive(storage.disk, storage.paths, storage.blobs)
         self._first_seq: int | None = None  # of the journal that is there
         self._is_base_previous = False  # the journal goes on from the snapshot before the newest
+        self._to_do: Callable[[], None] | None = None  # what `take_over` does
         self.state = state
         self.report = report
 
@@ -86,38 +90,30 @@ class FileSession:
         return self._storage.blobs
 
     @classmethod
-    def create(cls, storage: SessionStorage, state: Checkpoint, *, again: bool = False) -> Self:
-        """A new session, or with `again` one that had ended, whose archive goes on. Raises SessionExists,
-        SessionLocked, WriteFailed."""
+    def create(cls, storage: SessionStorage, state: Checkpoint, archived: Archived | None = None) -> Self:
+        """A new session; with `archived` one that had ended, whose archive goes on, not begun until `take_over`. Raises
+        SessionExists, SessionLocked, WriteFailed."""
         disk, paths = storage.disk, storage.paths
         with as_write_failure("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
-                make_durable_dir(disk, directory, within=paths.state_dir)
+                make_durable_dir(disk, directory, within=paths.state_dir, is_there=archived is not None)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
             with as_write_failure("looking for a session of this id"):
-                _refuse_existing(storage, again=again)
-            session = cls(storage, lock, state, LoadReport())
-            # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
-            with as_write_failure("writing the journal"):
-                session._remove_previous()
-                if not again:
-                    session._archive.clear()
-                first = session._encoded()
-                session._take_room(first.size)
-                session._start_journal(first, again=again)
-                session._put_snapshot(session._encoded())
-        except WriteFailed:
-            lock.release(remove=True)
-            raise
+                _refuse_existing(storage, again=archived is not None)
         except BaseException:
-            lock.release(remove=False)
+            lock.release(remove=False, untouched=archived is not None)
             raise
+        session = cls(storage, lock, state, LoadReport())
+        session._to_do = functools.partial(session._begin, archived)
+        if archived is None:
+            session.take_over()
         return session
 
     @classmethod
-    def open(cls, storage: SessionStorage) -> Self:
-        """An existing session. Raises what `CheckpointStore.open` does."""
+    def claim(cls, storage: SessionStorage) -> Self:
+        """An existing session, held and read, and left as it lies until `take_over`. Raises what `CheckpointStore.open`
+        does; where nothing is whole it is moved aside, and where the session is over what is left of it goes."""
         from state.loading import find  # a new session reads nothing
 
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
@@ -126,20 +122,35 @@ class FileSession:
             if found.state is None:
                 raise _moved_aside(storage, found)
             session = cls(storage, lock, found.state, LoadReport())
-            session._take_over(found)
+            session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
                 for path in reversed(storage.paths.checkpoint_files):  # the journal says that the session is over: last
                     storage.disk.remove(path)
             lock.release(remove=True)
             raise
-        except Damaged as error:
-            lock.release(remove=not error.salvaged)
+        except Damaged:
+            lock.release(remove=True)
             raise
         except BaseException:
-            lock.release(remove=False)
+            lock.release(remove=False, untouched=True)
             raise
         return session
+
+    def take_over(self) -> None:
+        """Make the files this process's own, which `claim` has left as they were: only then is anything written. Does
+        nothing the second time. Raises what `CheckpointStore.open` does; the session is let go then."""
+        to_do, self._to_do = self._to_do, None
+        if to_do is None:
+            return
+        try:
+            to_do()
+        except Damaged as error:
+            self._lock.release(remove=not error.salvaged)
+            raise
+        except BaseException:
+            self._lock.release(remove=False)
+            raise
 
     def append(self, record: Record) -> None:
         """See OpenSession."""
@@ -218,6 +229,10 @@ class FileSession:
 
     def close(self) -> None:
         """See OpenSession. Waits for a compaction that is under way."""
+        if self._to_do is not None:
+            self._to_do = None
+            self._lock.release(remove=False, untouched=True)
+            return
         try:
             self._end_compaction()
         finally:
@@ -266,6 +281,24 @@ class FileSession:
         except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
             self._sync_journal()
 
+    def _begin(self, archived: Archived | None) -> None:
+        # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
+        try:
+            if archived is not None:  # before the checkpoint that names it
+                with as_write_failure("keeping what the archived records hold"):
+                    self.blobs.put(*archived.inline.values(), limited=False)
+            with as_write_failure("writing the journal"):
+                self._remove_previous()
+                if archived is None:
+                    self._archive.clear()
+                first = self._encoded()
+                self._take_room(first.size)
+                self._start_journal(first, again=archived is not None)
+                self._put_snapshot(self._encoded())
+        except WriteFailed:
+            self._lock.release(remove=True)
+            raise
+
     def _take_over(self, found: Found) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
         syncing the same file again would then report success for pages that are gone.
@@ -279,6 +312,9 @@ class FileSession:
                 aside = copy_aside(self._storage.disk, self._storage.paths)
             if found.journal.records:
                 self._first_seq = found.journal.records[0].seq
+            if self._storage.disk.status(self._storage.paths.records) is None:
+                paths = self._storage.paths
+                make_durable_dir(self._storage.disk, paths.records, within=paths.state_dir, is_there=True)
             self._renew()
             if found.damage is None:
                 # An archive keeps versions of files that only journals name.

@@ -14,9 +14,12 @@ from state.locations import SessionPaths
 from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from state.beside import Beside
     from state.checkpoint import Checkpoint
     from state.disk import Disk
+    from state.loading import Archived
 
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
@@ -51,28 +54,36 @@ class FileCheckpointStore:
         """See CheckpointStore."""
         return FileSession.create(self._storage(session_id), state)
 
-    def reopen(self, session_id: str) -> FileSession:
-        """A session that has ended, from its archive, with its last task over. Raises NoSuchSession where its records
-        were not kept, Damaged, and what `create` raises."""
+    def open(self, session_id: str, *, ended_too: bool = False) -> FileSession:
+        """See CheckpointStore, and `claim`. What is damaged is kept as `.corrupt-N`; what was whole before the damage
+        takes its place, and the next `open` finds it."""
+        session = self.claim(session_id, ended_too=ended_too)
+        session.take_over()
+        return session
+
+    def claim(self, session_id: str, *, ended_too: bool = False) -> FileSession:
+        """The session, held by this process, its files as they were until `take_over`; with `ended_too` also one that
+        has ended, from its archive and with its last task over. Raises what `open` raises, NoSuchSession also where
+        the records of an ended session were not kept."""
+        storage = self._storage(session_id)
+        if self.has(session_id):
+            return FileSession.claim(storage)
+        if ended_too:
+            archived = self.archived(session_id)
+            archived.state.session_status = "SESSION_RUNNING"
+            return FileSession.create(storage, archived.state, archived)
+        from state.loading import no_such
+
+        with as_write_failure("looking for the session"):
+            raise no_such(self._disk, storage.paths)
+
+    def archived(self, session_id: str) -> Archived:
+        """What is archived of a session that has ended. Raises NoSuchSession where its records were not kept,
+        Damaged, TooLarge, WriteFailed."""
         from state.loading import find_archived  # a new session reads nothing
 
         storage = self._storage(session_id)
-        found = find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
-        found.state.session_status = "SESSION_RUNNING"
-        with as_write_failure("keeping what the archived records hold"):  # before the checkpoint that names it
-            storage.blobs.put(*found.inline.values(), limited=False)
-        return FileSession.create(storage, found.state, again=True)
-
-    def open(self, session_id: str) -> FileSession:
-        """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
-        place, and the next `open` finds it."""
-        storage = self._storage(session_id)
-        if not self.has(session_id):
-            from state.loading import no_such
-
-            with as_write_failure("looking for the session"):
-                raise no_such(self._disk, storage.paths)
-        return FileSession.open(storage)
+        return find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
 
     def has(self, session_id: str) -> bool:
         """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
@@ -80,15 +91,30 @@ class FileCheckpointStore:
         with as_write_failure("looking for the session"):
             return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
 
-    def load(self, session_id: str) -> Checkpoint:
-        """See CheckpointStore."""
+    def load(self, session_id: str, *, salvaged_too: bool = False, ended_too: bool = False) -> Checkpoint:
+        """See CheckpointStore. With `salvaged_too` damage raises Damaged only where nothing is whole; with `ended_too`
+        also a session that has ended is read, from its archive."""
+        from state.loading import find
+
+        if ended_too and not self.has(session_id):
+            return self.archived(session_id).state
+        storage = self._storage(session_id)
+        found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
+        if found.state is None or (found.damage is not None and not salvaged_too):
+            raise Damaged(found.damage or "the checkpoint holds nothing")
+        return found.state
+
+    def versions(self, session_id: str) -> Callable[[str], bytes | None]:
+        """What gives the content of a blob by its name, None for one that is missing, of a session that is resumable or
+        has ended. Raises what `load` raises."""
         from state.loading import find
 
         storage = self._storage(session_id)
-        found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
-        if found.damage is not None or found.state is None:
-            raise Damaged(found.damage or "the checkpoint holds nothing")
-        return found.state
+        if self.has(session_id):
+            inline = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes).inline
+        else:
+            inline = self.archived(session_id).inline
+        return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def list(self) -> list[Summary]:
         """See CheckpointStore."""

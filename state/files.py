@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,11 @@ _WRITE_BYTES = 256 * 1024
 TEMPORARY = ".tmp"
 
 
-def make_durable_dir(disk: Disk, path: str, *, within: str) -> None:
+def make_durable_dir(disk: Disk, path: str, *, within: str, is_there: bool = False) -> None:
     """Create `path`, its parents included, for their owner alone; the names below the directory `within` are durable on
-    return, and all others that were not there before. Raises OSError."""
+    return, and all others that were not there before. Raises OSError; with `is_there` also where `within` is gone."""
+    if is_there and disk.status(within) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), within)
     to_sync: list[str] = []
     at = path
     while at != os.path.dirname(at) and (at != within or disk.status(at) is None):

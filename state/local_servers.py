@@ -28,15 +28,16 @@ class LocalServers:
     def of(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
         """What the server at `url` said of `model` within the last hour, or ever if `stale`, by the names of its
         facts."""
-        row = self._kept.rows().get(_key(url, model), {})
+        row = self._kept.rows().get(server_key(url, model), {})
         at, facts = row.get("at"), row.get("facts")
         is_fresh = isinstance(at, (int, float)) and 0 <= self._now() - at < _GOOD_FOR_S
         return facts if isinstance(facts, dict) and (is_fresh or stale) else None
 
     def keep(self, url: str, model: str, facts: Mapping[str, Any]) -> None:
         """Remember it; durable on return. Raises WriteFailed."""
-        self._kept.keep(_key(url, model), {"facts": dict(facts), "at": self._now()})
+        self._kept.keep(server_key(url, model), {"facts": dict(facts), "at": self._now()})
 
 
-def _key(url: str, model: str) -> str:
+def server_key(url: str, model: str) -> str:
+    """What stands for a URL and a model on record."""
     return hashlib.sha256(f"{url}\n{model}".encode()).hexdigest()

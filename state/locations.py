@@ -57,10 +57,14 @@ def checked_session_id(session_id: str) -> str:
     return session_id
 
 
-def make_private_dir(path: str) -> None:
-    """Create `path` and its parents; all that is created is 0700, whatever the umask. Raises OSError."""
-    missing = []
+def make_private_dir(path: str, *, parents: bool = True) -> None:
+    """Create `path` and its parents; all that is created is 0700, whatever the umask. Raises OSError; without
+    `parents` also where the parent is not there: a state directory that was removed is not made anew by what a session
+    goes on writing."""
+    missing: list[str] = []
     while path and not os.path.isdir(path):
+        if missing and not parents:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):

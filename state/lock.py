@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Self
 
+from config.lean_typing import NamedTuple
 from state.errors import SessionLocked, WriteFailed
 from state.locations import FILE_MODE
 
@@ -26,9 +27,10 @@ _PROBE_S = 0.005
 class SessionLock:
     """Held from `acquire` to `release`. The file holds the pid of the holder, for the message to the second one."""
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, before: _Before | None) -> None:
         self._path = path
         self._fd = fd
+        self._before = before
 
     @classmethod
     def acquire(cls, path: str, session_id: str) -> Self:
@@ -38,6 +40,7 @@ class SessionLock:
         """
         patience = _PROBES_TOLERATED
         while True:
+            is_new = not os.path.lexists(path)
             try:
                 fd = os.open(path, _FLAGS, FILE_MODE)
             except OSError as error:
@@ -47,8 +50,9 @@ class SessionLock:
                     # The holder before us may have removed the file between our open and our lock: then we hold a
                     # lock on nothing, and another process could hold the one on the name.
                     if is_named(fd, path):
+                        before = None if is_new else _Before.of(fd)
                         _write_pid(fd)
-                        return cls(path, fd)
+                        return cls(path, fd, before)
                 else:
                     pid = _pid_in(fd)
                     patience -= 1
@@ -68,11 +72,14 @@ class SessionLock:
         out."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
-    def release(self, *, remove: bool) -> None:
+    def release(self, *, remove: bool, untouched: bool = False) -> None:
         """Let go; `remove` takes the file away too, which is right only when the session is over. A file of
-        another process under that name stays."""
+        another process under that name stays. `untouched` leaves all as it was before `acquire`."""
         if self._fd < 0:
             return
+        if untouched and self._before is not None:
+            self._before.put_back(self._fd)
+        remove = remove or (untouched and self._before is None)
         if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
             with contextlib.suppress(OSError):
                 if self.still_held():
@@ -83,6 +90,28 @@ class SessionLock:
         if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
+
+
+class _Before(NamedTuple):
+    """What the file of a lock held when it was taken, and when that was written."""
+
+    content: bytes
+    times_ns: tuple[int, int]
+
+    @classmethod
+    def of(cls, fd: int) -> Self:
+        """Those of an open file. Raises OSError."""
+        status = os.fstat(fd)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return cls(os.read(fd, 32), (status.st_atime_ns, status.st_mtime_ns))
+
+    def put_back(self, fd: int) -> None:
+        """Have the file as it was. What the disk does not take stays as it is: a pid that nobody has any more."""
+        with contextlib.suppress(OSError, NotImplementedError):
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.write(fd, self.content)
+            os.utime(fd, ns=self.times_ns)
 
 
 def holder(path: str) -> int | None:

@@ -115,6 +115,10 @@ _SETTING = Leaf(
         type(value) in (str, int, float, bool) or (type(value) is list and all(type(one) is str for one in value))
     ),
 )
+# What a local server said of its models when the session began (`agent_host.llm.local_server.ServerFacts`).
+_SERVER_FACTS = Record(
+    {"models": ListOf(TEXT), "context_tokens": Nullable(COUNT), "page": TEXT, "takes_tools": Nullable(FLAG)}
+)
 _OPTIONS = Record(
     {"flags": MapOf(_SETTING), "workspace": TEXT},
     {
@@ -128,6 +132,8 @@ _OPTIONS = Record(
                 "toolset": ListOf(TEXT),
                 "key": TEXT,
                 "promptMark": TEXT,
+                "servers": MapOf(Nullable(_SERVER_FACTS)),
+                "redactionRules": ListOf(Record({"redactionRuleId": TEXT, "pattern": TEXT}, {"replacement": TEXT})),
             },
         ),
     },

@@ -23,7 +23,6 @@ def redaction_key(state_dir: str) -> bytes:
     with contextlib.suppress(OSError):
         return _read(path)
     with contextlib.suppress(OSError):
-        LOCAL_DISK.make_private_dir(state_dir)
         _make(path)
         return _read(path)
     return _of_this_process()

@@ -111,7 +111,7 @@ class ToolLists:
 
     def _write(self, path: str, content: bytes) -> None:
         with as_write_failure("keeping a list of tools"):
-            make_durable_dir(LOCAL_DISK, self._folder, within=self._state_dir)
+            make_durable_dir(LOCAL_DISK, self._folder, within=self._state_dir, is_there=True)
             replace_atomically(LOCAL_DISK, path, [content])
 
     def _prune(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.api.options import known_models, snapshot_limit
 from agent_host.app.opener import SessionOpener
 from agent_host.app.secrets import Tokens
 from agent_host.approval.gate import InAdvance
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]]) -> SessionHost:
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event."""
-    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=Tokens.taken(), owns_process=True)
-    limit, models = snapshot_limit(), known_models()
+    tokens = Tokens.taken()
+    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True)
 
     def stored() -> StoredSessions:
-        from agent_host.session.stored import StoredSessions  # with the first list of sessions
+        from agent_host.api.records import stored_sessions  # with the first look at what is on record
 
-        return StoredSessions(source.state_dir, snapshot_limit_bytes=limit, models=models)
+        return stored_sessions(source.state_dir, tokens)
 
     return SessionHost(opener, stored)
 

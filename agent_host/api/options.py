@@ -151,12 +151,12 @@ class LayeredOptions:
             named_by=self._names.workspace if workspace is None else self._names.client_workspace,
         )
 
-    def resumed(self, session_id: str) -> ResolvedOptions:
-        """For a session that is resumed: as it was started, with the options over it. Raises SessionNotFound,
-        CheckpointUnreadable."""
+    def resumed(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
+        """For a session that is resumed: as it was started, with the options over it; with `ended_too` also one that
+        has ended. Raises SessionNotFound, CheckpointUnreadable."""
         self.moved = self._workspace
         limit = snapshot_limit(self._flags, given_by=self._names.given_by)
-        recorded = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=limit)
+        recorded = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
         began_with = {} if families is None else {_TOOLSET: families}
         resolved = self._resolve(
@@ -166,7 +166,7 @@ class LayeredOptions:
             named_by=self._names.workspace if self._workspace else "the session's workspace",
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
-        return resolved
+        return resolved._replace(ended_too=ended_too)
 
     def choose_sandbox(self, level: str) -> None:
         """Have the sessions that follow hold commands at this level, as if the client had named it."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.api.options import known_models, snapshot_limit
+from agent_host.api.options import known_models, settings_from, snapshot_limit
 from agent_host.api.results import Result, result_of
 from agent_host.app.sandboxing import level_of, refuse_weaker
+from agent_host.app.secrets import Tokens, scrubber_on_record
 from agent_host.errors import SandboxWeaker
+from agent_host.services.endpoints import endpoints
 from agent_host.session.begun import Begun, find_begun, refuse_another
 from agent_host.session.handshake import policy_source
-from agent_host.session.opening import state_errors_translated
+from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
 from state.errors import StateError
 from state.file_store import FileCheckpointStore
@@ -19,19 +21,20 @@ from state.locations import SessionPaths
 from state.session_keys import session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent_host.session.opening import OptionsSource, ResolvedOptions
 
 
 __all__ = [
     "UNREADABLE",
+    "Owner",
     "SandboxWeaker",
     "StoredSession",
     "StoredSessions",
     "Unfinished",
     "newest_resumable",
-    "reopen",
+    "own_sessions",
     "session_id_of",
     "session_under",
     "stored_sessions",
@@ -72,7 +75,8 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     if resolved.session_id is None or resolved.sandbox_named:
         return None
     try:
-        state = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit).load(resolved.session_id)
+        store = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit)
+        state = store.load(resolved.session_id, ended_too=resolved.ended_too)
     except StateError:
         return None
     try:
@@ -82,9 +86,21 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     return None
 
 
-def stored_sessions(state_dir: str) -> StoredSessions:
-    """The sessions of a state directory. Raises UsageError for a configuration that cannot be used."""
-    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models())
+def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessions:
+    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
+    Raises UsageError for a configuration that cannot be used."""
+
+    def cleaner(options: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+        settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
+        own = Tokens.read() if tokens is None else tokens
+        return scrubber_on_record(own, settings, state_dir, options.get("started", {})).data
+
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models(), cleaner=cleaner)
+
+
+def own_sessions() -> Owner | None:
+    """Whose the sessions are that this user's programs begin; None where a Session Service says that."""
+    return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
 
 
 def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:
@@ -98,17 +114,6 @@ def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> st
     # What only waits for approvals has nothing to do unless they are given, so it comes last.
     offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
     return offered[0].session_id if offered else None
-
-
-def reopen(state_dir: str, session_id: str) -> None:
-    """Have a session that has ended resumable again, with its last task over; one that is resumable stays as it is.
-    Raises SessionNotFound where its records were not kept, CheckpointUnreadable, UsageError."""
-    store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit(), archives=True)
-    paths = SessionPaths(state_dir, session_id)
-    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal)):
-        return
-    with state_errors_translated():
-        store.reopen(session_id).close()
 
 
 def session_id_of(state_dir: str, key: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.api.callbacks import Approve, OnEvent
     from agent_host.api.results import Result
     from agent_host.app.recorded_tools import RecordedToolService
+    from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import Session as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from state.store import LoadReport
@@ -113,6 +114,10 @@ class Session:
         """Stop the running task when its running tools are done, and leave it open on record."""
         self._session.interrupt()
 
+    def cut_off(self) -> Result:
+        """How the running task stands as this process leaves it, which was ended by force."""
+        return self._result(self._session.cut_off())
+
     def patch(self) -> str:
         """What the session has changed in its workspace so far, as a unified diff."""
         return self._session.patch()
@@ -123,6 +128,9 @@ class Session:
         except asyncio.CancelledError:
             self._session.interrupt()
             raise
+        return self._result(end)
+
+    def _result(self, end: TaskEnd) -> Result:
         return result_of(
             self._session.result(end),
             message=end.message,

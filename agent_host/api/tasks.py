@@ -7,12 +7,12 @@ is set, and what commands leave behind is ended with the session, not with the p
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent_host.api.callbacks import gate_of, sinks_of
 from agent_host.api.options import LayeredOptions, SessionOptions
-from agent_host.api.records import reopen
 from agent_host.api.results import Result, result_of
 from agent_host.api.sessions import Session, checked_prompt, tokens_of
 from agent_host.app.headless import run_headless
@@ -73,8 +73,7 @@ async def resume_task(
     source = LayeredOptions(options)
     if prompt is not None:
         prompt = checked_prompt(prompt)
-        reopen(source.state_dir, session_id)
-    resolved = source.resumed(session_id)
+    resolved = source.resumed(session_id, ended_too=prompt is not None)
     return await _run(resolved, prompt, options, approve, on_event, on_open, on_result, resumes=True)
 
 
@@ -177,5 +176,5 @@ def _result(finished: Finished) -> Result:
         message=finished.end.message,
         records=finished.records,
         unfinished=unfinished,
-        resumable=unfinished or bool(finished.result["deniedApprovals"]),
+        resumable=(unfinished or bool(finished.result["deniedApprovals"])) and os.path.isdir(finished.records),
     )

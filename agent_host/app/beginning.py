@@ -10,6 +10,7 @@ from agent_host.app.machine import project_tool_names
 from agent_host.app.native import families_of
 from agent_host.app.python_tools import installed_names
 from agent_host.app.sandboxing import scoping_of
+from agent_host.app.secrets import rule_to_record
 from agent_host.errors import Incompatible, UsageError
 from agent_host.session.begun import start_record
 from agent_host.session.handshake import guarded_files, load_bundle, own_files, policy_source, unknown_approvals
@@ -23,6 +24,8 @@ from state.locations import SessionPaths
 from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent_host.app.machine import LocalMachine
     from agent_host.app.parts import Parts
     from agent_host.app.sandboxing import Level
@@ -105,15 +108,23 @@ def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level
 
 
 def beginning_of(
-    resolved: ResolvedOptions, parts: Parts, grant: SessionGrant, secrets: Secrets, task: NewTask | None
+    resolved: ResolvedOptions,
+    parts: Parts,
+    grant: SessionGrant,
+    secrets: Secrets,
+    task: NewTask | None,
+    *,
+    learned: Mapping[str, Any],
 ) -> Beginning:
-    """What the first record of a new session holds."""
+    """What the first record of a new session holds. `learned` is what its gateway said (`server_settings.Informed`)."""
     policy = policy_source(resolved.settings, grant.policy_bundle)
     started: dict[str, Any] = {
         "model": parts.model,
         "policy": policy.name,
         "policyHash": policy.digest,
         "toolset": list(families_of(resolved.settings)),
+        "servers": dict(learned),
+        "redactionRules": [rule_to_record(rule) for rule in parts.bundle.redaction_rules],
     }
     if parts.scoping is not None:
         started["sandbox"] = parts.scoping.level

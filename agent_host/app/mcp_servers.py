@@ -51,10 +51,10 @@ _BASICS: Final = (
 """What a program does not start without, or finds its files by."""
 
 
-def secret_values(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[str]:
+def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir: str) -> list[str]:
     """The tokens for servers, those of OAuth as they are kept now, and what variables hold that servers are given: none
     of it is shown or recorded. Raises UsageError for entries that cannot be used."""
-    names = {name for server in bundle.mcp_servers for name in server.environment_names}
+    names = {name for server in of_bundle for name in server.environment_names}
     for entry in user_servers(settings).values():
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from agent_host import own_packages
 from agent_host.app.assembly import make_context, put_under
@@ -45,8 +46,10 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import (
     LOCAL,
+    claim_store,
     create_store,
-    open_store,
+    prepare_state_dir,
+    refuse_foreign_cursor,
     state_errors_translated,
     temporary_of,
 )
@@ -59,7 +62,7 @@ from state.locations import SessionPaths, checked_session_id
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.recorded_tools import RecordedToolService
@@ -110,6 +113,7 @@ class SessionOpener:
         self._attended = False
         self._chosen: ChosenDialect | None = None
         self._server_said = ""
+        self._learned: Mapping[str, Any] = {}
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -150,10 +154,11 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, bundle, url)
+                prepare_state_dir(resolved.state_dir)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = beginning_of(resolved, parts, grant, secrets, task)
+                beginning = beginning_of(resolved, parts, grant, secrets, task, learned=self._learned)
                 with contextlib.ExitStack() as begun:
                     store = create_store(resolved, beginning, grant, new)
                     begun.callback(_unbegin, store)
@@ -165,26 +170,30 @@ class SessionOpener:
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
-        """The session that another process left. Raises SessionNotFound, SessionExpired (then it is gone here as well),
-        SessionHeld, CheckpointUnreadable, and what `create` raises."""
+        """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
+        SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
+        for a cursor that is none of the session's, and what `create` raises."""
         resolved = self._source.resumed(session_id)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
             with contextlib.ExitStack() as opened:
-                store = open_store(resolved, session_id)
+                store = claim_store(resolved, session_id)
                 opened.callback(store.close)
+                refuse_foreign_cursor(store.state, cursor)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
-                make_temporary(machine.temporary)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
                 resolved, bundle = await self._informed(
-                    resolved, lambda own: bundle_again(own, machine, grant, identity, level), grant
+                    resolved,
+                    lambda own: bundle_again(own, machine, grant, identity, level),
+                    grant,
+                    identity.options.get("started", {}),
                 )
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
@@ -195,6 +204,7 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
+                make_temporary(machine.temporary)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -205,6 +215,7 @@ class SessionOpener:
         resolved, backends, chosen = self._resolved, self._backends, self._chosen
         if resolved is None or backends is None or chosen is None:
             raise RuntimeError("only an opened session is refreshed")
+        session.refuse_foreign_cursor(cursor)
         try:
             grant = await backends.sessions().resume(
                 session.session_id, checkpoint_cursor=cursor or session.step_cursor
@@ -243,10 +254,14 @@ class SessionOpener:
         return chosen.dialect
 
     async def _informed(
-        self, resolved: ResolvedOptions, bundle_for: Callable[[ResolvedOptions], PolicyBundle], grant: SessionGrant
+        self,
+        resolved: ResolvedOptions,
+        bundle_for: Callable[[ResolvedOptions], PolicyBundle],
+        grant: SessionGrant,
+        started: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[ResolvedOptions, PolicyBundle]:
-        """The options with what a local server says of its model, and the bundle under them. Raises what `bundle_for`
-        raises, and UsageError."""
+        """The options with what a local server says of its model, and the bundle under them; a session that goes on
+        keeps to what it had learned when it `started`. Raises what `bundle_for` raises, and UsageError."""
         may_choose = grant.policy_bundle is None and policy_name(resolved.settings) in BUILT_IN
         bundle = bundle_for(resolved)
         settings = resolved.settings
@@ -259,8 +274,9 @@ class SessionOpener:
                 resolved.state_dir,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
+                recorded=started.get("servers", {}),
             )
-            settings, self._server_said = found.settings, found.said
+            settings, self._server_said, self._learned = found.settings, found.said, found.learned
         settings = with_fitting_toolset(settings, bundle)
         if settings is resolved.settings:
             return resolved, bundle
@@ -277,6 +293,7 @@ class SessionOpener:
             )
         except SessionExpired as error:
             with state_errors_translated():
+                store.take_over()
                 store.delete()  # nobody will ever resume it (AH 9.6)
             temporary.remove(temporary_of(resolved.state_dir, state.identity))
             kept = _kept_result(SessionPaths(resolved.state_dir, state.identity.session_id))
@@ -357,6 +374,8 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
+        with state_errors_translated():
+            store.take_over()  # nothing refuses the session any more
         reports.again(store.state)
         session = Session(
             ctx,
@@ -379,7 +398,7 @@ def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Seq
         return ()
     from agent_host.app.mcp_servers import secret_values
 
-    return secret_values(settings, bundle, state_dir)
+    return secret_values(settings, bundle.mcp_servers, state_dir)
 
 
 def _kept_result(paths: SessionPaths) -> str:

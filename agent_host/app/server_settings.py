@@ -7,7 +7,8 @@ read counts as configured under built-in policies only; what a bundle of a file 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.events.kinds import EventType
 from agent_host.llm.deferred import KnownModels
@@ -17,6 +18,8 @@ from state.errors import WriteFailed
 from tool_runtime.families.catalogue import SLIM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent_host.events.emitter import Emitter
     from agent_host.llm.local_server import ServerFacts
     from agent_host.llm.stream import Dialect
@@ -34,11 +37,13 @@ _TOOLSET = "host.toolset"
 
 class Informed(NamedTuple):
     """Settings completed by `facts`, None where no server was asked or none answered; `said` is one line of what was
-    taken from it, "" for nothing."""
+    taken from it, "" for nothing. `learned` is what a session keeps of it: the facts, None for no answer, by
+    `server_key`; empty if no server was asked."""
 
     settings: Settings
     facts: ServerFacts | None = None
     said: str = ""
+    learned: Mapping[str, Any] = {}
 
 
 async def informed(
@@ -50,16 +55,26 @@ async def informed(
     model: str,
     may_choose: bool,
     anew: bool = False,
+    recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Informed:
     """The settings with what the local server of `llm.gateway` says of `model`. `may_choose`: the only model of a
-    server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, and nothing that was asked
-    within the last hour, unless `anew`. Raises UsageError for a URL or a token that no request could carry."""
-    url = settings.text("llm.gateway")
-    if not url or url.startswith(MOCK_PREFIX):
+    server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
+    learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
+    UsageError for a URL or a token that no request could carry."""
+    from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
+    from state.local_servers import server_key
+
+    url, asked = settings.text("llm.gateway"), "" if may_choose else model
+    if not url or url.startswith(MOCK_PREFIX) or not is_local(url):
         return Informed(settings)
-    facts = await _facts(settings, url, dialect, token, state_dir, "" if may_choose else model, anew=anew)
+    key = server_key(url, asked)
+    if key in recorded:
+        facts = None if recorded[key] is None else ServerFacts.of(recorded[key])
+    else:
+        facts = await _facts(settings, url, dialect, token, state_dir, asked, anew=anew)
+    learned = {key: None if facts is None else facts._asdict()}
     if facts is None:
-        return Informed(settings)
+        return Informed(settings, learned=learned)
     words = []
     if may_choose and model not in facts.models and len(facts.models) == 1:
         model = facts.models[0]
@@ -70,19 +85,16 @@ async def informed(
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
-    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "")
+    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "", learned)
 
 
 async def _facts(
     settings: Settings, url: str, dialect: Dialect, token: str | None, state_dir: str, model: str, *, anew: bool
 ) -> ServerFacts | None:
-    from agent_host.llm.local_server import ServerFacts, ask_server, is_local  # most gateways are elsewhere
-    from state.local_servers import LocalServers
-
-    if not is_local(url):
-        return None
     from agent_host.http_basics import TlsContext
+    from agent_host.llm.local_server import ServerFacts, ask_server
     from agent_host.llm.urls import checked_headers, checked_token
+    from state.local_servers import LocalServers
 
     kept = LocalServers(state_dir)
     known = None if anew else kept.of(url, model)

@@ -30,7 +30,8 @@ class ApprovalRequest(NamedTuple):
     the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`. `by_name`: only
     the name of the tool approves it in advance. `timeout_s` is how long the bundle has it wait, None where it says
     nothing. With a `form` it is no call that waits but a question of an MCP server in the middle of one: nothing
-    answers it in advance, and an approval brings the answers as its `arguments`.
+    answers it in advance, and an approval brings the answers as its `arguments`. `replay` is how the call can be
+    approved where nobody answers (`replay_of`), empty for a form.
     """
 
     approval_id: str
@@ -50,6 +51,7 @@ class ApprovalRequest(NamedTuple):
     by_name: bool = False
     timeout_s: float | None = None
     form: Form | None = None
+    replay: Mapping[str, Any] = {}
 
     @property
     def action_summary(self) -> str:
@@ -67,6 +69,7 @@ class ApprovalRequest(NamedTuple):
             "risks": [one_line(risk) for risk in self.risks[:_MAX_RISKS]],
             **({} if self.form is None else {"isQuestion": True}),
             "details": {"toolName": one_line(self.tool_name), "capability": self.capability, **self.details},
+            **({"replay": dict(self.replay)} if self.replay else {}),
         }
 
 

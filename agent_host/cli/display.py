@@ -83,8 +83,8 @@ class Display:
             if self._result is not None and self._lines.refused is None:
                 self._refused = put(sys.stdout, self._result)
 
-    def end(self, result: Result, resume_command: str, patch: str = "") -> None:
-        """Show the result and what it changed, and how to go on from it."""
+    def end(self, result: Result, resume_command: str | None, patch: str = "") -> None:
+        """Show the result and what it changed, and how to go on from it, None where nothing is left to go on with."""
         self.stop()
         if self._text is not None:
             self._text.answer(result.text)
@@ -102,7 +102,7 @@ class Display:
             is_said = result.reason == CANCELLED
             notice(message if is_said else f"{_ENDS[result.status]}: {result.reason}: {message}")
         _tell_denied(result.details["deniedApprovals"], resume_command)
-        if result.unfinished:
+        if result.unfinished and resume_command is not None:
             notice(f"resume with: {resume_command}")
 
     def repeat(self, result: Result, resume_command: str) -> None:
@@ -110,11 +110,12 @@ class Display:
         self.end(result, resume_command)
 
 
-def _tell_denied(denied: list[dict[str, Any]], resume_command: str) -> None:
+def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:
     """What nobody was there to approve: each kind, and each call, once."""
     for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
         notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
-    for replay_id in dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"]):
+    replay_ids = dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"])
+    for replay_id in replay_ids if resume_command is not None else ():
         notice(f"to have that call run after all, and the task go on: {resume_command} --approve {replay_id}")
 
 

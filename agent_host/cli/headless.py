@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 from agent_host.api.ahead import get_ready
-from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under, weaker_sandbox
+from agent_host.api.records import Unfinished, newest_resumable, session_id_of, session_under, weaker_sandbox
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.command_line import CommandLine
@@ -96,9 +97,7 @@ def resume(namespace: argparse.Namespace) -> int:
         session_id = session_id_of(state_dir, namespace.session_id)
         if namespace.prompt is None:
             return _go_on(line, session_id)
-        prompt = _prompt(namespace.prompt)
-        reopen(state_dir, session_id)
-        return _go_on(line, session_id, prompt)
+        return _go_on(line, session_id, _prompt(namespace.prompt))
     newest = newest_resumable(state_dir, notice)
     if newest is None:
         raise SessionNotFound(f"there is no session to resume under {state_dir}")
@@ -107,16 +106,18 @@ def resume(namespace: argparse.Namespace) -> int:
 
 def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
-        resolved = line.source.resumed(session_id)
+        resolved = line.source.resumed(session_id, ended_too=prompt is not None)
         weaker = weaker_sandbox(resolved) if can_ask(no_input=line.no_input) else None
         if weaker is not None and agrees(f"{weaker.details['held']} Go on so?"):
             line.source.choose_sandbox(weaker.details["level"])
-            resolved = line.source.resumed(session_id)
+            resolved = line.source.resumed(session_id, ended_too=prompt is not None)
         return _drive(line, resolved, prompt, resumes=True)
     except SandboxWeaker as error:
         command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"
         raise SandboxWeaker(f"{error}; resume with: {command}") from error
     except CheckpointWriteFailed as error:  # of a disk that may take it later
+        if not os.path.isdir(line.source.state_dir):
+            raise
         raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
     except ServiceError as error:
         notice(
@@ -165,7 +166,8 @@ async def _run(
     *,
     resumes: bool,
 ) -> Result | None:
-    """None when a second signal ended it by force; the session is then as after a crash."""
+    """None when a second signal ended it by force after its result was shown; else its result then says how the task
+    stands, and the session is as after a crash."""
     # What runs a session is the most of the start, and a result that is only repeated does without.
     from agent_host.api.tasks import run_to_end
 
@@ -187,7 +189,10 @@ async def _run(
         _show_what_was_found(session, policy=prompt is not None and display.is_text)
         on_signals(stop)
 
+    shown: list[Result] = []
+
     def on_result(result: Result) -> None:
+        shown.append(result)
         patch = sessions[0].patch() if display.is_text else ""
         display.end(result, _how_to_resume(line, resolved, result), patch)
 
@@ -207,16 +212,21 @@ async def _run(
     except asyncio.CancelledError:
         if not stopped_by:
             raise
-        display.notice(f"ended; resume with: {line.resume_command(sessions[0].id)}")
-        return None
+        if shown:
+            return None
+        on_result(sessions[0].cut_off())
+        return shown[0]
     finally:
         display.stop()
     _show_what_was_lost(sessions[0], display, line.resume_command(sessions[0].id))
     return result
 
 
-def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str:
-    """The command; a policy file that has expired has to be replaced by another one."""
+def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str | None:
+    """The command, None where the state directory is gone; a policy file that has expired has to be replaced by another
+    one."""
+    if not os.path.isdir(result.records):
+        return None
     command = line.resume_command(result.session_id)
     expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.text("host.policy") not in BUILT_IN
     return f"{command} --policy NEW" if expired else command

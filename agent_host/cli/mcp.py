@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.api.records import own_sessions
 from agent_host.cli import exit_codes
 from agent_host.cli.command_line import CommandLine
 from agent_host.cli.policy import tried
@@ -40,6 +41,7 @@ def mcp(namespace: argparse.Namespace) -> int:
 
 
 async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool) -> int:
+    from agent_host.mcp_server.records import Records
     from agent_host.mcp_server.serving import serve
     from agent_host.mcp_server.sessions import Sessions
 
@@ -53,7 +55,7 @@ async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO]
     on_signals(stopped)
     gc.freeze()
     gc.enable()
-    code = await serve(Sessions(argv), state_dir, streams, stop, allow_approve=allow_approve)
+    code = await serve(Sessions(argv, Records(state_dir, own_sessions())), streams, stop, allow_approve=allow_approve)
     if code is not None:  # a thread still waits for standard input, and would keep the process
         os._exit(code)
     return exit_codes.COMPLETED

@@ -44,6 +44,12 @@ _CALL = Field("toolCallId", "string", "the call", telemetry=True)
 _TOOL = Field("toolName", "string", "as the model named it", telemetry=True)
 _COMMAND = Field("commandId", "string", "the command, as the model names it", telemetry=True)
 _APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
+_REPLAY = Field(
+    "replay",
+    "object",
+    "unless somebody answers: how a resume approves exactly this call, {approve, id?, command?, request?}",
+    optional=True,
+)
 _QUESTION = Field(
     "isQuestion",
     "true",
@@ -357,6 +363,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _RISK,
             Field("risks", "list of strings", "why the risk is what it is"),
             Field("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
+            _REPLAY,
             _QUESTION,
         ),
     ),
@@ -370,7 +377,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("reason", "string", "in words"),
             Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
             _EDITED,
-            Field("replay", "object", "where nobody was there: how the call can be approved after all", optional=True),
+            _REPLAY,
             _QUESTION,
         ),
     ),

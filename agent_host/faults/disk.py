@@ -276,7 +276,7 @@ class _SimulatedLock:
         """See state.disk.Lock."""
         return self._disk is not None and self._disk.status(self._path) is not None
 
-    def release(self, *, remove: bool) -> None:
+    def release(self, *, remove: bool, untouched: bool = False) -> None:  # noqa: ARG002  its file holds nothing
         """See state.disk.Lock."""
         disk, self._disk = self._disk, None
         if disk is not None:

@@ -232,8 +232,8 @@ class _CountedLock:
         """See state.disk.Lock."""
         return self._lock.still_held()
 
-    def release(self, *, remove: bool) -> None:
+    def release(self, *, remove: bool, untouched: bool = False) -> None:
         """See state.disk.Lock. One that fails keeps the file and lets go of the lock."""
         failure = self._calls.begin(f"release({self._path}, remove={remove})")
-        self._lock.release(remove=remove and failure is None)
+        self._lock.release(remove=remove and failure is None, untouched=untouched)
         self._calls.end()

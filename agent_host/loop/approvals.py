@@ -117,7 +117,7 @@ async def settle(
 
 
 def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
-    if answer.unattended:
+    if not answer.said_no:
         reason = answer.reason
         if run.decision is not None and isinstance(run.facts, NamedToolFacts) and run.facts.identity is not None:
             reason = f"{reason}: {run.decision.reason}"  # it names what a bundle can list
@@ -207,7 +207,7 @@ def _emit_answer(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalA
     }
     if answer.arguments is not None:
         payload["edited"] = True
-    if answer.unattended:
+    if not (answer.approved or answer.said_no):
         payload["replay"] = _replay(ctx, run)
     ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
     ctx.emitter.flush()  # the call that follows may be what the process dies in
@@ -217,7 +217,7 @@ _ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
 
 
 def _replay(ctx: LoopContext, run: CallRun) -> dict[str, Any]:
-    """How the call can be approved after all, for the audit; without its JSON where that is long."""
+    """How the call can be approved by a resume (SK 4.1, 4.2); without its JSON where that is long."""
     call = run.call
     if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
         return {"approve": _approve(run)}
@@ -257,4 +257,5 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         {"toolCallId": call.call_id, **shown.details},
         decision.by_name,
         ctx.judge.bundle.approval_timeout_s,
+        replay=_replay(ctx, run),
     )

@@ -46,6 +46,9 @@ class SessionStatus(Arguments):
     """Of `session_status`."""
 
     session_id: Annotated[SessionId | None, Field(description="Default: all sessions on record, newest first")] = None
+    task_id: Annotated[
+        str | None, Field(min_length=1, max_length=128, description="Default: the session's last task")
+    ] = None
     wait_s: Annotated[
         float, Field(ge=0, le=_MAX_WAIT_S, description="Seconds to wait for the task to be over. Default: 0")
     ] = 0.0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _LEAVES_S: Final = 15.0
+_GOES_S: Final = 2.0
 
 
 class Refused(Exception):
@@ -61,6 +62,11 @@ class HostChild:
             raise Refused(error.get("data", {}).get("code", "INTERNAL_ERROR"), error["message"])
         result: dict[str, Any] = message["result"]
         return result
+
+    async def ended(self) -> None:
+        """Wait until the process, which says nothing any more, is gone, and its session is nobody's."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _GOES_S)
 
     async def leave(self) -> None:
         """End its input: it finishes the step, leaves a task that is open resumable, and ends. One that takes too long

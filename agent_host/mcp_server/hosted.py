@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.api.records import Owner
+from agent_host.errors import AgentHostError
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.mcp_server.child import HostChild, Refused
 from agent_host.mcp_server.questions import question_in
+from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 from agent_host.shown_text import one_line
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from agent_host.mcp_server.approving import Answer
     from agent_host.mcp_server.questions import Question
+    from agent_host.mcp_server.records import Records
 
 CANCELLING: Final = "the task is being cancelled"
 STATUSES: Final = {
@@ -27,27 +31,25 @@ STATUSES: Final = {
 }
 _OVER: Final = ("task_completed", "task_cancelled")
 _OF_END: Final = ("reason", "message", "stepCount", "verdict", "endedBy", "retryable")
-_PAGE: Final = 500
 _REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
 
 
 class HostedSession:
     """A session and the task that it was handed last. `activity` counts what the task has done, `doing` is the last of
-    it in one line. `questions` wait for an answer. `since` is when the task was begun or gone on with, RFC 3339;
-    `is_asked_about`: the client has it as a task of MCP."""
+    it in one line. `questions` wait for an answer. `since` is when the task was begun or gone on with, RFC 3339.
+    `records` has what is left of it once it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self.session_id = ""
         self.task_id = ""
         self.since = ""
-        self.is_asked_about = False
         self.activity = 0
         self.doing = ""
         self.questions: dict[str, Question] = {}
-        self._denied: list[str] = []
-        self._asked: dict[str, str] = {}
         self._ending: Mapping[str, Any] | None = None
+        self._is_lost = False
         self._child: HostChild | None = None
         self._news = asyncio.Event()
 
@@ -81,15 +83,14 @@ class HostedSession:
         if self.is_running:
             raise Refused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
         task_id = new_id("task")
-        before = self.task_id, self._ending, self._denied, self.since, self.is_asked_about
-        self.task_id, self._ending, self._denied = task_id, None, []
-        self.since, self.is_asked_about = now_rfc3339(), False
+        before = self.task_id, self._ending, self.since
+        self.task_id, self._ending, self.since = task_id, None, now_rfc3339()
         try:
             await self._host.call(
                 "StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options
             )
         except Refused:
-            self.task_id, self._ending, self._denied, self.since, self.is_asked_about = before
+            self.task_id, self._ending, self.since = before
             raise
 
     async def answer(
@@ -154,45 +155,24 @@ class HostedSession:
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
             waiting = [question.as_json for question in self.questions.values()]
-            status = "APPROVAL_REQUIRED" if waiting else "RUNNING"
+            status = APPROVAL_REQUIRED if waiting else RUNNING
             return {**named, "status": status, "doing": self.doing, **({"approvals": waiting} if waiting else {})}
         payload = self._ending["payload"]
         known = {name: payload[name] for name in _OF_END if name in payload}
-        found = {**named, "status": STATUSES[self._ending["eventType"]], **known, "text": "", "filesChanged": []}
-        if self._denied:
-            found["denied"] = list(self._denied)
-        with contextlib.suppress(Refused):  # a host that could not go on may have ended
-            found["text"] = await self._last_text()
-            found["filesChanged"] = await self._files()
-            state = await self._host.call("GetSessionState", sessionId=self.session_id)
-            found["usage"] = state["tokenUsage"]
-        return found
+        known["status"] = STATUSES[self._ending["eventType"]]
+        if self._is_lost:
+            await self._host.ended()
+        try:
+            found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
+        except AgentHostError:  # nothing is left of its record
+            return {**named, **known, "text": "", "filesChanged": []}
+        return found if self._is_lost else {**found, **known}  # of a process that has ended only the record knows more
 
     @property
     def _host(self) -> HostChild:
         if self._child is None:
             raise Refused("SESSION_NOT_FOUND", "the session has no process")
         return self._child
-
-    async def _last_text(self) -> str:
-        """What the model said last in the task."""
-        text, cursor = "", None
-        while True:
-            at: dict[str, str] = {} if cursor is None else {"cursor": cursor}
-            page = await self._host.call("GetTranscript", sessionId=self.session_id, limit=_PAGE, **at)
-            for item in page["items"]:
-                if item["kind"] == "message" and item["role"] == "assistant" and item.get("taskId") == self.task_id:
-                    text = item["text"] or text
-            cursor = page.get("nextCursor")
-            if cursor is None:
-                return text
-
-    async def _files(self) -> list[dict[str, Any]]:
-        preview = await self._host.call("GetPatchPreview", sessionId=self.session_id, taskId=self.task_id)
-        return [
-            {"path": file["filePath"], **{name: file[name] for name in ("status", "additions", "deletions")}}
-            for file in preview["files"]
-        ]
 
     def _take(self, event: dict[str, Any] | None) -> None:
         if event is None:
@@ -204,18 +184,16 @@ class HostedSession:
 
     def _follow(self, kind: str, event: dict[str, Any]) -> None:
         payload = event["payload"]
+        if self._records.owner is None:
+            self._records.owner = Owner(event["tenantId"], event["userId"])
         if kind in STATUSES and event.get("taskId", self.task_id) == self.task_id:
             self._ending = event
             self.questions.clear()
         elif kind == "approval_requested":
             question = question_in(payload)
             self.questions[question.approval_id] = question
-            self._asked[question.approval_id] = question.summary
         elif kind == "approval_resolved":
             self.questions.pop(payload["approvalId"], None)
-            summary = self._asked.pop(payload["approvalId"], payload["approvalId"])
-            if payload["decision"] == "denied":
-                self._denied.append(summary)
         elif kind in ("step_started", "tool_requested"):
             self.activity += 1
             self.doing = _doing(kind, event)
@@ -225,7 +203,7 @@ class HostedSession:
         self.questions.clear()
         if self.is_running:
             message = "the process of the session has ended; the task can be resumed"
-            payload = {"reason": "INTERNAL_ERROR", "message": message}
+            payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
             self._ending = {"eventType": "session_failed", "payload": payload}
 
 

@@ -11,7 +11,6 @@ import orjson
 from mcp.server import Server
 from pydantic import ValidationError
 
-from agent_host.api.records import stored_sessions
 from agent_host.errors import AgentHostError
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicited, form_request
 from agent_host.mcp_server.arguments import Approve, RunTask, SessionStatus, what_is_wrong
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
 
-_LISTED: Final = 20
 _INSTRUCTIONS: Final = (
     "run_task hands a task to an agent that works in one workspace under a policy. Its answer says how the task ended; "
     "with waitS it may say that the task still runs, and session_status follows it."
@@ -41,17 +39,19 @@ _RUN: Final = (
     "Hand a task to an agent that reads, changes and runs things in its workspace, as far as its policy allows. The "
     "answer has its status, its last text, what was denied and which files have changed"
 )
-_STATUS: Final = "How far a session's task is, with its result once it is over; without an id the sessions on record"
+_STATUS: Final = (
+    "How far a task of a session is, with its result once it is over, also of sessions that have ended; without a "
+    "session the last ones on record"
+)
 _APPROVE: Final = "Answer a call that waits for approval (status APPROVAL_REQUIRED), then wait for the task as run_task"
 
 
 class TaskServer:
-    """The server over `sessions`; `state_dir` has those on record. With `allow_approve` the client itself may approve:
+    """The server over `sessions`. With `allow_approve` the client itself may approve:
     without it only the person behind it can, by elicitation."""
 
-    def __init__(self, sessions: Sessions, state_dir: str, *, allow_approve: bool) -> None:
+    def __init__(self, sessions: Sessions, *, allow_approve: bool) -> None:
         self._sessions = sessions
-        self._state_dir = state_dir
         self._allow_approve = allow_approve
         self._tools: dict[str, tuple[str, type[Arguments], Callable[..., Awaitable[Reply]]]] = {
             "run_task": (_RUN, RunTask, self._run_task),
@@ -130,14 +130,13 @@ class TaskServer:
         if session is not None:
             await self._take_answers(session, params)
         elif given.session_id is None:
-            return {"sessions": await asyncio.to_thread(self._on_record, None)}
+            if given.task_id is not None:
+                raise Refused("INVALID_REQUEST", "$.taskId: give the session of the task as well")
+            return {"sessions": await asyncio.to_thread(self._sessions.records.listed)}
         else:
             session = self._sessions.get(given.session_id)
-        if session is None:
-            found = await asyncio.to_thread(self._on_record, given.session_id)
-            if not found:
-                raise Refused("SESSION_NOT_FOUND", f"there is no session {given.session_id}")
-            return found[0]
+        if session is None or given.task_id not in (None, session.task_id) or not session.task_id:
+            return await asyncio.to_thread(self._sessions.records.report, str(given.session_id), given.task_id)
         return await self._followed(context, session, given.wait_s)
 
     async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
@@ -222,11 +221,6 @@ class TaskServer:
             question = session.questions.get(approval_id)
             if question is not None and isinstance(response, types.ElicitResult):
                 await session.answer_as(approval_id, answer_in(question, response))
-
-    def _on_record(self, session_id: str | None) -> list[dict[str, Any]]:
-        found = stored_sessions(self._state_dir).all()
-        wanted = [one for one in found if session_id in (None, one.session_id)][:_LISTED]
-        return [one.to_wire() for one in wanted]
 
 
 def _input_required(session: HostedSession) -> types.InputRequiredResult:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 async def serve(
     sessions: Sessions,
-    state_dir: str,
     streams: tuple[TextIO, TextIO],
     stop: asyncio.Future[int],
     *,
@@ -26,7 +25,7 @@ async def serve(
     """Serve a client until it leaves, or until `stop` is set: then the result of that. `streams` are those to read from
     and to write to. What runs at the end stays resumable."""
     read_from, write_to = streams
-    server = TaskServer(sessions, state_dir, allow_approve=allow_approve).server()
+    server = TaskServer(sessions, allow_approve=allow_approve).server()
 
     async def connection() -> None:
         lines = _Lines(read_from, sessions)

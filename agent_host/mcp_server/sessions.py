@@ -12,17 +12,20 @@ from agent_host.mcp_server.hosted import HostedSession
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.mcp_server.records import Records
+
 MAX_SESSIONS: Final = 8
 """Processes at once; of more, the one that has had no task for the longest time ends."""
 _NO_TASK: Final = "the session has no open task: give a prompt"
-_KEPT: Final = 100
 
 
 class Sessions:
-    """The sessions of one server. `argv` starts the process of each."""
+    """The sessions of one server. `argv` starts the process of each; `records` has what is on record of them and of
+    others."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], records: Records) -> None:
         self._argv = argv
+        self.records = records
         self._open: dict[str, HostedSession] = {}
         self._beside: set[asyncio.Task[None]] = set()
         self._starting = 0
@@ -30,20 +33,10 @@ class Sessions:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         """By session: who hands it a task, or ends its process, does so alone."""
         self.closing = False
-        self.finished: dict[str, tuple[str, dict[str, Any]]] = {}
-        """Of tasks of MCP whose session has none or another one by now: since when, and the report; the last ones."""
 
     def with_task(self, task_id: str) -> HostedSession | None:
         """The session whose present task it is."""
         return next((one for one in self._open.values() if one.task_id == task_id), None)
-
-    async def _keep(self, session: HostedSession) -> None:
-        """Keep what came of its task, which a client may still ask about."""
-        if session.is_asked_about and not session.is_running:
-            task_id, since = session.task_id, session.since
-            self.finished[task_id] = since, await session.report()
-            for task_id in list(self.finished)[:-_KEPT]:
-                del self.finished[task_id]
 
     def get(self, session_id: str) -> HostedSession | None:
         """The session of that id, where it has a process here."""
@@ -76,7 +69,6 @@ class Sessions:
             raise Refused("INVALID_REQUEST", _NO_TASK)
         self._open[session.session_id] = self._open.pop(session.session_id, session)
         if prompt is not None:
-            await self._keep(session)
             await session.start(prompt, options)
         return session
 
@@ -99,9 +91,11 @@ class Sessions:
             await session.cancel()
 
     async def _opened(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
+        if session_id is not None:
+            await asyncio.to_thread(self.records.refuse_others, session_id)
         await self._make_room()
         self._starting += 1
-        session = HostedSession()
+        session = HostedSession(self.records)
         try:
             had_task = await session.open(self._argv, session_id, goes_on=goes_on)
             if had_task and not goes_on:
@@ -127,7 +121,6 @@ class Sessions:
                 await self._end(idle)
 
     async def _end(self, session: HostedSession) -> None:
-        """End its process, in its turn. What came of its task is known before it is not there any more."""
-        await self._keep(session)
+        """End its process, in its turn."""
         self._open.pop(session.session_id, None)  # the end of the server may have come before
         await session.leave()

@@ -6,6 +6,7 @@ is the task of the session, by its id. What waits for a person is what the task 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import mcp_types as types
@@ -13,9 +14,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from agent_host.errors import AgentHostError
 from agent_host.ids import now_rfc3339
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, form_request
 from agent_host.mcp_server.child import Refused
+from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,13 +70,15 @@ class TaskExtension:
 
     def created(self, session: HostedSession) -> dict[str, Any]:
         """The answer to the call that has begun the task."""
-        session.is_asked_about = True
         return {"resultType": "task", **self._task(session.task_id, session.since, "working", session.doing)}
 
     async def _get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
-            since, report = self._sessions.finished[params.task_id]
+            report = await self._on_record(params.task_id)
+            since = report.get("startedAt", now_rfc3339())
+            if report["status"] in (RUNNING, APPROVAL_REQUIRED):
+                return self._task(params.task_id, since, "working", report["doing"])
             return self._over(params.task_id, since, report)
         if session.questions and not can_elicit(context) and not self._allow_approve:
             for approval_id in list(session.questions):
@@ -92,6 +97,8 @@ class TaskExtension:
 
     async def _update(self, context: Context, params: _Update) -> dict[str, Any]:
         session = self._session(context, params.task_id)
+        if session is None:
+            await self._on_record(params.task_id)
         for approval_id, response in params.input_responses.items() if session is not None else ():
             question = None if session is None else session.questions.get(approval_id)
             if session is not None and question is not None:
@@ -104,7 +111,9 @@ class TaskExtension:
 
     async def _cancel(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
-        if session is not None:
+        if session is None:
+            await self._on_record(params.task_id)
+        else:
             await session.cancel()
         return {}
 
@@ -115,17 +124,25 @@ class TaskExtension:
         except Refused as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
 
+    async def _on_record(self, task_id: str) -> dict[str, Any]:
+        """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
+        records = self._sessions.records
+        try:
+            session_id = await asyncio.to_thread(records.session_of, task_id)
+            if session_id is not None:
+                return await asyncio.to_thread(records.report, session_id, task_id)
+        except AgentHostError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+        raise MCPError(types.INVALID_PARAMS, "there is no such task")
+
     def _session(self, context: Context, task_id: str) -> HostedSession | None:
-        """The session whose task it is; None for a task that is over and whose session has had another one since.
-        Raises MCPError for a client that has not said that it has the extension, and for a task that nobody knows."""
+        """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
+        has not said that it has the extension."""
         if not self.is_wanted(context):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             message = f"tasks are for clients with the extension {EXTENSION}"
             raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
-        session = self._sessions.with_task(task_id)
-        if session is None and task_id not in self._sessions.finished:
-            raise MCPError(types.INVALID_PARAMS, "there is no such task")
-        return session
+        return self._sessions.with_task(task_id)
 
     def _over(self, task_id: str, since: str, report: dict[str, Any]) -> dict[str, Any]:
         if report["status"] == "TASK_CANCELLED":

@@ -73,9 +73,9 @@ _PARAMS: Final[dict[str, Params]] = {
     ),
     "CancelTask": params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}),
     "ResumeSession": params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
-    "GetSessionState": params({"sessionId": _ID}),
+    "GetSessionState": params({"sessionId": _ID}, {"taskId": _ID, **_OWNER}),
     "CompactContext": params({"sessionId": _ID}),
-    "GetPatchPreview": params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID}),
+    "GetPatchPreview": params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID, **_OWNER}),
     "ApproveAction": params(
         {"approvalId": _ID, "decision": one_of("approved", "denied")},
         {
@@ -93,7 +93,9 @@ _PARAMS: Final[dict[str, Params]] = {
             **_OWNER,
         }
     ),
-    "GetTranscript": params({"sessionId": _ID}, {"cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER}),
+    "GetTranscript": params(
+        {"sessionId": _ID}, {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER}
+    ),
     "Shutdown": params(optional={"reason": prose(1024)}),
 }
 """The parameters of each method (interface section 2)."""
@@ -185,7 +187,7 @@ class Methods:
         return fields
 
     async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return self._host.at_work(params["sessionId"]).state()
+        return await self._host.state(params["sessionId"], _owner_in(params), params.get("taskId"))
 
     async def _compact_context(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
@@ -193,9 +195,9 @@ class Methods:
         return {"sessionId": session.session_id, "status": "scheduled"}
 
     async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.at_work(params["sessionId"])
-        files = await session.preview(params.get("taskId"), params.get("filePaths"))
-        unseen = session.unseen(params.get("taskId"))
+        files, unseen = await self._host.preview(
+            params["sessionId"], _owner_in(params), params.get("taskId"), params.get("filePaths")
+        )
         return {"files": [file.to_wire() for file in files], **({} if unseen is None else {"unseen": unseen})}
 
     async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +241,7 @@ class Methods:
         return fields | ({"nextCursor": keys[end - 1]} if end < len(found) else {})
 
     async def _get_transcript(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        items = await self._host.transcript(params["sessionId"], _owner_in(params))
+        items = await self._host.transcript(params["sessionId"], _owner_in(params), params.get("taskId"))
         cursor = params.get("cursor", "0")
         if not (cursor.isascii() and cursor.isdecimal()):
             raise InvalidParams("cursor: give the nextCursor of an earlier reply")

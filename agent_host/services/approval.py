@@ -15,7 +15,6 @@ from agent_host.errors import ServiceError, ServiceRejected, ServiceUnavailable
 from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
 from config.lean_typing import NamedTuple
-from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
     from agent_host.services.http import ServiceClient
@@ -76,7 +75,6 @@ class EmbeddedApprovalService:
         """See ApprovalService."""
         line = lenient_json.dumps(decision.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            LOCAL_DISK.make_private_dir(os.path.dirname(self._path))
             if decision.told_again and self._has(decision):
                 return
             with os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:

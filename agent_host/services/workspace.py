@@ -23,6 +23,7 @@ from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
 from state.files import TEMPORARY, write_new
+from state.locations import make_private_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -208,7 +209,7 @@ class EmbeddedWorkspaceService:
             "storedAt": now_rfc3339(),
         }
         try:
-            LOCAL_DISK.make_private_dir(self._directory)
+            make_private_dir(self._directory, parents=False)
             if is_history:
                 write_new(LOCAL_DISK, path + TEMPORARY, artifact.pieces(), durable=False)
                 LOCAL_DISK.replace(path + TEMPORARY, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.approval.request import replay_of
+from agent_host.approval.request import ApprovalAnswer, replay_of
 from agent_host.errors import UsageError
 from agent_host.loop.context import Replay
 from agent_host.thread.messages import decode
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from agent_host.thread.messages import ToolCall
-    from state.checkpoint import Task
+    from state.checkpoint import Checkpoint, Task
+    from state.records import ApprovalAnswered
 
 
 def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> list[dict[str, Any]]:
@@ -54,6 +55,22 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
         known = ", ".join(dict.fromkeys(replay_id for replay_id in replay_ids if replay_id)) or "none"
         raise UsageError(f"--approve {unknown[0]}: no denied call of this session has that id; there is {known}")
     return list(found.values())
+
+
+def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collection[str]) -> list[ApprovalAnswered]:
+    """The approvals of calls of the open step that wait for one, and whose replay ids are in `wanted`."""
+    answers = []
+    for call in () if state.open_step is None or not wanted else state.open_step.calls:
+        if call.approval_id is None or call.started or call.result is not None or call.problem is not None:
+            continue
+        answer = None if call.answer is None else ApprovalAnswer.from_record(call.answer)
+        if answer is not None and (answer.approved or answer.said_no):
+            continue
+        replay_id = replay_of(call.tool_name, call.arguments, session_id=session_id, approve="")["id"]
+        if replay_id in wanted:
+            said = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay_id}")
+            answers.append(said.to_record(call.call_id, call.approval_id))
+    return answers
 
 
 def replays_approved(

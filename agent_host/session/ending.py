@@ -73,7 +73,7 @@ class SessionEnd:
         await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         if end is not None and not self._keep_result(end):
             # A disk that did not take the result keeps the checkpoint instead: a resume reports the end again.
-            self.stays = True
+            self.stays = _is_there(self._paths.state_dir)
             await self.to_be_resumed()
             return
         await end_commands(ctx)
@@ -158,7 +158,6 @@ class SessionEnd:
         if started:
             kept["started"] = started
         try:
-            os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
             replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")

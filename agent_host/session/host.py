@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
+from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady, UsageError
 from agent_host.session.opening import Owner
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from agent_host.approval.pending import Delivery
     from agent_host.approval.request import Scope
+    from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import Session
+    from agent_host.session.patches import FilePatch
     from agent_host.session.stored import StoredSession, StoredSessions
+    from agent_host.session.stored_tasks import SessionRecord
 
 
 class Opened(NamedTuple):
@@ -118,9 +121,48 @@ class SessionHost:
         those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
-    async def transcript(self, session_id: str, owner: Owner | None) -> list[dict[str, Any]]:
-        """The items of a session's transcript; see `StoredSessions.transcript`. Raises SessionNotFound."""
-        return await asyncio.to_thread(self._stored().transcript, session_id, self._owner or owner)
+    async def transcript(
+        self, session_id: str, owner: Owner | None, task_id: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The items of a session's transcript; see `StoredSessions.transcript`. Raises SessionNotFound, UsageError."""
+        return await asyncio.to_thread(self._stored().transcript, session_id, self._owner or owner, task_id)
+
+    async def state(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> dict[str, Any]:
+        """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record
+        that is the owner's. Raises SessionNotReady, SessionNotFound, UsageError for a task that it does not know."""
+        try:
+            session = self.at_work(session_id)
+        except (SessionNotFound, SessionNotReady) as error:
+            record = await self._record(session_id, owner, error)
+            return record.session_state(task_id)
+        state = session.state()
+        if task_id is None:
+            return state
+        session.flush()
+        record = await asyncio.to_thread(self._stored().record, session_id)
+        here = state["task"] if state.get("task", {}).get("taskId") == task_id else {}
+        return {**state, "task": {**record.task(task_id), **here}}
+
+    async def preview(
+        self, session_id: str, owner: Owner | None, task_id: str | None, file_paths: Sequence[str] | None
+    ) -> tuple[list[FilePatch], str | None]:
+        """What a session or one of its tasks changed, and why that may not be all; as for `state`."""
+        try:
+            session = self.at_work(session_id)
+        except (SessionNotFound, SessionNotReady) as error:
+            record = await self._record(session_id, owner, error)
+            return await asyncio.to_thread(record.preview, task_id, file_paths), record.unseen(task_id)
+        return await session.preview(task_id, file_paths), session.unseen(task_id)
+
+    async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
+        """What is on record of a session that this process does not have. Raises `error` where that is nothing, or not
+        the owner's, and for this process's own session while it ends."""
+        if self._session is not None and self._session.session_id == session_id:
+            raise error
+        try:
+            return await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        except (SessionNotFound, UsageError):  # the latter for an id that is none
+            raise error from None
 
     @property
     def _owner(self) -> Owner | None:

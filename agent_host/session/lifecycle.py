@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
+from agent_host.errors import CANCELLED, ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
+from agent_host.loop.context import TaskEnd
 from agent_host.session.denials import replays_approved
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
-from agent_host.session.opening import temporary_of
+from agent_host.session.opening import refuse_foreign_cursor, temporary_of
 from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from agent_host.approval.pending import Delivery, PendingApprovals
     from agent_host.approval.request import Scope
     from agent_host.events.losses import Losses
-    from agent_host.loop.context import LoopContext, TaskEnd
+    from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
@@ -46,6 +47,7 @@ _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
 _UPLOADS_S = 1.0
+_CUT_OFF = "ended by force: what ran was cut off"
 
 
 class Session:
@@ -148,6 +150,10 @@ class Session:
         """The last completed step, as the Session Service gets it."""
         return self._ctx.state.step_cursor
 
+    def refuse_foreign_cursor(self, cursor: str | None) -> None:
+        """See `opening.refuse_foreign_cursor`."""
+        refuse_foreign_cursor(self._ctx.state, cursor)
+
     def compact(self) -> None:
         """Have room made in front of the next request to the model, whether or not it would be too long: by a summary,
         unless `llm.context_strategy` names clearing."""
@@ -158,6 +164,10 @@ class Session:
         pending = [] if self.pending_approvals is None else self.pending_approvals.listed()
         state = session_state(self._ctx, self._life.state, pending)
         return {**state, "queuedTasks": self.queued} if self.queued else state
+
+    def flush(self) -> None:
+        """Have the run log say all that has happened so far."""
+        self._ctx.emitter.flush()
 
     def policy_notice(self) -> str | None:
         """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
@@ -203,6 +213,11 @@ class Session:
         """The result object of the last task (interface section 1), with what observers have not got so far."""
         result, losses = self._work.result(end), self.losses.so_far()
         return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
+
+    def cut_off(self) -> TaskEnd:
+        """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
+        had come to its end."""
+        return self._work.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
 
     @property
     def undelivered(self) -> Sequence[str]:

@@ -7,6 +7,8 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from agent_host.errors import (
     CheckpointUnreadable,
     CheckpointWriteFailed,
@@ -24,8 +26,10 @@ from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.errors import Damaged, NoSuchSession, WriteFailed
+from state.disk import LOCAL_DISK
+from state.errors import Damaged, NoSuchSession, WriteFailed, as_write_failure
 from state.file_store import FileCheckpointStore
+from state.files import make_durable_dir
 from state.fold import fold
 from state.temporary import session_directory
 
@@ -59,7 +63,8 @@ class ResolvedOptions(NamedTuple):
     `flags` are the settings that the client gave: a resume takes them over from the run. `session_id` is the one that
     is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
     of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
-    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record.
+    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record. `ended_too`:
+    a session that has ended is resumed as well, for its next task.
     """
 
     settings: Settings
@@ -72,6 +77,7 @@ class ResolvedOptions(NamedTuple):
     replays: frozenset[str] = frozenset()
     max_steps: int | None = None
     sandbox_named: bool = False
+    ended_too: bool = False
 
 
 class OptionsSource(Protocol):
@@ -134,19 +140,37 @@ def _of_damage(error: state_errors.Damaged) -> str:
     return f"the session cannot be recovered: {error}{kept}"
 
 
-def recorded_options(state_dir: str, session_id: str, *, snapshot_limit_bytes: int) -> dict[str, Any]:
+def recorded_options(
+    state_dir: str, session_id: str, *, snapshot_limit_bytes: int, ended_too: bool = False
+) -> dict[str, Any]:
     """What the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of the user's
-    configuration, for the session's own settings stand on record.
+    configuration, for the session's own settings stand on record. With `ended_too` also of one that has ended.
 
-    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
+    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing in them was whole);
+    changes nothing else on disk.
     """
     store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
     with state_errors_translated():
         try:
-            return store.load(session_id).identity.options
+            return store.load(session_id, salvaged_too=True, ended_too=ended_too).identity.options
         except (Damaged, NoSuchSession):
-            store.open(session_id).close()  # moves damaged files aside, and clears up a clean end that was cut off
+            # Moves damaged files aside, and clears up a clean end that was cut off.
+            store.claim(session_id, ended_too=ended_too).close()
             raise
+
+
+def refuse_foreign_cursor(state: Checkpoint, cursor: str | None) -> None:
+    """Raise UsageError for a `checkpointCursor` that names no completed step of the session (AH 9.5)."""
+    if cursor is None or cursor == state.step_cursor:
+        return
+    named = (message for message in state.thread if cursor.encode("utf-8", "replace") in message)
+    open_step = None if state.open_step is None else state.open_step.step_id
+    if cursor == open_step or not any(orjson.loads(message).get("stepId") == cursor for message in named):
+        last = "none" if state.step_cursor is None else state.step_cursor
+        raise UsageError(
+            f"checkpointCursor {cursor!r} is no completed step of session {state.identity.session_id} (the last one: "
+            f"{last}): give one, or leave it out"
+        )
 
 
 def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
@@ -168,13 +192,23 @@ def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
     return session_directory(state_dir, identity.session_id, os.environ, identity.options.get("temporary"))
 
 
-def open_store(resolved: ResolvedOptions, session_id: str) -> FileSession:
-    """The session's store, taken over from the process that had it last.
+def claim_store(resolved: ResolvedOptions, session_id: str) -> FileSession:
+    """The session's store, held by this process and otherwise as the one before left it until `take_over`.
 
     Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed.
     """
     with state_errors_translated():
-        return _sessions(resolved).open(session_id)
+        return _sessions(resolved).claim(session_id, ended_too=resolved.ended_too)
+
+
+def prepare_state_dir(state_dir: str) -> None:
+    """Make the state directory, if it is not there, before anything is kept of a new session: nothing but this makes it
+    for one. Raises UsageError."""
+    try:
+        with as_write_failure("preparing the state directory"):
+            make_durable_dir(LOCAL_DISK, state_dir, within=state_dir)
+    except WriteFailed as error:
+        raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error
 
 
 class Beginning(NamedTuple):

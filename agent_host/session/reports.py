@@ -23,7 +23,7 @@ _END_NAMES: dict[EndStatus, str] = {
     "cancelled": TaskPhase.CANCELLED,
     "paused": SessionStatus.PAUSED,
 }
-_ON_RECORD: dict[TaskStatus, TaskPhase] = {
+ON_RECORD: dict[TaskStatus, TaskPhase] = {
     "running": TaskPhase.RUNNING,
     "completed": TaskPhase.COMPLETED,
     "failed": TaskPhase.FAILED,
@@ -58,7 +58,7 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
     if state.task is not None:
         fields["task"] = {
             "taskId": state.task.task_id,
-            "status": ctx.phase.state if at_work else _ON_RECORD[state.task.status],
+            "status": ctx.phase.state if at_work else ON_RECORD[state.task.status],
             "stepCount": state.task.step_count,
             "maxSteps": state.task.max_steps,
         }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.errors import ErrorCode, SessionNotFound, UsageError
+from agent_host.errors import CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
+from agent_host.session.stored_tasks import SessionRecord
 from agent_host.session.transcripts import described, items_of, read_run_log
 from agent_host.session.verdicts import of_result, on_record
 from config.lean_typing import NamedTuple
@@ -21,7 +23,7 @@ from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.llm.deferred import KnownModels
     from state.checkpoint import Checkpoint
@@ -89,11 +91,20 @@ class StoredSession(NamedTuple):
 
 
 class StoredSessions:
-    """What lies under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost."""
+    """What lies under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost; `cleaner`
+    makes of what a session was begun with what takes secrets out of the files that it has changed."""
 
-    def __init__(self, state_dir: str, *, snapshot_limit_bytes: int, models: KnownModels | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        snapshot_limit_bytes: int,
+        models: KnownModels | None = None,
+        cleaner: Callable[[Mapping[str, Any]], Callable[[bytes], bytes]] = lambda _: bytes,
+    ) -> None:
         self._state_dir = state_dir
         self._models = models
+        self._cleaner = cleaner
         self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
 
     def all(self, owner: Owner | None = None, search: str = "") -> list[StoredSession]:
@@ -111,15 +122,50 @@ class StoredSessions:
             newest.setdefault(one.session_id, one)  # what can be resumed says more than an older result
         return sorted(newest.values(), key=lambda one: (one.updated_at, one.session_id), reverse=True)
 
-    def transcript(self, session_id: str, owner: Owner | None = None) -> list[dict[str, Any]]:
-        """The items of the session's transcript; see `items_of`. Raises SessionNotFound for one that is not there, or
-        not the owner's."""
+    def transcript(
+        self, session_id: str, owner: Owner | None = None, task_id: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The items of the session's transcript, or of one of its tasks; see `items_of`. Raises SessionNotFound for a
+        session that is not there, or not the owner's, UsageError for a task that it does not know."""
         with state_errors_translated():
             paths = SessionPaths(self._state_dir, session_id)
         messages, whose = self._messages(paths)
         if owner is not None and whose != owner:
             raise _not_found(session_id)
-        return items_of(messages, read_run_log(paths.events))
+        items = items_of(messages, read_run_log(paths.events))
+        if task_id is None:
+            return items
+        if task_id not in self.record(session_id).task_ids:
+            raise UsageError(f"session {session_id} has no task {task_id!r}")
+        return [item for item in items if item.get("taskId") == task_id]
+
+    def record(self, session_id: str, owner: Owner | None = None) -> SessionRecord:
+        """What is on record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that is
+        not there, or not the owner's, CheckpointUnreadable."""
+        with state_errors_translated():
+            paths = SessionPaths(self._state_dir, session_id)
+            summary = self._store.summary(session_id)
+        row = _of_ended(paths) if summary is None else self._of_summary(summary)
+        if row is None or (owner is not None and row.owner != owner):
+            raise _not_found(session_id)
+        if summary is not None and summary.state is None:
+            raise CheckpointUnreadable(summary.problem)
+        state = None if summary is None else summary.state
+        with contextlib.suppress(StateError):  # its result and its run log say what is left
+            state = state or self._store.load(session_id, ended_too=True)
+        messages = _history_of(paths, missing_ok=True) if state is None else _with_results(state)
+        result = {} if summary is not None else orjson.loads(LOCAL_DISK.read(paths.result))
+        versions = functools.partial(self._store.versions, session_id)
+        return SessionRecord(row, state, messages, read_run_log(paths.events), result, versions, self._cleaner)
+
+    def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
+        """The session that has or had a task of this id, the one that ran last where several do; None for none. Raises
+        UsageError for a state directory that cannot be used."""
+        for row in self.all(owner):
+            with contextlib.suppress(SessionNotFound, CheckpointUnreadable):
+                if task_id in self.record(row.session_id, owner).task_ids:
+                    return row.session_id
+        return None
 
     def turns(self, session_id: str) -> dict[str, dict[str, Any]]:
         """What each turn of the model used, by its step: {model, inputTokens, outputTokens, cachedInputTokens,
@@ -141,12 +187,10 @@ class StoredSessions:
 
     def _messages(self, paths: SessionPaths) -> tuple[list[bytes], Owner | None]:
         try:
-            state = self._store.load(paths.session_id)
+            state = self._store.load(paths.session_id, ended_too=True)
         except StateError:
             return _history_of(paths), _owner_of_ended(paths, {})
-        calls = [] if state.open_step is None else state.open_step.calls
-        results = [call.result for call in calls if call.result is not None]
-        return [*state.thread, *results], _owner(state)
+        return _with_results(state), _owner(state)
 
     def summaries(self) -> list[Summary]:
         """The resumable sessions with their states. Raises UsageError."""
@@ -275,11 +319,19 @@ def _first_event(path: str) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _history_of(paths: SessionPaths) -> list[bytes]:
+def _with_results(state: Checkpoint) -> list[bytes]:
+    """The thread, with the results that the open step has so far."""
+    calls = [] if state.open_step is None else state.open_step.calls
+    return [*state.thread, *(call.result for call in calls if call.result is not None)]
+
+
+def _history_of(paths: SessionPaths, *, missing_ok: bool = False) -> list[bytes]:
     try:
         history = orjson.loads(LOCAL_DISK.read(os.path.join(paths.artifacts, "session_history")))
         return [orjson.dumps(message) for message in history if isinstance(message, dict)]
     except (OSError, orjson.JSONDecodeError, TypeError) as error:
+        if missing_ok:
+            return []
         raise _not_found(paths.session_id) from error
 
 

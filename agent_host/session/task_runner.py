@@ -19,7 +19,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
-from agent_host.session.denials import calls_to_replay
+from agent_host.session.denials import approvals_of_open_calls, calls_to_replay
 from agent_host.session.history import History
 from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
@@ -67,6 +67,7 @@ class TaskRunner:
         self._on_broken = on_broken
         self._running: asyncio.Task[TaskEnd] | None = None
         self._began = time.monotonic()
+        self._took_ms: int | None = None
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
         self._history = History(ctx)
@@ -173,6 +174,8 @@ class TaskRunner:
                 return
             ctx.journal.record(TaskReopened(max_steps or task.step_count + more_steps))
         ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
+        for answer in approvals_of_open_calls(ctx.state, ctx.session_id, replay_ids):
+            ctx.journal.record(answer)
         ctx.begin_task(task)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count, **ctx.judge.sandbox())
@@ -224,14 +227,14 @@ class TaskRunner:
         """The result object of the last task (interface section 1); the same one whenever it is asked for, but for what
         of it was not uploaded, which may come later."""
         if self._result is None:
-            self._result = result_object(
-                self._ctx,
-                end,
-                resumed_from_step=self._resumed_from_step,
-                duration_ms=int((time.monotonic() - self._began) * 1000),
-            )
+            took_ms = self._so_far_ms if self._took_ms is None else self._took_ms
+            self._result = result_object(self._ctx, end, resumed_from_step=self._resumed_from_step, duration_ms=took_ms)
         missed = not_uploaded(self._ctx, self._history.missed)
         return {**self._result, "notUploaded": missed} if missed else self._result
+
+    @property
+    def _so_far_ms(self) -> int:
+        return int((time.monotonic() - self._began) * 1000)
 
     def take_up_uploads(self) -> None:
         """Go on with the uploads of former processes."""
@@ -279,7 +282,7 @@ class TaskRunner:
             self._ctx.journal.try_record(TaskEnded("failed", end.reason or _GIVEN_UP))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
-        self._result = None
+        self._result, self._took_ms = None, None
         self._began = time.monotonic()
         self._running = asyncio.ensure_future(work)
         self._running.add_done_callback(self._done)
@@ -312,6 +315,7 @@ class TaskRunner:
         It waits for nothing: the event, the state and whether another task may start say the same at every moment. The
         history follows (interface section 2)."""
         ctx = self._ctx
+        self._took_ms = self._so_far_ms
         self._settle()
         if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")

@@ -47,32 +47,35 @@ _OF_TURN = (
     "cost",
     "costCurrency",
 )
+_OF_QUESTION = ("sessionId", "taskId", "stepId")
 _OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials")
 
 
 class RunLog(NamedTuple):
     """What the run log of a session says of its calls, by id, its marks, and what each turn of the model used, by its
-    step; `sandboxes` has how commands were held at the start and after each resume: {level, wanted, why?, scope?}. A
-    log that was cut has less."""
+    step; `sandboxes` has how commands were held at the start and after each resume: {level, wanted, why?, scope?};
+    `asked` are the questions of the last process that have no answer, by approval, and `denied` the calls that were
+    not approved, in one line each, by task. A log that was cut has less."""
 
     calls: dict[str, dict[str, Any]]
     marks: list[dict[str, Any]]
     turns: dict[str, dict[str, Any]]
     sandboxes: list[dict[str, Any]]
+    asked: dict[str, dict[str, Any]]
+    denied: dict[str, list[str]]
 
 
 def read_run_log(path: str) -> RunLog:
     """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
-    found = RunLog({}, [], {}, [])
+    found = RunLog({}, [], {}, [], {}, {})
     for event in _events(path):
         kind, payload = event["eventType"], event["payload"]
         if kind == EventType.TOOL_REQUESTED:
             _take(found.calls, payload, _OF_REQUEST)
         elif kind == EventType.TOOL_COMPLETED:
             _take(found.calls, payload, _OF_RESULT)
-        elif kind == EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
-            said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
-            found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
+        elif kind in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED):
+            _take_approval(found, event)
         elif kind == EventType.LLM_REQUEST_COMPLETED:
             found.turns[str(event.get("stepId"))] = {name: payload[name] for name in _OF_TURN if name in payload}
         elif kind in _MARKS or kind == EventType.SESSION_STARTED:
@@ -80,8 +83,10 @@ def read_run_log(path: str) -> RunLog:
                 found.sandboxes.append(payload["sandbox"])
             if kind == EventType.SESSION_STARTED:
                 continue
-            if kind == EventType.SESSION_RESUMED and "taskId" in event and not _has_stopped(found.marks, event):
-                found.marks.append(_mark(event, _CRASHED))
+            if kind == EventType.SESSION_RESUMED:
+                found.asked.clear()  # another process asks again
+                if "taskId" in event and not _has_stopped(found.marks, event):
+                    found.marks.append(_mark(event, _CRASHED))
             found.marks.append(_mark(event, kind))
     return found
 
@@ -162,6 +167,19 @@ def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any])
     return last.get("mark") == EventType.SESSION_PAUSED or (
         last.get("mark") in ends and last.get("taskId") == resumed["taskId"]
     )
+
+
+def _take_approval(found: RunLog, event: dict[str, Any]) -> None:
+    payload, approval_id = event["payload"], str(event["payload"]["approvalId"])
+    if event["eventType"] == EventType.APPROVAL_REQUESTED:
+        found.asked[approval_id] = payload | {name: event[name] for name in _OF_QUESTION if name in event}
+        return
+    asked = found.asked.pop(approval_id, {})
+    if payload["decision"] == "denied":
+        found.denied.setdefault(str(event.get("taskId")), []).append(asked.get("actionSummary", approval_id))
+    if "isQuestion" not in payload:
+        said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
+        found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
 
 
 def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:

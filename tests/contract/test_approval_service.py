@@ -49,7 +49,7 @@ async def home(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[tuple[ApprovalService, Callable[[], Kept]]]:
     if request.param == "embedded":
-        path = tmp_path / "sessions" / "s" / "approvals.jsonl"
+        path = tmp_path / "approvals.jsonl"
         yield EmbeddedApprovalService(str(path)), lambda: lines(path)
     else:
         async with MockServices() as services, client(services.url) as made:
@@ -95,10 +95,13 @@ async def test_failures_are_the_client_s() -> None:
 
 
 async def test_the_file_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "approvals.jsonl"
+    path = tmp_path / "approvals.jsonl"
     await EmbeddedApprovalService(str(path)).record(DECISION)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    gone = tmp_path / "gone" / "approvals.jsonl"
+    with pytest.raises(ServiceUnavailable, match="appr_1 was not kept"):
+        await EmbeddedApprovalService(str(gone)).record(DECISION)
+    assert not gone.parent.exists(), "a folder that was removed is not made anew"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -190,8 +190,10 @@ async def test_nobody_answers_in_time(client: Client) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         finished = await client.task(model.url)
         (answer,) = model.results()
-    assert answer.text == "APPROVAL_DENIED: nobody answered within 0.01 seconds"
-    assert (statuses(finished), finished.result["deniedApprovals"]) == ([("denied", "APPROVAL_DENIED")], [])
+    assert answer.text == "APPROVAL_REQUIRED: nobody answered within 0.01 seconds"
+    assert statuses(finished) == [("denied", "APPROVAL_REQUIRED")]
+    (denied,) = finished.result["deniedApprovals"]
+    assert denied == {"toolName": "RunCommand", "replay": client.asked[0]["replay"]}
     (told,) = client.payloads("approval_timeout")
     assert (told["approvalId"], told["waitedMs"] >= 10) == (client.asked[0]["approvalId"], True)
     (resolved,) = client.payloads("approval_resolved")

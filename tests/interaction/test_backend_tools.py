@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,13 +84,17 @@ def test_a_backend_tool_is_offered_called_and_recorded_like_a_local_one(host: Ho
     assert kept["artifactUris"] == completed["artifactUris"]
 
 
-def test_the_grant_names_tenant_session_and_the_one_tool(host: Host) -> None:
+def test_the_grant_names_tenant_session_and_the_one_tool_and_ends_with_the_bundle(host: Host) -> None:
+    grants = {NAME: {"allowedToolNames": ["Query", "Other"]}}
+    named = host.policy(grants=grants, tenantId="acme", expires_in_s=300)
     with serving(Query=echo, Other=echo) as server, gateway(use(call("Query", text="x")), say("Done.")) as model:
-        outcome = run(host, model, server, policy(host, "Query", "Other"))
+        outcome = run(host, model, server, str(named))
     (sent,) = [headers for method, _, headers, _ in server.requests if method == "POST"]
     grant = verified(sent[GRANT_HEADER], grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
     assert (grant.tenant_id, grant.session_id) == ("acme", outcome.result["sessionId"])
     assert grant.tool_names == ("Query",)
+    ends = datetime.fromisoformat(json.loads(named.read_text())["expiresAt"])
+    assert grant.expires_at == int(ends.timestamp()), "and not when the host's own 15 minutes are over"
 
 
 def test_no_secret_of_the_service_is_anywhere(host: Host) -> None:

@@ -499,7 +499,10 @@ def test_a_second_signal_ends_the_tool_and_its_children(host: Host) -> None:
         running.said("stopping")
         running.interrupt()
         outcome = running.finish(within_s=10)
-        assert (outcome.code, outcome.stdout) == (130, b"")
+        result = outcome.result
+        assert (outcome.code, result["status"], result["reason"]) == (130, "TASK_CANCELLED", "cancelled")
+        assert (result["stepCount"], result["toolCalls"]) == (0, []), "the call has no result yet"
+        assert result["resumeCommand"].startswith("agent-host resume s")
         outcome.names_once("resume with: agent-host resume s")
         eventually(lambda: not any(map(process_exists, pids)), "the end of the process tree", within_s=5)
         again = host.resume("--gateway", model.url)

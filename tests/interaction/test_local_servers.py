@@ -211,15 +211,37 @@ def test_nothing_is_posted_to_a_server_that_has_no_page(host: Host) -> None:
         assert "/api/show" not in local.asked
 
 
-def test_the_toolset_is_fixed_for_the_session(host: Host) -> None:
+@pytest.mark.parametrize(
+    ("began", "resumed"),
+    [(llama(8192), llama(200_000, "another")), (llama(8192), {}), ({"/props": 503}, llama(8192))],
+    ids=["another model", "no answer", "nothing learned"],
+)
+def test_model_window_and_toolset_are_fixed_for_the_session(
+    host: Host, began: dict[str, Any], resumed: dict[str, Any]
+) -> None:
+    """What was learned from the server when the session began is on record, and so is that nothing was."""
     read = use(call("ReadFile", path="nowhere"))
-    with server(llama(8192), read, {"status": 500}, say("Done.")) as local:
+    with server(began, read, {"status": 500}, say("Done.")) as local:
         host.configure(max_retries=0)
-        assert run(host, local.url, "--session-id", "s")["status"] == "SESSION_PAUSED"
-        local.pages = llama(200_000)
-        (host.state / "local-servers.json").unlink()
-        assert host.resume("s").result["text"] == "Done."
-        assert tools(local.model.bodies[-1]) == SLIM
+        before = run(host, local.url, "--session-id", "s")
+        assert before["status"] == "SESSION_PAUSED"
+        local.pages = dict(resumed)
+        (host.state / "local-servers.json").unlink(missing_ok=True)
+        asked = len(local.asked)
+        after = host.resume("s").result
+        assert (after["text"], after["model"], len(local.asked)) == ("Done.", before["model"], asked)
+        first, *_, last = local.model.bodies
+        assert (tools(last), last["model"]) == (tools(first), first["model"])
+        assert last["max_completion_tokens"] == first["max_completion_tokens"]
+        assert (tools(last) == SLIM) == (began == llama(8192))
+
+
+def test_a_resume_at_another_server_asks_that_one(host: Host) -> None:
+    with server(llama(8192), {"status": 500}) as local, server(llama(4096, "another")) as other:
+        host.configure(max_retries=0)
+        run(host, local.url, "--session-id", "s")
+        assert host.resume("s", "--gateway", other.url).result["model"] == "another"
+        assert other.asked
 
 
 def test_the_start_says_when_the_first_request_does_not_fit(host: Host) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from tests.support.process import Gateway, Host
+    from tests.support.serve_process import Servers
 
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
 ASKS: dict[str, dict[str, Any]] = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "ask"}, "Mcp.Invoke": {}}
@@ -370,8 +371,10 @@ def test_options_are_checked_before_anybody_is_served(host: Host, options: tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
-def test_a_task_outlives_its_client(host: Host, how: str) -> None:
-    """What ran when the client left goes on where another server, or a person, resumes it. Nothing is done twice."""
+def test_a_task_outlives_its_client(servers: Servers, how: str) -> None:
+    """What ran when the client left goes on where another server, or a person, resumes it. Nothing is done twice. Any
+    later server knows it, and none of a tenant of its own."""
+    host = servers.host
 
     async def first(model: Gateway) -> tuple[str, int]:
         async with client_of(host, model, "--approve-all") as client:
@@ -384,12 +387,37 @@ def test_a_task_outlives_its_client(host: Host, how: str) -> None:
 
     async def second(model: Gateway, session: str) -> None:
         async with client_of(host, model, "--approve-all") as client:
+            left = await client.call_tool("session_status", {"sessionId": session})
+            found = cast("dict[str, Any]", left.structured_content)
+            assert (found["status"], found["reason"], found["verdict"]) == (
+                "SESSION_PAUSED", "interrupted", "interrupted",
+            )  # fmt: skip
             assert "open task" in await mistake(client, "run_task", prompt="Another.", sessionId=session)
             found = await call(client, "run_task", sessionId=session)
             assert (found["status"], found["text"]) == ("TASK_COMPLETED", "Done.")
+            task.append(found["taskId"])
 
-    with gateway(use(EFFECT), {"hang": True}, say("Done.")) as model:
+    async def third(model: Gateway, session: str, others: str) -> None:
+        async with client_of(host, model, "--approve-all") as client:
+            for named in ({}, {"taskId": task[0]}):
+                found = await call(client, "session_status", sessionId=session, **named)
+                assert (found["status"], found["text"], found["taskId"]) == ("TASK_COMPLETED", "Done.", task[0])
+            assert "has no task 'zz'" in await mistake(client, "session_status", sessionId=session, taskId="zz")
+            for tool, more in (("session_status", {}), ("run_task", {"prompt": "Go on."}), ("run_task", {})):
+                assert "SESSION_NOT_FOUND" in await mistake(client, tool, sessionId=others, **more)
+            listed = await call(client, "session_status")
+            assert [row["sessionId"] for row in listed["sessions"]] == [session], "and none of another tenant"
+
+    task: list[str] = []
+    with gateway(use(EFFECT), {"hang": True}, say("Done.")) as model, gateway(say("Theirs.")) as another:
         session, serve = asyncio.run(first(model))
         eventually(lambda: not process_exists(serve), "the end of the session's process")
         asyncio.run(second(model, session))
+        theirs, client = servers.session(another.url)
+        client.task()
+        client.event("task_completed")
+        asyncio.run(third(model, session, client.session_id))
+        client.call("Shutdown")
+        theirs.ended_well()
+        asyncio.run(third(model, session, client.session_id))
     assert effects(host) == "model\n"

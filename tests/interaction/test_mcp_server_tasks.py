@@ -95,12 +95,20 @@ def test_a_task_is_followed_to_its_end_and_asks_on_the_way(host: Host) -> None:
             assert (first["status"], first["result"]["structuredContent"]["text"]) == ("completed", "Done.")
             waited = await call(one, "run_task", prompt="x", sessionId=found["sessionId"], waitS=PATIENCE_S)
             assert waited["text"] == "Waited for."
-            for method in ("tasks/get", "tasks/cancel"):
+            for method in ("tasks/get", "tasks/cancel"):  # of the server after this one, too
                 with pytest.raises(MCPError, match="there is no such task"):
                     await ask(one.session, method, taskId="task_nobody")
 
+    async def later(model: Gateway) -> None:
+        async with client(host, model, tasks) as one:
+            first, second = [await ask(one.session, "tasks/get", taskId=task) for task in tasks.created]
+            assert (first["status"], first["result"]["structuredContent"]["text"]) == ("completed", "Done.")
+            assert second["result"]["structuredContent"]["denied"] == ["Run: echo model >> effects"]
+            assert first["createdAt"] < second["createdAt"]
+
     with gateway(use(EFFECT), say("Done."), use(EFFECT), say("Again."), say("Waited for.")) as model:
         asyncio.run(scenario(model))
+        asyncio.run(later(model))
     assert effects(host) == "model\n"
     states = [told["status"] for told in tasks.seen]
     assert "input_required" in states

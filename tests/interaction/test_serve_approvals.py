@@ -71,6 +71,20 @@ def test_what_waits_can_be_asked_for_and_is_answered_once(servers: Servers) -> N
     assert effects(host) == "model\n"
 
 
+def test_the_replay_of_a_question_runs_the_call_that_waits_and_no_other(servers: Servers) -> None:
+    """SK 4.1: what the question says how to replay works where nobody could answer any more."""
+    with gateway(use(EFFECT), use(EFFECT), say("Done.")) as model:
+        serve, client = asking(servers, model)
+        client.task()
+        question(client)
+        replay = client.event("approval_requested")["payload"]["replay"]
+        serve.kill()
+        outcome = servers.host.run(*replay["command"].split()[1:], "--output", "json")
+    assert (outcome.code, outcome.result["verdict"]) == (4, "denied"), outcome
+    assert [one["replay"]["id"] for one in outcome.result["deniedApprovals"]] == [replay["id"]], "the second one"
+    assert effects(servers.host) == "model\n"
+
+
 def test_a_denial_is_told_to_the_model(servers: Servers) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         serve, client = asking(servers, model)

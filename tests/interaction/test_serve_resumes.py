@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.interaction.test_serve_stops import EFFECT, HANG, asked, effects, goes_on_in_another_process
-from tests.support.process import gateway, say, shell, use
+from tests.support.process import bundle, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from tests.support.process import Gateway
@@ -67,6 +68,67 @@ def test_a_session_is_resumed_by_one_process_only(servers: Servers) -> None:
     other.resume(client.session_id)
     other.call("Shutdown")
     other_serve.ended_well()
+
+
+def test_one_snapshot_with_its_journal_is_all_that_a_killed_session_leaves(servers: Servers) -> None:
+    """AH 9.2, 9.4: the snapshot is as it was at `checkpointedAt`; with its journal it says where the session stands."""
+    with gateway(use(EFFECT), HANG) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        last = client.event("step_completed")
+        eventually(lambda: model.count == 2, "a request that stays without an answer")
+        serve.kill()
+    name = client.session_id
+    assert servers.host.checkpoints() == [f"{name}.journal", f"{name}.json", f"{name}.lock"]
+    snapshot = json.loads((servers.host.state / "checkpoints" / f"{name}.json").read_bytes())
+    assert (snapshot["checkpointVersion"], snapshot["sessionId"], snapshot["userId"]) == ("1.0", name, "u")
+    assert snapshot["checkpointedAt"] < last["timestamp"]
+    assert (snapshot["task"], len(snapshot["thread"])) == (None, 1)
+    _, other = servers.client("http://127.0.0.1:1")
+    task = other.call("GetSessionState", sessionId=name)["task"]
+    assert task == {"taskId": "a", "status": "TASK_RUNNING", "stepCount": 1, "maxSteps": 40}
+
+
+@pytest.mark.slow
+def test_a_refused_resume_leaves_the_files_as_they_were(servers: Servers) -> None:
+    """Whoever it is refused to, and however often; and then the session goes on where it was killed."""
+    host = servers.host
+    mine = host.policy(tenantId="t", userId="u")
+    with gateway(use(EFFECT), HANG, say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=mine)
+        client.task()
+        client.event("step_completed")
+        eventually(lambda: model.count == 2, "a request that stays without an answer")
+        serve.kill()
+        before = host.state_files()
+        for change, code in (({"tenantId": "x"}, -32003), ({"userId": "x"}, -32003), ({"expires_in_s": -5}, -32003)):
+            theirs = mine.with_name("theirs.json")
+            theirs.write_text(json.dumps(bundle(host.workspace, **{"tenantId": "t", "userId": "u", **change})))
+            other_serve, other = servers.client(model.url, policy=theirs)
+            for _ in range(2):
+                assert other.refusal("ResumeSession", sessionId=client.session_id).code == code
+            other.done()
+            other_serve.ended_well()
+            refused = host.resume(client.session_id, "--policy", theirs, "--gateway", model.url)
+            assert (refused.code, host.state_files()) == (2, before), refused
+        assert host.resume(client.session_id, "--workspace", host.root / "gone").code == 2
+        again, other = servers.client(model.url, policy=mine)
+        open_step = client.events[-1]["stepId"]
+        for cursor in ("garbage", open_step, "a", "Do it."):
+            error = other.refusal("ResumeSession", sessionId=client.session_id, checkpointCursor=cursor)
+            assert error.what == (-32602, "INVALID_REQUEST", False)
+            assert error.message.startswith(f"checkpointCursor {cursor!r} is no completed step of session")
+        assert host.state_files() == before
+        (step,) = {event["stepId"] for event in client.events if event["eventType"] == "step_completed"}
+        assert other.resume(client.session_id, checkpointCursor=step)["resumedFromStep"] == 1
+        other.event("task_completed")
+        assert other.refusal("ResumeSession", sessionId=client.session_id, checkpointCursor="x").code == -32602
+        other.call("Shutdown")
+        again.ended_well()
+        ended = host.state_files()
+        refused = host.run("resume", client.session_id, "And now?", "--policy", theirs, "--gateway", model.url)
+        assert (refused.code, host.state_files()) == (2, ended), "an ended session is not opened again for them either"
+    assert effects(host) == 1
 
 
 def test_a_gateway_that_is_down_pauses_the_session(servers: Servers) -> None:

@@ -206,6 +206,11 @@ in the result object and in lists of sessions, beside one `verdict`: completed, 
 interrupted or running. A completed task is ended by the model and is not retryable; one that is completed with calls
 that nobody was there to approve (exit code 4) is denied, and ended by policy.
 
+Decide by `verdict`, and not by the `status` beside it: in `sessions` and `show --output json`, in ListSessions and, as
+`sessionStatus`, in GetSessionState that is the status on record, and a session that can be resumed stays
+`SESSION_RUNNING` there. After `LLM_EMPTY_ANSWER` it is `SESSION_RUNNING` beside the verdict failed, and after a process
+that died beside interrupted.
+
 | event | `reason` | when | goes on | `endedBy` | retryable |
 | --- | --- | --- | --- | --- | --- |
 """

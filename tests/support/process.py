@@ -341,6 +341,11 @@ class Host:
         folder = self.state / "checkpoints"
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
+    def state_files(self) -> dict[str, tuple[bytes, int]]:
+        """Every file of the state directory: what is in it, and when that was written, in nanoseconds."""
+        files = (path for path in self.state.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.state)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
     def close(self) -> None:
         """End what a failed test has left running."""
         for process in self.started:

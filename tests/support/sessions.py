@@ -9,7 +9,7 @@ from agent_host.events.losses import Losses
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.lifecycle import Session
 from config.load import load
-from state.locations import SessionPaths
+from state.locations import SessionPaths, make_private_dir
 from tests.support.loop import Loop
 from tests.support.loop_parts import SESSION, Person
 
@@ -51,6 +51,7 @@ class Opened:
         self.workspace.mkdir(exist_ok=True)
         self.loop = Loop(self.workspace, *turns, **more)
         self.paths = SessionPaths(str(folder / "state"), SESSION)
+        make_private_dir(self.paths.records)
         self.service = Service()
         self.released = False
         self.broken: list[BaseException] = []

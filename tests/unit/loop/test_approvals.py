@@ -77,6 +77,10 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
     (told,), (resolved,) = loop.told(EventType.APPROVAL_REQUESTED), loop.told(EventType.APPROVAL_RESOLVED)
     assert 0 <= resolved["latencyMs"] < 3_600_000, "how long it waited, and not what time it is"
     assert told == {"toolCallId": "c", **question.to_payload()}
+    replay = told["replay"]
+    assert replay["request"] == {"toolName": "RunCommand", "arguments": {"command": "make"}}
+    assert replay["command"] == f"agent-host resume s --approve {replay['id']}"
+    assert replay["approve"] == "rule-Shell.Exec"
     assert resolved == {
         "approvalId": question.approval_id, "toolCallId": "c", "decision": "approved", "scope": "once",
         "reason": "approved by the user", "latencyMs": resolved["latencyMs"],
@@ -96,9 +100,11 @@ async def test_a_denied_call_does_not_run_and_the_model_reads_why(tmp_path: Path
 async def test_what_nobody_answers_in_time_is_denied_and_told(tmp_path: Path) -> None:
     loop = asking(tmp_path, Person(lambda _: None, timeout_s=0), calls(shell("make")))
     await loop.run()
-    assert loop.answers()[0].code == "APPROVAL_DENIED"
+    assert loop.answers()[0].code == "APPROVAL_REQUIRED", "as docs/errors.md has it: nobody gave it in time"
+    assert [row["toolName"] for row in loop.ctx.task.denied] == ["RunCommand"], "a resume can approve it"
     (timed_out,), (resolved,) = loop.told(EventType.APPROVAL_TIMEOUT), loop.told(EventType.APPROVAL_RESOLVED)
     assert timed_out == {"approvalId": resolved["approvalId"], "waitedMs": resolved["latencyMs"]}
+    assert resolved["replay"] == loop.told(EventType.APPROVAL_REQUESTED)[0]["replay"]
     assert loop.kinds().index(EventType.APPROVAL_TIMEOUT) < loop.kinds().index(EventType.APPROVAL_RESOLVED)
 
 

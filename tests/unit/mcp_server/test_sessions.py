@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from agent_host.mcp_server import sessions as module
 from agent_host.mcp_server.approving import message_of
 from agent_host.mcp_server.child import Refused
 from agent_host.mcp_server.questions import question_in
+from agent_host.mcp_server.records import Records
 from agent_host.mcp_server.sessions import Sessions
 from tests.support.process import PATIENCE_S
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs named pip
 
 HOST = '''
 import json, os, sys
-"""A host: a task ends as its prompt says, and a transcript is given once `go` can be read."""
+"""A host: a task ends as its prompt says."""
 def say(**message):
     print(json.dumps(message), flush=True)
 for line in sys.stdin:
@@ -38,43 +38,28 @@ for line in sys.stdin:
         result = {"sessionId": f"s{os.getpid()}"}
     elif method == "ResumeSession":
         result = {"incompleteTask": {"taskId": "resumed"}}
-    elif method == "GetTranscript":
-        open(sys.argv[1]).close()
-        result = {"items": []}
-    elif method == "GetPatchPreview":
-        result = {"files": []}
-    elif method == "GetSessionState":
-        result = {"tokenUsage": {}}
     elif method == "StartTask" and params["prompt"] == "refused":
         say(id=asked["id"], error={"code": -32000, "message": "no such model", "data": {"code": "INVALID_REQUEST"}})
         continue
     say(id=asked["id"], result=result)
     if method == "StartTask" and params["prompt"] != "runs":
         event = {"eventType": params["prompt"], "taskId": params["taskId"], "payload": {}}
+        event |= {"tenantId": "t", "userId": "u"}
         say(method="SessionEvent", params=event)
 '''
 
 
 @pytest.fixture
-def go(tmp_path: Path) -> Path:
-    """What the hosts read before they give a transcript. To write to it waits until one reads."""
-    path = tmp_path / "go"
-    os.mkfifo(path)
-    return path
-
-
-@pytest.fixture
-async def sessions(go: Path) -> AsyncIterator[Sessions]:
-    found = Sessions([sys.executable, "-I", "-S", "-c", HOST, os.fspath(go)])
+async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
+    found = Sessions([sys.executable, "-I", "-S", "-c", HOST], Records(os.fspath(tmp_path), None))
     yield found
     await found.aclose()
 
 
 async def over(sessions: Sessions, ending: str) -> HostedSession:
-    """A session whose task is over, and is one that a client asks about."""
+    """A session whose task is over."""
     async with asyncio.timeout(PATIENCE_S):
         session = await sessions.run(ending, None, {})
-        session.is_asked_about = True
         while session.is_running:
             await session.news()
     return session
@@ -88,67 +73,54 @@ async def ended(*runs: asyncio.Task[HostedSession], meanwhile: Callable[[], bool
             await asyncio.sleep(0)
 
 
-def read(go: Path) -> asyncio.Task[int]:
-    """Let one host give a transcript."""
-    return asyncio.create_task(asyncio.to_thread(go.write_bytes, b""))
-
-
 async def test_a_task_that_is_refused_changes_nothing_of_the_one_that_runs(sessions: Sessions) -> None:
     session = await sessions.run("runs", None, {})
-    session.is_asked_about, session.since = True, "before"
+    session.since = "before"
     task = session.task_id
     refused = asyncio.create_task(sessions.run("another", session.session_id, {}))
     await ended(refused, meanwhile=lambda: sessions.with_task(task) is session)
     error = refused.exception()
     assert isinstance(error, Refused)
     assert error.name == "TASK_ALREADY_RUNNING"
-    assert (session.task_id, session.is_asked_about, session.since) == (task, True, "before")
+    assert (session.task_id, session.since) == (task, "before")
 
 
-async def test_a_task_that_the_host_refuses_leaves_the_one_before(sessions: Sessions, go: Path) -> None:
+async def test_a_task_that_the_host_refuses_leaves_the_one_before(sessions: Sessions) -> None:
     session = await over(sessions, "task_completed")
     task, since = session.task_id, session.since
-    refused, reading = asyncio.create_task(sessions.run("refused", session.session_id, {})), read(go)
+    refused = asyncio.create_task(sessions.run("refused", session.session_id, {}))
     await ended(refused)
-    await reading
     assert str(refused.exception()) == "no such model"
-    assert (session.task_id, session.is_asked_about, session.since) == (task, True, since)
+    assert (session.task_id, session.since) == (task, since)
     assert sessions.with_task(task) is session
 
 
-async def test_two_calls_go_on_with_one_paused_task(sessions: Sessions, go: Path) -> None:
+async def test_two_calls_go_on_with_one_paused_task(sessions: Sessions) -> None:
     paused = await over(sessions, "session_paused")
     both = [asyncio.create_task(sessions.run(None, paused.session_id, {})) for _ in range(2)]
-    reading = read(go)
     await ended(*both)
-    await reading
     first, second = [one.result() for one in both]
     assert first is second
     assert first is not paused
     assert (first.task_id, sessions.ids) == ("resumed", [paused.session_id])
-    assert paused.task_id in sessions.finished
 
 
-async def test_a_task_is_known_while_its_session_makes_room(
-    sessions: Sessions, go: Path, monkeypatch: pytest.MonkeyPatch
+async def test_one_of_two_tasks_gets_the_room_of_a_session_without_one(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS", 1)
-    old = await over(sessions, "task_completed")
-    starting = asyncio.create_task(sessions.run("runs", None, {}))
-    second = asyncio.create_task(sessions.run("runs", None, {}))
-    reading = read(go)
-    is_known = functools.partial(knows, sessions, old)
-    await ended(starting, second, meanwhile=is_known)
-    await reading
-    (refused,) = [one.exception() for one in (starting, second) if one.exception() is not None]
+    await over(sessions, "task_completed")
+    both = [asyncio.create_task(sessions.run("runs", None, {})) for _ in range(2)]
+    await ended(*both)
+    (refused,) = [one.exception() for one in both if one.exception() is not None]
     assert isinstance(refused, Refused)
     assert refused.name == "RATE_LIMITED"
     assert len(sessions.ids) == 1
 
 
-def knows(sessions: Sessions, session: HostedSession) -> bool:
-    """Whether a client that asks about its task gets an answer."""
-    return sessions.with_task(session.task_id) is session or session.task_id in sessions.finished
+async def test_the_first_event_says_whose_sessions_are_shown(sessions: Sessions) -> None:
+    await over(sessions, "task_completed")
+    assert sessions.records.owner == ("t", "u")
 
 
 def asked(**more: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import stat
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ async def test_a_service_that_is_away_keeps_nobody(tmp_path: Path) -> None:
 
 async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) -> None:
     opened, end = await done(tmp_path)
+    shutil.rmtree(tmp_path / "state")
     (tmp_path / "state").write_text("in the way")
     ending = opened.session.ending
     await ending.for_good("complete", end, "bye")
@@ -82,6 +84,7 @@ async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) 
     (event,) = [one for one in opened.loop.watcher.events if one.event_type is EventType.CHECKPOINT_FAILED]
     assert event.task_id == "t"
     assert (opened.service.ends, opened.loop.told(EventType.SESSION_COMPLETED)) == ([], [])
+    (tmp_path / "state").unlink()
     following = opened.again()
     following.session.go_on()
     assert (await following.session.task_ended()).text == "Done."

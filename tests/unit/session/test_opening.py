@@ -21,8 +21,8 @@ from agent_host.session.new_task import NewTask, record_of_task
 from agent_host.session.opening import (
     Beginning,
     ResolvedOptions,
+    claim_store,
     create_store,
-    open_store,
     recorded_options,
     state_errors_translated,
 )
@@ -66,7 +66,7 @@ def with_task(store: FileSession) -> FileSession:
 def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"llm.model": "m", "host.output": "json"}
     with_task(created(tmp_path, **flags)).close()
-    store = open_store(resolved(tmp_path), SESSION)
+    store = claim_store(resolved(tmp_path), SESSION)
     who = store.state.identity
     assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
     assert who.options == {
@@ -110,7 +110,7 @@ def test_a_session_that_never_began_gives_its_id_back(tmp_path: Path) -> None:
     with_task(created(tmp_path)).close()
     with pytest.raises(UsageError, match="exists already"):
         created(tmp_path)
-    store = open_store(resolved(tmp_path), SESSION)
+    store = claim_store(resolved(tmp_path), SESSION)
     assert store.state.task is not None
     store.close()
 
@@ -119,7 +119,7 @@ def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
     task = NewTask("t1", "Use sk-hunter-2222222.", 7, TaskOptions(allow_network=False))
     record = record_of_task(task, session_id=SESSION, scrubber=Scrubber(["sk-hunter-2222222"]), count=estimate)
     created(tmp_path, first=record).close()
-    store = open_store(resolved(tmp_path), SESSION)
+    store = claim_store(resolved(tmp_path), SESSION)
     assert store.state.task is not None
     assert (store.state.task.task_id, store.state.task.max_steps) == ("t1", 7)
     assert store.state.task.options == TaskOptions(allow_network=False)._asdict()
@@ -131,13 +131,13 @@ def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
 def test_a_session_has_one_holder(tmp_path: Path) -> None:
     store = with_task(created(tmp_path))
     with pytest.raises(SessionHeld, match="wait for it or end it"):
-        open_store(resolved(tmp_path), SESSION)
+        claim_store(resolved(tmp_path), SESSION)
     store.close()
 
 
 def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound, match="agent-host sessions"):
-        open_store(resolved(tmp_path), SESSION)
+        claim_store(resolved(tmp_path), SESSION)
     with pytest.raises(SessionNotFound):
         recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
 

@@ -250,7 +250,7 @@ def test_a_new_session_of_the_id_begins_its_own_archive(tmp_path: Path) -> None:
 def test_a_session_that_has_ended_is_reopened_as_it_was(tmp_path: Path) -> None:
     for times in range(1, 3):
         store = store_at(tmp_path)
-        session = store.create(SESSION, fresh_state()) if times == 1 else store.reopen(SESSION)
+        session = store.create(SESSION, fresh_state()) if times == 1 else store.open(SESSION, ended_too=True)
         if times == 1:
             start_task(session, "p" * 20_000)
         first, last = (1, STEPS) if times == 1 else (STEPS + 1, 2 * STEPS)
@@ -258,7 +258,7 @@ def test_a_session_that_has_ended_is_reopened_as_it_was(tmp_path: Path) -> None:
         kept = session.keep(b"kept" * 10_000)
         before = unnumbered(session.state)
         session.delete()
-        again = store.reopen(SESSION)
+        again = store.open(SESSION, ended_too=True)
         after = unnumbered(again.state)
         assert (after.thread, after.task, after.usage) == (before.thread, before.task, before.usage)
         assert again.kept(kept) == b"kept" * 10_000
@@ -276,18 +276,18 @@ def test_a_reopening_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
     whole = ended()
     before = whole.calls.count
-    state = unnumbered(store_at("/state", disk=whole).reopen(SESSION).state)
+    state = unnumbered(store_at("/state", disk=whole).open(SESSION, ended_too=True).state)
     for call in range(before + 1, whole.calls.count + 1):
         disk = ended()
         disk.calls.faults = Faults(kill_before=call)
         with pytest.raises(Killed):
-            store_at("/state", disk=disk).reopen(SESSION)
+            store_at("/state", disk=disk).open(SESSION, ended_too=True)
         killed = disk.kill()
         store = store_at("/state", disk=killed)
         try:
             session = store.open(SESSION)
         except NoSuchSession:
-            session = store.reopen(SESSION)
+            session = store.open(SESSION, ended_too=True)
         assert (session.state.thread, session.state.task) == (state.thread, state.task), disk.explain()
 
 
@@ -296,4 +296,4 @@ def test_what_was_not_archived_is_not_reopened(tmp_path: Path) -> None:
     start_task(session)
     session.delete()
     with pytest.raises(NoSuchSession, match="were not kept"):
-        store_at(tmp_path).reopen(SESSION)
+        store_at(tmp_path).open(SESSION, ended_too=True)

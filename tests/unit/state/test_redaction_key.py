@@ -20,17 +20,24 @@ if TYPE_CHECKING:
 
 def test_it_is_made_once_and_kept_for_its_owner(tmp_path: Path) -> None:
     state = tmp_path / "state"
+    state.mkdir(mode=0o700)
     key = redaction_key(str(state))
     assert (len(key), redaction_key(str(state))) == (32, key)
     assert (state / KEY_NAME).read_bytes() == key
     assert os.listdir(state) == [KEY_NAME]
     if sys.platform != "win32":
         assert stat.S_IMODE((state / KEY_NAME).stat().st_mode) == 0o600
-        assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_each_directory_has_its_own(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
     assert redaction_key(str(tmp_path / "a")) != redaction_key(str(tmp_path / "b"))
+
+
+def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    assert redaction_key(str(tmp_path / "gone")) == redaction_key(str(tmp_path / "gone")), "one for this process"
+    assert not (tmp_path / "gone").exists()
 
 
 def test_another_process_has_the_same(tmp_path: Path) -> None:
@@ -49,6 +56,7 @@ def test_all_who_ask_at_once_get_the_same(tmp_path: Path) -> None:
             return redaction_key(state)
 
         state = str(tmp_path / str(turn))
+        os.mkdir(state)
         with ThreadPoolExecutor(8) as pool:
             keys = set(pool.map(ask, [state] * 8))
         assert keys == {redaction_key(state)}
