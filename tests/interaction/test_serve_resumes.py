@@ -103,7 +103,8 @@ def test_a_refused_resume_leaves_the_files_as_they_were(servers: Servers) -> Non
         before = host.state_files()
         for change, code in (({"tenantId": "x"}, -32003), ({"userId": "x"}, -32003), ({"expires_in_s": -5}, -32003)):
             theirs = mine.with_name("theirs.json")
-            theirs.write_text(json.dumps(bundle(host.workspace, **{"tenantId": "t", "userId": "u", **change})))
+            names: dict[str, Any] = {"tenantId": "t", "userId": "u", **change}
+            theirs.write_text(json.dumps(bundle(host.workspace, **names)))
             other_serve, other = servers.client(model.url, policy=theirs)
             for _ in range(2):
                 assert other.refusal("ResumeSession", sessionId=client.session_id).code == code
