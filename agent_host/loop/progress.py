@@ -107,8 +107,9 @@ def _fits(ctx: LoopContext, name: str, arguments: Any) -> bool:
             arguments = orjson.loads(arguments)
         except orjson.JSONDecodeError:
             return False
-    known = ctx.judge.tools.get(name) is not None and isinstance(arguments, dict)
-    return known and ctx.router.argument_problem(name, arguments) is None
+    if ctx.judge.tools.get(name) is None or not isinstance(arguments, dict):
+        return False
+    return ctx.router.argument_problem(name, ctx.router.usable_arguments(name, arguments)) is None
 
 
 class Progress:

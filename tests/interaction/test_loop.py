@@ -92,6 +92,12 @@ def test_an_answer_with_nothing_does_not_complete(host: Host, dialect: str) -> N
     assert (outcome.code, outcome.result["reason"]) == (1, "LLM_EMPTY_ANSWER")
 
 
+def test_a_call_as_text_is_one_also_with_what_stands_for_an_argument_left_out(host: Host) -> None:
+    text = '```json\n{"name": "Grep", "arguments": {"pattern": "x", "glob": "", "path": null, "limit": 9.0}}\n```'
+    with gateway(say(text), say(text)) as model:
+        assert host.task(model.url).result["reason"] == "LLM_CALL_AS_TEXT"
+
+
 # Several calls of one turn (AH 4.2)
 
 

@@ -185,7 +185,7 @@ def _explained(problem: EditProblem, params: EditParams) -> str:
     if problem.found == 0:
         more = f"; {nearest_lines(problem.text, old)}"
     elif problem.found is not None:
-        more = f"; {places(problem.text, old)}: give more of the text around it, or replaceAll"
+        more = f"; {places(problem.text, old)}: give more of the text around it, or set replaceAll to true"
     return f"{which}{problem}; nothing was changed: {params.path}{more}"
 
 

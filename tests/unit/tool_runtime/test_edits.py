@@ -65,7 +65,11 @@ async def test_all_or_none(call: Call, workspace: Path) -> None:
         ("", "x", "the file is empty"),
         ("a\nb\n", "entirely different", "no line of it is like the old text"),
         ("a b\na c\na d\n", "a ", "the old text is in the file 3 times"),
-        ("a b\na c\na d\n", "a ", "it begins in lines 1, 2, 3: give more of the text around it, or replaceAll"),
+        (
+            "a b\na c\na d\n",
+            "a ",
+            "it begins in lines 1, 2, 3: give more of the text around it, or set replaceAll to true",
+        ),
     ],
 )
 async def test_an_edit_that_does_not_fit_says_what_is_there(
