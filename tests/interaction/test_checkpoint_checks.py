@@ -261,7 +261,7 @@ def test_a_damaged_session_is_put_aside_for_its_owner_alone(servers: Servers) ->
         serve.kill()
         path = host.state / "checkpoints" / f"{client.session_id}.journal"
         journal = bytearray(path.read_bytes())
-        journal[len(journal) // 3] ^= 1
+        journal[len(journal) * 2 // 3] ^= 1
         path.write_bytes(journal)
         before = host.state_files()
         for tenant, said in (("other", "tenantId is 'other'"), ("t", "damaged")):
