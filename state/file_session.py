@@ -119,9 +119,10 @@ class FileSession:
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
             found = find(storage.disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
-            if found.state is None:
+            state = found.state or found.unusable
+            if state is None:
                 raise _moved_aside(storage, found)
-            session = cls(storage, lock, found.state, LoadReport())
+            session = cls(storage, lock, state, LoadReport())
             session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
@@ -305,6 +306,8 @@ class FileSession:
 
         What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
         """
+        if found.state is None:
+            raise _moved_aside(self._storage, found)
         self._kept.take_over(found, self.state.first_version_blobs())
         aside = None
         with as_write_failure("taking the session over"):

@@ -100,9 +100,10 @@ class FileCheckpointStore:
             return self.archived(session_id).state
         storage = self._storage(session_id)
         found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
-        if found.state is None or (found.damage is not None and not salvaged_too):
+        state = found.state or found.unusable
+        if state is None or (found.damage is not None and not salvaged_too):
             raise Damaged(found.damage or "the checkpoint holds nothing")
-        return found.state
+        return state
 
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:
         """What gives the content of a blob by its name, None for one that is missing, of a session that is resumable or

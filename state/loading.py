@@ -34,7 +34,8 @@ class Found:
     before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the
     snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it has; `lost` are the
     blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once. `restored`: the
-    snapshot or what the journal began with is damaged, and `state` is the same without it."""
+    snapshot or what the journal began with is damaged, and `state` is the same without it. `unusable` is what was whole
+    where no task was in it: whose session it is."""
 
     state: Checkpoint | None
     damage: str | None = None
@@ -46,6 +47,7 @@ class Found:
     suspect: bool = False
     readable: bool = False
     restored: bool = False
+    unusable: Checkpoint | None = None
 
 
 def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> Found:
@@ -81,7 +83,7 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byt
         found.state.salvaged = found.damage
         found.suspect = True
         if found.state.task is None:  # nothing that could be gone on with
-            found.state = None
+            found.unusable, found.state = found.state, None
     if found.suspect and found.state is not None:
         found.state.suspect_starts()
     return found

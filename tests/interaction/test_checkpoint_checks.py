@@ -249,3 +249,24 @@ def test_a_local_session_goes_on_under_any_policy(host: Host) -> None:
     with gateway(*ONE_STEP) as model:
         policy = host.policy(tenantId="acme", userId="jo")
         assert host.resume("s", "--policy", str(policy), "--gateway", model.url).code == 0
+
+
+@posix
+def test_a_damaged_session_is_put_aside_for_its_owner_alone(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=of(host, "t", "u"))
+        client.task()
+        client.event("task_completed")
+        serve.kill()
+        path = host.state / "checkpoints" / f"{client.session_id}.journal"
+        journal = bytearray(path.read_bytes())
+        journal[len(journal) * 2 // 3] ^= 1
+        path.write_bytes(journal)
+        before = host.state_files()
+        for tenant, said in (("other", "tenantId is 'other'"), ("t", "damaged")):
+            again, other = servers.client(model.url, policy=of(host, tenant, "u"))
+            assert said in other.refusal("ResumeSession", sessionId=client.session_id).message
+            other.done()
+            again.ended_well()
+            assert (host.state_files() == before) == (tenant == "other")

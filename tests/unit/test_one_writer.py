@@ -25,7 +25,6 @@ ELSEWHERE = {
     "agent_host/rpc/sockets.py": "the socket of `serve`, where the user names it",
     "agent_host/services/approval.py": "the state directory",
     "agent_host/services/workspace.py": "the state directory",
-    "agent_host/session/ending.py": "the state directory",
     "agent_host/tool_service/": "another service, with stores of its own",
     "state/": "the state directory, and a session's temporary directory as a whole, by `state.folder`",
     "tool_runtime/core/launcher.py": "the maps of users of its own process",
