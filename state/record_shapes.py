@@ -133,7 +133,7 @@ _OPTIONS = Record(
                 "key": TEXT,
                 "promptMark": TEXT,
                 "servers": MapOf(Nullable(_SERVER_FACTS)),
-                "redactionRules": ListOf(Record({"redactionRuleId": TEXT, "pattern": TEXT}, {"replacement": TEXT})),
+                "redaction": Record({"bundleVersion": TEXT, "hasRules": FLAG}),
             },
         ),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.api.options import known_models, settings_from, snapshot_limit
 from agent_host.api.results import Result, result_of
@@ -12,7 +12,7 @@ from agent_host.app.secrets import Tokens, scrubber_on_record
 from agent_host.errors import SandboxWeaker
 from agent_host.services.endpoints import endpoints
 from agent_host.session.begun import Begun, find_begun, refuse_another
-from agent_host.session.handshake import policy_source
+from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
 from state.errors import StateError
@@ -21,9 +21,10 @@ from state.locations import SessionPaths
 from state.session_keys import session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from state.checkpoint import Checkpoint
 
 
 __all__ = [
@@ -90,10 +91,13 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
     """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
     Raises UsageError for a configuration that cannot be used."""
 
-    def cleaner(options: Mapping[str, Any]) -> Callable[[bytes], bytes]:
+    def cleaner(state: Checkpoint) -> Callable[[bytes], bytes] | None:
+        options = state.identity.options
+        rules = rules_on_record(state.policy_bundle_version, options.get("started", {}))
+        if rules is None:
+            return None
         settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
-        own = Tokens.read() if tokens is None else tokens
-        return scrubber_on_record(own, settings, state_dir, options.get("started", {})).data
+        return scrubber_on_record(Tokens.read() if tokens is None else tokens, settings, state_dir, rules).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models(), cleaner=cleaner)
 

@@ -10,7 +10,6 @@ from agent_host.app.machine import project_tool_names
 from agent_host.app.native import families_of
 from agent_host.app.python_tools import installed_names
 from agent_host.app.sandboxing import scoping_of
-from agent_host.app.secrets import rule_to_record
 from agent_host.errors import Incompatible, UsageError
 from agent_host.session.begun import start_record
 from agent_host.session.handshake import guarded_files, load_bundle, own_files, policy_source, unknown_approvals
@@ -124,7 +123,10 @@ def beginning_of(
         "policyHash": policy.digest,
         "toolset": list(families_of(resolved.settings)),
         "servers": dict(learned),
-        "redactionRules": [rule_to_record(rule) for rule in parts.bundle.redaction_rules],
+        "redaction": {
+            "bundleVersion": parts.bundle.policy_bundle_version,
+            "hasRules": bool(parts.bundle.redaction_rules),
+        },
     }
     if parts.scoping is not None:
         started["sandbox"] = parts.scoping.level

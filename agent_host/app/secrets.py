@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_host.app.machine import SECRET_VARIABLES
-from agent_host.errors import TOKEN_VARIABLE, UsageError
+from agent_host.errors import TOKEN_VARIABLE
 from agent_host.llm.urls import checked_headers, checked_token, password_of
 from agent_host.scrub import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
-from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
-from policy.bundle.model import RedactionRule
 from policy.detectors.redaction import Redaction
 from state.redaction_key import redaction_key
 from tool_runtime.platform.environment import looks_secret
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle.model import PolicyBundle, RedactionRule
 
 
 _VARIABLES = (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE)
@@ -78,25 +76,12 @@ class Secrets(NamedTuple):
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 
 
-def rule_to_record(rule: RedactionRule) -> dict[str, str]:
-    """A rule as the first record of a session keeps it, for whoever reads the session later."""
-    replacement = {} if rule.replacement is None else {"replacement": rule.replacement}
-    return {"redactionRuleId": rule.redaction_rule_id, "pattern": rule.pattern, **replacement}
-
-
-def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, started: Mapping[str, Any]) -> Scrubber:
+def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
     """What takes secrets out of what is shown of a session that no process has, as it does in the session: `settings`
-    are those that it was begun with. Raises UsageError where its record does not say which rules its bundle had."""
+    are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
     from agent_host.app.mcp_servers import secret_values  # most of a start does without
 
-    rules = started.get("redactionRules")
-    if rules is None and started.get("policy") not in BUILT_IN:
-        raise UsageError(
-            "an earlier version began this session, and its record does not say what its policy redacts: resume it to "
-            "see its patch"
-        )
-    known = [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules or ()]
-    redaction = Redaction(known, key=lambda: redaction_key(state_dir), detectors=settings.flag("redaction.detectors"))
+    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.flag("redaction.detectors"))
     proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
     servers = secret_values(settings, (), state_dir) if settings.tables("mcp.servers") else ()
     url = settings.text("llm.gateway")

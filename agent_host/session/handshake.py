@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 from agent_host.own_packages import places_in
 from agent_host.routing.environment import on_this_disk
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, digest, names_file, template
+from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import hint_at
 from policy.bundle.builtin import instantiate
+from policy.bundle.model import RedactionRule
 from policy.bundle.placeholders import Places, step_files
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
@@ -95,6 +97,25 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
     if name in BUILT_IN:
         return PolicySource(name, digest(name))
     return PolicySource(name, sha256(_content(name)).hexdigest())
+
+
+def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[RedactionRule] | None:
+    """The redaction rules of a session on record, whose bundle has this `version`; None where the record does not lead
+    to them. They are not on record themselves: a rule may be the secret that it takes out."""
+    said = started.get("redaction", {})
+    if is_built_in(version) or (said.get("bundleVersion"), said.get("hasRules")) == (version, False):
+        return ()
+    name = started.get("policy")
+    if name is None or said.get("bundleVersion") != version:
+        return None
+    try:
+        content = read_regular_file(name)
+    except OSError:
+        return None
+    if sha256(content).hexdigest() != started.get("policyHash"):
+        return None
+    rules = json.loads(content)["redactionRules"]  # it was validated when the session began
+    return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 
 def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:

@@ -23,9 +23,10 @@ from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent_host.llm.deferred import KnownModels
+    from agent_host.session.stored_tasks import Cleaner
     from state.checkpoint import Checkpoint
     from state.store import Summary
 
@@ -92,7 +93,7 @@ class StoredSession(NamedTuple):
 
 class StoredSessions:
     """What lies under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost; `cleaner`
-    makes of what a session was begun with what takes secrets out of the files that it has changed."""
+    gives what takes secrets out of the files that a session has changed, None where nobody knows what is one."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class StoredSessions:
         *,
         snapshot_limit_bytes: int,
         models: KnownModels | None = None,
-        cleaner: Callable[[Mapping[str, Any]], Callable[[bytes], bytes]] = lambda _: bytes,
+        cleaner: Cleaner = lambda _: None,
     ) -> None:
         self._state_dir = state_dir
         self._models = models

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from agent_host.session.transcripts import RunLog
     from state.checkpoint import Checkpoint, EarlierTask, Task
 
+    Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
+
 _OF_TASK: Final = (
     EventType.TASK_COMPLETED,
     EventType.TASK_FAILED,
@@ -41,6 +43,7 @@ _ENDS: Final = {
 }
 QUEUED: Final = "queued"
 _RESUMES: Final = "the process has ended; a resume goes on with the task"
+_NOT_CLEAN: Final = "not shown: what the session's policy redacts is not known here; resume the session to see it"
 _ENDING: Final = ("verdict", "endedBy", "retryable")
 
 
@@ -55,7 +58,7 @@ class SessionRecord(NamedTuple):
     log: RunLog
     result: Mapping[str, Any]
     versions: Callable[[], Callable[[str], bytes | None]]
-    cleaner: Callable[[Mapping[str, Any]], Callable[[bytes], bytes]]
+    cleaner: Cleaner
 
     @property
     def is_live(self) -> bool:
@@ -134,15 +137,17 @@ class SessionRecord(NamedTuple):
         places = workspaces(self.state)
         if task_id is not None and task_id not in self._begun:
             return []
-        return preview(
+        clean = self.cleaner(self.state)
+        found = preview(
             first_versions(self.state),
             kept=self.versions(),
-            clean=self.cleaner(self.state.identity.options),
+            clean=clean or bytes,
             workspace=places[-1],
             former=places,
             task_id=task_id,
             file_paths=file_paths,
         )
+        return found if clean is not None else [patch._replace(diff=f"# {_NOT_CLEAN}\n") for patch in found]
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
         """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?}, or with `patchMissing`,

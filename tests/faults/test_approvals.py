@@ -334,7 +334,7 @@ def test_that_nobody_answered_in_time_is_on_record(case: Case) -> None:
         killed(case.person(model, "late", "Do it.", kill_after=TURN + 1).finish())
         case.person(model, "once").finish()
         (answer,) = model.results()
-    assert answer.text == "APPROVAL_DENIED: too late"
+    assert answer.text == "APPROVAL_REQUIRED: too late"
     assert len(case.asked()) == len(case.events("approval_timeout")) == 1
 
 

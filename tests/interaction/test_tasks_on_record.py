@@ -138,3 +138,7 @@ def test_a_patch_on_record_holds_no_secret_and_none_is_made_up(host: Host, keeps
     assert "+[gone]\n+plain\n" in task["patch"]
     assert "+A_TOKEN=[redacted:" in task["patch"]
     assert IN_FILE not in json.dumps(task)
+    assert "hunter[0-9]" not in (host.records("s") / "result.json").read_text(), "a rule may be the secret itself"
+    host.policy()
+    (task,) = tasks_shown(host)
+    assert (task["patch"].startswith("# not shown: "), len(task["filesChanged"])) == (True, 1)
