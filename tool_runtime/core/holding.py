@@ -212,6 +212,8 @@ class Sandbox:
     def ended(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
         self._running.discard(command)
+        if self._launcher is not None:
+            self._launcher.reap()
 
     def left(self, command: HeldCommand) -> None:
         """No program of a command is left."""
@@ -271,14 +273,14 @@ class Sandbox:
         from tool_runtime.platform.mounts import View
 
         if self._launcher is None:
-            self._launcher = Launcher()
+            self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
         guarded = (*scope.unchanged, *self.guarded.at_top(scope))
         view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 
         def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
-            began = launcher.start(argv, cwd, env, streams, self.found.namespaces, view, restriction)
+            began = launcher.start(argv, cwd, env, streams, view, restriction)
             listeners.append(began.listener)
             return began.pid
 

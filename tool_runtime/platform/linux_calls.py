@@ -70,12 +70,13 @@ def unknown_machine() -> OSError:
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 
+_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
 _BY_KINDS: dict[tuple[type, ...], Callable[..., int]] = {}
 
 
 def _function(kinds: tuple[type, ...]) -> Callable[..., int]:
     """The C library's `syscall` for arguments of these kinds, which it then takes without a look at each."""
-    function = ctypes.CDLL(None, use_errno=True)["syscall"]
+    function = _LIBRARY["syscall"]
     function.restype = ctypes.c_long
     function.argtypes = [
         ctypes.c_long,
@@ -109,13 +110,7 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
     kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
     if kept and changes_modes:
         kept |= 1 << _CAP_FOWNER
-    for capability in range(_LAST_CAPABILITY + 1):
-        if kept >> capability & 1:
-            continue
-        try:
-            call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
-        except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
-            break
+    bound_capabilities(known, kept)
     call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
         try:
@@ -124,6 +119,17 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
             continue
         return
     _keep(known, 0)
+
+
+def bound_capabilities(known: Numbers, kept: int) -> None:
+    """No program that this thread starts gets more capabilities than `kept`; those that the thread has, it keeps."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        if kept >> capability & 1:
+            continue
+        try:
+            call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
+            break
 
 
 def _keep(known: Numbers, capabilities: int) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not FOUND.works or not FOUND.is_supervised, reas
 
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
-    made = Launcher()
+    made = Launcher(FOUND.namespaces)
     yield made
     made.close()
 
@@ -34,7 +34,7 @@ def start(launcher: Launcher, argv: list[str]) -> int:
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "open", True)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        began = launcher.start(argv, "/", {}, (null, null, null), FOUND.namespaces, View((), (), ()), restriction)
+        began = launcher.start(argv, "/", {}, (null, null, null), View((), (), ()), restriction)
     finally:
         os.close(null)
     assert began.listener is not None
