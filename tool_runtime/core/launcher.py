@@ -243,11 +243,9 @@ def waiting_program(work: Work, own: int, write: int, taken: int, mounted: int) 
 def rehearse(work: Work) -> None:
     """Use what a start uses, so that it has its own copy of that memory before it is waited for. It may fail: the start
     says so."""
-    try:  # noqa: SIM105  as in `tell`
-        linux_calls.drop_capabilities
-        sample = marshal.loads(marshal.dumps({"rules": [("/", 0)]}))
-        rules = [PathRule(path, landlock_rights.READ) for path, _ in sample["rules"]]
-        os.close(landlock.make_ruleset(rules, landlock.abi(), hold_tcp=True))
+    try:
+        linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
+        landlock.make_ruleset([PathRule("/", landlock_rights.READ)], landlock.abi(), hold_tcp=True)
     except OSError:
         pass
 

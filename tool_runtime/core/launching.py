@@ -114,7 +114,7 @@ class Launcher:
         self._end()
         self._begin()
 
-    def _asked_for(self, request: Mapping[str, Any], streams: Sequence[int], program: str) -> Started | None:
+    def _asked_for(self, request: dict[str, Any], streams: Sequence[int], program: str) -> Started | None:
         """The program; None where nobody has answered, or whoever did cannot start it any more."""
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

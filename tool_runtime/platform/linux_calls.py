@@ -107,9 +107,7 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
     """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
     needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
     keeps the one to change their mode and times, which other means have to hold as well. Harmless without any."""
-    kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
-    if kept and changes_modes:
-        kept |= 1 << _CAP_FOWNER
+    kept = kept_capabilities(changes_modes=changes_modes)
     bound_capabilities(known, kept)
     call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
@@ -119,6 +117,13 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
             continue
         return
     _keep(known, 0)
+
+
+def kept_capabilities(*, changes_modes: bool) -> int:
+    """The capabilities that `drop_capabilities` keeps."""
+    if os.geteuid() != 0:
+        return 0
+    return 1 << _CAP_DAC_OVERRIDE | (1 << _CAP_FOWNER if changes_modes else 0)
 
 
 def bound_capabilities(known: Numbers, kept: int) -> None:

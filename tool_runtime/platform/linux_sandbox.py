@@ -7,8 +7,6 @@ between fork and exec. Such a thread has to end afterwards: nothing gives its ri
 
 from __future__ import annotations
 
-import os
-
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock, linux_calls, seccomp
 
@@ -44,13 +42,15 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 class Restriction(NamedTuple):
     """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
-    as root it may change mode and times of files of others, since it sees none outside that could be changed."""
+    as root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset`
+    is one of `rules` that has been made before (`kept_rules`)."""
 
     rules: Sequence[PathRule]
     abi: int
     network: Network
     with_listener: bool
     changes_modes: bool = False
+    ruleset: landlock.Ruleset | None = None
 
 
 def restrict_this_thread(wanted: Restriction) -> int | None:
@@ -77,13 +77,14 @@ def hold_files(wanted: Restriction) -> None:
     if known is None:
         raise linux_calls.unknown_machine()
     linux_calls.forbid_new_privileges(known)
+    landlock.restrict_self(wanted.ruleset or ruleset_of(wanted))
+
+
+def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
+    """A new ruleset, as the disk is now. Raises OSError."""
     # Whoever is asked connects and binds in the program's place: the program itself has no need to.
     hold_tcp = wanted.with_listener or wanted.network != "open"
-    ruleset = landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
-    try:
-        landlock.restrict_self(ruleset)
-    finally:
-        os.close(ruleset)
+    return landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
 
 
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
