@@ -1,11 +1,11 @@
 """Starts programs in namespaces of their own: a small process of one thread, as a script (see `launching.py`).
 
 Only a process with one thread may give itself a user namespace, so the host asks this one. It has one process ready at
-a time, in namespaces of its own, which has no rights of any scope yet: it has the launcher's own, as none of a
-command's programs has, and nobody but the host can reach it. That process takes the next request, makes the view of
-the disk, gives up its rights for those of the request, and becomes the program. The next one is made ready when the
-program runs: while the model answers, that is. If the mounts of the machine have changed meanwhile it does not run and
-has the host ask again.
+a time, in namespaces of its own, with the view of the disk that the two programs before it got. That process takes the
+next request, gives up its rights for those of the request, and becomes the program; the next one is made ready when
+that runs: while the model answers, that is. It runs only where its view is the one that would be made now: for the
+same places of the same scope, each of which is the same file as before (`mounts.Seen`), with the same mounts. Otherwise
+it ends without having run anything, and the host asks again, for one that makes its view then (decision 0099).
 
 A helper makes the namespaces, starts their first process and the one that gets ready, and ends. The first process reaps
 what loses its parents and ends with the last of them, or with the host, and then the kernel ends all that is left in
@@ -23,6 +23,7 @@ import os
 import select
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ from tool_runtime.platform.landlock_rights import PathRule  # noqa: E402
 CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
+TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
+"""What a process says that was ready: it has taken a request and becomes its program; the mounts have changed; it has
+taken a request and has it made again."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
 HIGHEST = 256  # this process has fewer descriptors
@@ -55,6 +59,21 @@ class Work(NamedTuple):
     processes: bool
 
 
+class ReadyView(NamedTuple):
+    """A view that is made before a request for it comes, and which files its places were."""
+
+    view: mounts.View
+    seen: mounts.Seen
+
+
+class Ready(NamedTuple):
+    """What a process has that is made ready: `taken` is where it says what becomes of it, `mounted` tells of mounts."""
+
+    taken: int
+    mounted: int
+    made: ReadyView | None
+
+
 def serve(work: Work) -> None:
     """Have a process ready until the host is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -65,26 +84,31 @@ def serve(work: Work) -> None:
     gc.disable()  # each process would go through all of these objects, and have a copy of them made
     gc.freeze()
     is_asked_for = False
+    view = before = None
     while True:
-        was_taken = make_ready(work, is_asked_for)
+        # One that has another view than is asked for costs more than one that has none yet.
+        taken_before, before = before, view
+        end, view = make_ready(work, is_asked_for, view if view == taken_before else None)
         # One that ended before it was asked is not made again before somebody asks, and then says what is wrong.
-        is_asked_for = not was_taken
-        if wait_for((work.asked.fileno(), work.host), SETTLE_MS if was_taken else None) == work.host:
+        is_asked_for = not end
+        if wait_for((work.asked.fileno(), work.host), SETTLE_MS if end else None) == work.host:
             return
 
 
-def make_ready(work: Work, is_asked_for: bool) -> bool:
-    """Make a process ready, and wait until it has taken a request (True) or has ended."""
+def make_ready(work: Work, is_asked_for: bool, view: mounts.View | None) -> tuple[bytes, mounts.View | None]:
+    """Make a process ready, with `view` if there is one, and wait until it has taken a request or has ended: what it
+    says of that, nothing if it was ended, and the view to make the next one ready with."""
     read, taken = os.pipe()
     mounted = -1
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
+        made = view and ready_view(view)
         child = clone(work, CLONE_PARENT)
         if child == 0:
             status = FAILED
             try:
                 os.close(read)
-                status = helper(work, taken, mounted, is_asked_for)
+                status = helper(work, Ready(taken, mounted, made), is_asked_for)
             finally:
                 os._exit(status)
         _announce(work, child)
@@ -96,9 +120,30 @@ def make_ready(work: Work, is_asked_for: bool) -> bool:
         if mounted >= 0:
             os.close(mounted)
     try:
-        return wait_for((read, work.host)) == read and bool(os.read(read, 1))
+        end = os.read(read, 1) if wait_for((read, work.host)) == read else b""
+        if end == OUTDATED:
+            return end, view
+        return end, mounts.View(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
     finally:
         os.close(read)
+
+
+def ready_view(view: mounts.View) -> ReadyView | None:
+    """A view that may be made now for a later program; None where a change of its places might not be seen."""
+    now = time.time_ns()
+    seen = mounts.look_at(view)
+    return ReadyView(view, seen) if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
+
+
+def all_of(read: int) -> bytes:
+    """What comes by a pipe, after four bytes that say how much it is."""
+    data = bytearray()
+    while len(data) < 4 or len(data) < 4 + INTEGER.unpack_from(data)[0]:
+        piece = os.read(read, 65536)
+        if not piece:
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        data += piece
+    return bytes(data[4:])
 
 
 def wait_for(descriptors: tuple[int, ...], timeout_ms: int | None = None) -> int | None:
@@ -131,7 +176,7 @@ def clone(work: Work, flags: int) -> int:
     return linux_calls.call(work.known.clone, flags | signal.SIGCHLD, 0, 0, 0, 0)
 
 
-def helper(work: Work, taken: int, mounted: int, is_asked_for: bool) -> int:
+def helper(work: Work, ready: Ready, is_asked_for: bool) -> int:
     """Make the namespaces and what runs in them. What goes wrong is told to the request that waits for it, if any."""
     try:
         own_namespaces(work)
@@ -141,7 +186,7 @@ def helper(work: Work, taken: int, mounted: int, is_asked_for: bool) -> int:
         child = clone(work, CLONE_PARENT)
         if child == 0:
             os.close(number)
-            waiting_program(work, own, write, taken, mounted)
+            waiting_program(work, own, write, ready)
         _announce(work, child)
         os.write(number, INTEGER.pack(child))
     except OSError as error:
@@ -217,27 +262,51 @@ def keep_only(*kept: int) -> None:
     os.closerange(start, HIGHEST)
 
 
-def waiting_program(work: Work, own: int, write: int, taken: int, mounted: int) -> None:
+def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
     """Wait for a request, and become its program; does not return. `own` gives this process's number as the host sees
     it, `write` takes the one that the first process sees."""
     try:
         number = os.read(own, INTEGER.size)
-        rehearse(work)
         if write >= 0:
             os.write(write, b"%d" % os.getpid())
             os.close(write)
+        rehearse(work)
+        made = ready.made
+        if made is not None and mounts.make(made.view, work.known) != made.seen.trees:
+            return
+        poll = select.poll()
+        poll.register(work.asked.fileno(), select.POLLIN)
+        poll.register(ready.mounted, select.POLLPRI | select.POLLERR)
+        if number and all(descriptor == ready.mounted for descriptor, _ in poll.poll()):
+            os.write(ready.taken, OUTDATED)
+            return
         message = receive(work.asked) if number else None
         if message is not None:
-            request, descriptors = message
-            os.write(taken, b"t")
-            reply = socket.socket(fileno=descriptors[0])
-            if has_changed(mounted):
-                tell(reply, {"again": True})
-            else:
-                tell(reply, {"program": INTEGER.unpack(number)[0]})
-                program_in_view(work, request, descriptors[1:], reply)
+            take(work, INTEGER.unpack(number)[0], ready, message)
     finally:
         os._exit(FAILED)
+
+
+def take(work: Work, number: int, ready: Ready, message: tuple[dict[str, Any], list[int]]) -> None:
+    """Become the program of a request, unless what was made ready is not what would be made now."""
+    request, (answer, *streams) = message
+    reply = socket.socket(fileno=answer)
+    view, seen, made = mounts.View(*request["view"]), mounts.Seen(*request["seen"]), ready.made
+    if has_changed(ready.mounted) or (made is not None and made != (view, seen)):
+        os.write(ready.taken, AGAIN)
+        tell(reply, {"again": True})
+        return
+    content = marshal.dumps(tuple(view))
+    os.write(ready.taken, TAKEN + INTEGER.pack(len(content)) + content)
+    tell(reply, {"program": number})
+    step = "view"
+    try:
+        if made is None:
+            mounts.make(view, work.known)
+        step = "program"
+        start(request, streams, reply)
+    except OSError as error:
+        tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
 
 
 def rehearse(work: Work) -> None:
@@ -255,19 +324,6 @@ def has_changed(mounted: int) -> bool:
     poll = select.poll()
     poll.register(mounted, select.POLLPRI | select.POLLERR)
     return bool(poll.poll(0))
-
-
-def program_in_view(work: Work, request: dict[str, Any], streams: list[int], reply: socket.socket) -> None:
-    """Become the program; returns where that fails, which is told by `reply`."""
-    step = "view"
-    try:
-        view = request["view"]
-        writes, guarded, hidden = (tuple(view[name]) for name in ("writes", "guarded", "hidden"))
-        mounts.make(mounts.View(writes, guarded, hidden, work.processes), work.known)
-        step = "program"
-        start(request, streams, reply)
-    except OSError as error:
-        tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
 
 
 def start(request: dict[str, Any], streams: list[int], reply: socket.socket) -> None:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.core.helper_processes import Backoff, end_helper, start_helper
-from tool_runtime.platform import seccomp_notify
+from tool_runtime.platform import mounts, seccomp_notify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,30 +49,28 @@ class Launcher:
         self._lock = threading.Lock()
         self._backoff = Backoff()
         self._children: set[int] = set()
-        self._begin()
+        self._before: list[socket.socket] = []
+        self._alive = os.pipe()  # programs end with this, and not with the process that has started them
+        try:
+            self._begin()
+        except OSError:
+            self._close_pipe()
+            raise
 
     def _begin(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ExitStack() as unused, theirs:
             unused.callback(ours.close)
-            alive, self._alive = os.pipe()
-            unused.callback(os.close, self._alive)
-            try:
-                descriptors = (theirs.fileno(), alive)
-                self._process = start_helper(
-                    "launcher.py", *map(str, descriptors), f"-{self._kinds}", descriptors=descriptors
-                )
-            finally:
-                os.close(alive)
+            descriptors = (theirs.fileno(), self._alive[0])
+            self._process = start_helper(
+                "launcher.py", *map(str, descriptors), f"-{self._kinds}", descriptors=descriptors
+            )
             unused.pop_all()
         self._asked = ours
 
-    def _end(self) -> None:
-        """End it, and all that runs in the namespaces that it has made."""
-        self._hear()
-        self._asked.close()
-        os.close(self._alive)
-        end_helper(self._process)
+    def _close_pipe(self) -> None:
+        for descriptor in self._alive:
+            os.close(descriptor)
 
     def start(
         self,
@@ -88,7 +86,8 @@ class Launcher:
             "argv": [os.fsdecode(word) for word in argv],
             "cwd": cwd,
             "env": {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()},
-            "view": {"writes": view.writes, "guarded": view.guarded, "hidden": view.hidden},
+            "view": tuple(view),
+            "seen": tuple(mounts.look_at(view)),
             "restriction": {
                 "rules": list(map(tuple, restriction.rules)),
                 "abi": restriction.abi,
@@ -101,20 +100,24 @@ class Launcher:
             for _ in range(_TRIES):
                 if self._process.poll() is not None:
                     self._restart()
-                started = self._asked_for(request, streams, argv[0])
+                started = self._asked_for(request, streams, argv[0], restriction)
                 if started is not None:
                     self._backoff.worked()
                     return started
         raise OSError(errno.EIO, "ended whenever a program was to start", _NAME)
 
     def _restart(self) -> None:
-        """Start it again; what runs in its namespaces ends with it."""
+        """Start it again. Programs that it has started go on."""
         time.sleep(self._backoff.wait_s)
         self._backoff.failed()
-        self._end()
+        asked = self._asked
         self._begin()
+        asked.shutdown(socket.SHUT_WR)  # which ends the one that is ready, if there is one
+        self._before.append(asked)
 
-    def _asked_for(self, request: dict[str, Any], streams: Sequence[int], program: str) -> Started | None:
+    def _asked_for(
+        self, request: dict[str, Any], streams: Sequence[int], program: str, restriction: Restriction
+    ) -> Started | None:
         """The program; None where nobody has answered, or whoever did cannot start it any more."""
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -128,12 +131,12 @@ class Launcher:
                     return None
             ours.settimeout(_PATIENCE_S)
             try:
-                return self._started(ours, program)
+                return self._started(ours, program, restriction)
             except TimeoutError as error:  # somebody stopped it
                 self._process.kill()
                 raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), _NAME) from error
 
-    def _started(self, reply: socket.socket, program: str) -> Started | None:
+    def _started(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
         """What came of a request, once the program runs or has failed: the other ends of the reply are closed then."""
         replies: dict[str, Any] = {}
         listener: int | None = None
@@ -156,7 +159,8 @@ class Launcher:
             code = replies["errno"]
             at = program if replies["step"] == "program" else f"{program} (its {replies['step']})"
             raise OSError(code, os.strerror(code), replies.get("file") or at)
-        if "program" not in replies:
+        if "program" not in replies or (restriction.with_listener and listener is None):  # it was ended before it ran
+            self._abandon(replies, listener)
             return None
         self._hear()
         self._children.discard(replies["program"])  # from here on it is reaped by who waits for it
@@ -191,14 +195,24 @@ class Launcher:
 
     def _hear(self) -> None:
         """Which children of this process it has made: each is told of before it is of use."""
-        with suppress(OSError):  # there is no more
-            while data := self._asked.recv(_NUMBER.size, socket.MSG_DONTWAIT):
-                self._children.add(*_NUMBER.unpack(data))
+        for source in (*self._before, self._asked):
+            with suppress(OSError):  # there is no more at the moment
+                while data := source.recv(_NUMBER.size, socket.MSG_DONTWAIT):
+                    self._children.add(*_NUMBER.unpack(data))
+                if source is not self._asked:  # nobody is left who would tell
+                    self._before.remove(source)
+                    source.close()
 
     def close(self) -> None:
-        """End it, and all that runs in the namespaces that it has made."""
+        """End it, and all that runs in the namespaces that it has made. Harmless when repeated."""
         with self._lock:
-            self._end()
+            if self._asked.fileno() < 0:
+                return
+            with suppress(OSError):
+                self._asked.shutdown(socket.SHUT_WR)
+            self._close_pipe()
+            end_helper(self._process)
+            self._hear()
             # Never waited for one by one: the first process of a namespace is there until the others are reaped.
             for number in (0, signal.SIGKILL):  # to those that somebody stopped
                 until = time.monotonic() + _ENDING_S
@@ -208,6 +222,8 @@ class Launcher:
                 while self._children and time.monotonic() < until:
                     self._reap()
                     time.sleep(0.001)
+            for source in (*self._before, self._asked):
+                source.close()
 
 
 def _taken(reply: socket.socket, process: int, listener: int) -> int | None:

@@ -157,7 +157,11 @@ def namespace_level(directory: str, below: Callable[[], Found]) -> Found:
         first = Launcher(kinds[0])  # it takes longest to be ready
     except OSError as error:
         return _no_namespaces(_problem(error, frozenset()))
-    under = below()
+    try:
+        under = below()
+    except BaseException:
+        _end(first)
+        raise
     problems = []
     for one in kinds if under.works else ():
         try:

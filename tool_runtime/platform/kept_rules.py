@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.platform import landlock_rules, linux_sandbox
+from tool_runtime.platform.mounts import is_settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from tool_runtime.platform.linux_sandbox import Restriction
 
 _MOST: Final = 8
-_TICK_NS: Final = 50_000_000
-"""A directory may change twice within so long and show one time: rules made within it of a change are used once."""
-_COARSE_TICK_NS: Final = 2_500_000_000
-"""The same where the disk keeps whole seconds."""
 
 
 class Kept(NamedTuple):
@@ -94,16 +91,11 @@ class KeptRules:
         restriction = self._restrict(scope, rules)
         if not self._in_view:
             restriction = restriction._replace(ruleset=linux_sandbox.ruleset_of(restriction))
-        is_sure = all(_is_old(max(changed, modified), began) for _, _, modified, changed in rules.listed.values())
+        is_sure = all(is_settled(max(changed, modified), began) for _, _, modified, changed in rules.listed.values())
         return Kept(rules, restriction, is_sure, is_there, terminals)
 
     def _has_mounted(self) -> bool:
         return self._mounted >= 0 and bool(self._mounts.poll(0))
-
-
-def _is_old(changed_ns: int, now_ns: int) -> bool:
-    """True if a change from now on shows another time."""
-    return changed_ns < now_ns - (_TICK_NS if changed_ns % 1_000_000_000 else _COARSE_TICK_NS)
 
 
 def _is_current(kept: Kept, scope: CommandScope) -> bool:
