@@ -303,7 +303,7 @@ class Sandbox:
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
         held = Held(
             command.scope,
-            restriction,
+            restriction._replace(ruleset=None),
             own,
             agents=frozenset().union(*(self._agents.get(name, ()) for name in command.scope.agents)),
             all_agents=frozenset().union(*self._agents.values()),

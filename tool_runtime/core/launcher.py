@@ -314,7 +314,7 @@ def rehearse(work: Work) -> None:
     says so."""
     try:
         linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
-        landlock.make_ruleset([PathRule("/", landlock_rights.READ)], landlock.abi(), hold_tcp=True)
+        os.close(landlock.make_ruleset([PathRule("/", landlock_rights.READ)], landlock.abi(), hold_tcp=True).descriptor)
     except OSError:
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import threading
@@ -54,15 +55,17 @@ class _NoScratch(OSError):
 def _scratch(directory: str) -> Iterator[tuple[str, str]]:
     """The paths of two files below `directory`, which go at the end; `tempfile` takes longer to import than all of
     this. Raises _NoScratch."""
-    above, name = os.path.realpath(directory), f"agent-host-probe-{os.urandom(8).hex()}"
+    above, name = os.path.realpath(directory), f"agent-host-~probe-{os.urandom(8).hex()}"
     with ExitStack() as stack:
         try:
             held = stack.enter_context(open_directory(above))
             held.make_directory(name, PRIVATE_DIRECTORY)
             stack.callback(_remove, held, name)
-            with held.below(name) as scratch:
-                for one in _FILES:
-                    scratch.write_new(one, b"x", mode=0o600, durable=False)
+            scratch = stack.enter_context(held.below(name))
+            with suppress(OSError):  # held by a lock, or the next start removes it (`state.temporary.sweep`)
+                fcntl.flock(scratch.fd or -1, fcntl.LOCK_SH)
+            for one in _FILES:
+                scratch.write_new(one, b"x", mode=0o600, durable=False)
         except OSError as error:
             raise _NoScratch(error.errno, error.strerror, above) from error
         yield os.path.join(above, name, _FILES[0]), os.path.join(above, name, _FILES[1])

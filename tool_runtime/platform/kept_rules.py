@@ -60,11 +60,12 @@ class KeptRules:
         if self._has_mounted():
             self.forget()
         kept = self._kept.pop(scope, None)
-        if kept is None or not _is_current(kept, scope):
-            kept = self._made(scope)
-        self._kept[scope] = kept
+        if kept is not None and not _is_current(kept, scope):
+            _close(kept)
+            kept = None
+        self._kept[scope] = kept = kept or self._made(scope)
         if len(self._kept) > _MOST:
-            del self._kept[next(iter(self._kept))]
+            _close(self._kept.pop(next(iter(self._kept))))
         return kept
 
     def rules(self, scope: CommandScope) -> Rules:
@@ -74,7 +75,8 @@ class KeptRules:
 
     def forget(self) -> None:
         """Keep none: as long as a ruleset is there, so are the files that it was made of."""
-        self._kept.clear()
+        while self._kept:
+            _close(self._kept.popitem()[1])
         if self._mounted >= 0:
             self._mounts.unregister(self._mounted)
             os.close(self._mounted)
@@ -110,6 +112,11 @@ def _is_current(kept: Kept, scope: CommandScope) -> bool:
     except OSError:
         return False
     return kept.is_there == _which_are_there(scope)
+
+
+def _close(kept: Kept) -> None:
+    if kept.restriction.ruleset is not None:
+        os.close(kept.restriction.ruleset.descriptor)
 
 
 def _which_are_there(scope: CommandScope) -> tuple[bool, ...]:

@@ -10,6 +10,7 @@ import os
 import stat
 import struct
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
 from tool_runtime.platform.landlock_rights import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
@@ -68,15 +69,11 @@ def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
     return struct.pack("=Q", handled_files(version))
 
 
-class Ruleset:
-    """The descriptor of a ruleset, closed with the last who has this. `granted` is which file each place was."""
+class Ruleset(NamedTuple):
+    """The descriptor of a ruleset, for its owner to close, and which file each place was that it grants."""
 
-    def __init__(self, descriptor: int, granted: Mapping[str, FileKey]) -> None:
-        self.descriptor = descriptor
-        self.granted = granted
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    descriptor: int
+    granted: Mapping[str, FileKey]
 
 
 def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
@@ -85,13 +82,16 @@ def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> 
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}
-    ruleset = Ruleset(descriptor, granted)
     handled = handled_files(version)
-    for rule in rules:
-        key = _add(descriptor, rule.path, rule.rights & handled)
-        if key is not None:
-            granted[rule.path] = key
-    return ruleset
+    try:
+        for rule in rules:
+            key = _add(descriptor, rule.path, rule.rights & handled)
+            if key is not None:
+                granted[rule.path] = key
+    except OSError:
+        os.close(descriptor)
+        raise
+    return Ruleset(descriptor, granted)
 
 
 def _add(ruleset: int, path: str, rights: int) -> FileKey | None:

@@ -7,6 +7,8 @@ between fork and exec. Such a thread has to end afterwards: nothing gives its ri
 
 from __future__ import annotations
 
+import os
+
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock, linux_calls, seccomp
 
@@ -43,7 +45,7 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 class Restriction(NamedTuple):
     """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
     as root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset`
-    is one of `rules` that has been made before (`kept_rules`)."""
+    is one of `rules` that has been made before (`kept_rules`), and is there until the next command starts."""
 
     rules: Sequence[PathRule]
     abi: int
@@ -77,7 +79,14 @@ def hold_files(wanted: Restriction) -> None:
     if known is None:
         raise linux_calls.unknown_machine()
     linux_calls.forbid_new_privileges(known)
-    landlock.restrict_self(wanted.ruleset or ruleset_of(wanted))
+    if wanted.ruleset is not None:
+        landlock.restrict_self(wanted.ruleset)
+        return
+    ruleset = ruleset_of(wanted)
+    try:
+        landlock.restrict_self(ruleset)
+    finally:
+        os.close(ruleset.descriptor)
 
 
 def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
