@@ -310,12 +310,13 @@ def take(work: Work, number: int, ready: Ready, message: tuple[dict[str, Any], l
 
 
 def rehearse(work: Work) -> None:
-    """Use what a start uses, so that it has its own copy of that memory before it is waited for. It may fail: the start
-    says so."""
-    try:
-        linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
-        os.close(landlock.make_ruleset([PathRule("/", landlock_rights.READ)], landlock.abi(), hold_tcp=True).descriptor)
-    except OSError:
+    """Give up what no program gets, whatever its scope, and use what a start uses, so that this process has its own
+    copy of that memory before it is waited for."""
+    linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
+    one = PathRule("/", landlock_rights.READ)
+    try:  # noqa: SIM105  as in `tell`
+        os.close(landlock.make_ruleset([one], landlock.abi(), hold_tcp=True).descriptor)
+    except OSError:  # the start says so
         pass
 
 
@@ -330,7 +331,7 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket) -> 
     """Becomes the program. Raises OSError."""
     os.setsid()
     os.chdir(request["cwd"])
-    listener = linux_sandbox.restrict_this_thread(restriction_of(request))
+    listener = linux_sandbox.restrict_this_thread(restriction_of(request), is_bounded=True)
     if listener is not None:
         hand_over(reply, listener, by_message=request["restriction"]["network"] != "open")
         os.close(listener)

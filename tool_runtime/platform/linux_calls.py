@@ -103,12 +103,14 @@ def forbid_new_privileges(known: Numbers) -> None:
     call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
+def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded: bool = False) -> None:
     """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
     needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
-    keeps the one to change their mode and times, which other means have to hold as well. Harmless without any."""
+    keeps the one to change their mode and times, which other means have to hold as well. `is_bounded`: the thread has
+    been through `bound_capabilities`. Harmless without any."""
     kept = kept_capabilities(changes_modes=changes_modes)
-    bound_capabilities(known, kept)
+    if not is_bounded:
+        bound_capabilities(known, kept)
     call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
         try:

@@ -55,13 +55,14 @@ class Restriction(NamedTuple):
     ruleset: landlock.Ruleset | None = None
 
 
-def restrict_this_thread(wanted: Restriction) -> int | None:
+def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> int | None:
     """Hold the calling thread for good; the descriptor that asks about connections, where one is wanted. Raises
-    OSError, and then the thread may be held in part, so that nothing is to be started by it."""
+    OSError, and then the thread may be held in part, so that nothing is to be started by it. `is_bounded`: its programs
+    get no more capabilities as it is."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
-    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes)
+    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes, is_bounded=is_bounded)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
