@@ -66,10 +66,12 @@ def own_times(records: tuple[RequestRecord, ...]) -> list[float]:
 
 
 class Bench:
-    """A workspace with a file of 1 KB, a user's bundle for it, and what runs there."""
+    """A workspace with a file of 1 KB, a user's bundle for it, and what runs there, with its state in `state` where
+    that is given."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, state: str | None = None) -> None:
         self.folder = folder
+        self._state = state or folder
         self.workspace = os.path.join(folder, "workspace")
         os.mkdir(self.workspace)
         self.file = os.path.join(self.workspace, "kilobyte.txt")
@@ -86,17 +88,25 @@ class Bench:
         argv = child("floor", "--gateway", "{url}", "--log", log, "--prompt", PROMPT)
         return session(turns, argv, self.workspace, child_environment())
 
-    def ours(self, turns: Turns, *, policy: str = "ci", through: str | None = None, skills: int = 0) -> Run:
-        """`through` names a program of `benchmarks.children` that runs the product in its own way. `skills`: so many
-        the user has."""
+    def ours(
+        self,
+        turns: Turns,
+        *,
+        policy: str = "ci",
+        through: str | None = None,
+        skills: int = 0,
+        options: tuple[str, ...] = (),
+    ) -> Run:
+        """`options` are more of the command line. `through` names a program of `benchmarks.children` that runs the
+        product in its own way. `skills`: so many the user has."""
         self._runs += 1
         program = [sys.executable, "-P", "-m", "agent_host"]
         env = {**os.environ, "AGENT_HOST_CONFIG": self._with_skills(skills)} if skills else None
         if through is not None:
             program, env = child(through), child_environment()
-        options = ["--gateway", "{url}", "--policy", policy, "--max-steps", "10000", "--output", "json"]
+        usual = ["--gateway", "{url}", "--policy", policy, "--max-steps", "10000", "--output", "json"]
         where = ["--state-dir", self.state_dir, "--workspace", self.workspace]
-        return session(turns, [*program, "run", PROMPT, *options, *where], self.workspace, env)
+        return session(turns, [*program, "run", PROMPT, *usual, *options, *where], self.workspace, env)
 
     def _with_skills(self, count: int) -> str:
         """A configuration with so many skills beside it."""
@@ -136,7 +146,7 @@ class Bench:
 
     @property
     def state_dir(self) -> str:
-        return os.path.join(self.folder, f"state-{self._runs}")
+        return os.path.join(self._state, f"state-{os.path.basename(self.folder)}-{self._runs}")
 
 
 def words(size: int) -> str:

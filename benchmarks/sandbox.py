@@ -1,7 +1,10 @@
-"""What holding a command costs: its start, a connection that is judged, a job with many files, the import.
+"""What holding a command costs: its start, a step of a session, a connection that is judged, a job with many files, the
+import.
 
 Starts of `bash -c true` are interleaved, plain and held, and the least of each is compared: what else the machine does
-only adds. It takes about half a minute; --quick makes fewer starts. Levels that do not work here are left out.
+only adds. Steps are those of whole processes, run in turns, that call RunCommand with `printf`; the lower quartiles of
+each turn are compared. It takes about two minutes; --quick makes fewer starts and steps. Levels that do not work here
+are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
+from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
 from tool_runtime.core import sandbox
 from tool_runtime.core.process import CommandParams, run_command
@@ -79,6 +83,12 @@ with open(f"turn-{name}") as turns, open(f"said-{name}", "w") as said:
         print(time.process_time_ns() - began, file=said, flush=True)
 """
 """Files are made, packed, unpacked, found, renamed, read and removed, some milliseconds a turn."""
+
+
+STEP_GOALS = {"landlock": (3.0, 3.0), "namespace": (3.0, 6.0)}
+"""Milliseconds over the same step without a sandbox: when the model takes its time to answer, and when it does not."""
+ANSWER_MS = 40
+BESIDE = 1000
 
 
 class Bed:
@@ -192,6 +202,42 @@ async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
     return found
 
 
+def steps(folder: str, levels: Sequence[str], count: int, rounds: int) -> Iterator[Row]:
+    """What a level adds to a step, with a state directory among few files and among many, and where the model answers
+    at once, so that nothing could be made ready."""
+    many = os.path.join(folder, "many")
+    os.mkdir(many)
+    for number in range(BESIDE):
+        with open(os.path.join(many, f"beside{number}"), "w", encoding="utf-8"):
+            pass
+    for kind, name, delay_ms in (("few", "few", ANSWER_MS), ("many", "many", ANSWER_MS), ("at-once", "few", 0)):
+        place = os.path.join(folder if name == "few" else many, f"steps-{kind}")
+        os.mkdir(place)
+        bench = Bench(place, folder if name == "few" else many)
+        names = ("none", *levels)
+        turns = [own_quartiles(bench, names, printing(count, delay_ms)) for _ in range(rounds)]
+        for level in levels:
+            added = statistics.median(turn[level] - turn["none"] for turn in turns)
+            note = f"{statistics.median(turn['none'] for turn in turns):.2f} ms without"
+            goal = STEP_GOALS[level][0 if delay_ms else 1]
+            told = {"few": "", "many": f", {BESIDE} files beside its state", "at-once": ", answers at once"}[kind]
+            yield Row(f"{level}: added to a step{told}", added, "ms", goal, note)
+
+
+def own_quartiles(bench: Bench, levels: Sequence[str], turns: Turns) -> dict[str, float]:
+    """The lower quartile of a step's own time at each level; the first steps, which start what there is for all, are
+    left out."""
+    runs = {level: bench.ours(turns, options=("--sandbox", level)) for level in levels}
+    return {level: statistics.quantiles(run.own_ms[3:], n=4)[0] for level, run in runs.items()}
+
+
+def printing(count: int, delay_ms: int) -> Turns:
+    """A script with so many commands, each of which prints something new."""
+    calls = [{"name": "RunCommand", "arguments": {"command": f"printf {number}"}} for number in range(count)]
+    turns: Turns = [{"text": f"{n}.", "tool_calls": [call], "delay_ms": delay_ms} for n, call in enumerate(calls)]
+    return [*turns, {"text": "Done.", "delay_ms": delay_ms}]
+
+
 def pipe_in(folder: str, name: str) -> io.FileIO:
     """A named pipe, made and opened for both directions, so that nothing waits until its other end is open."""
     path = os.path.join(folder, name)
@@ -234,5 +280,8 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     rounds = 5 if chosen.quick else 50
     with scratch() as folder:
         yield from asyncio.run(measured(folder, rounds))
+    levels = [level for level in STEP_GOALS if sandbox.look(LEVELS[level]).works]
+    with scratch(os.getcwd()) as folder:
+        yield from steps(folder, levels, 2 * rounds, 2 if chosen.quick else 5)
     yield Row("imported with the first command", import_ms(rounds // 5), "ms", 5.0)
     yield Row("the look which levels work", milliseconds(lambda: sandbox.look(sandbox.LEVELS[0])), "ms")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import webbrowser
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from agent_host.app.sandboxing import level_of
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url
 from agent_host.shown_text import counted, one_line
+from state.temporary import scratch
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.servers import Http, Stdio
 from tool_runtime.mcp.source import Browser, McpSource
@@ -40,8 +40,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
     workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
     used = level_of(settings, state_dir)
     level = used.level
-    with tempfile.TemporaryDirectory(prefix="agent-host-doctor-") as made:
-        temporary = os.path.realpath(made)
+    with scratch("doctor") as temporary:
         bundle = scoping = sandbox = None
         if level != "none" or used.is_untried:
             tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)

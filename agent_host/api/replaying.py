@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tempfile
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +29,7 @@ from policy.names import SANDBOX_GRANT, CapabilityName
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
+from state.temporary import scratch
 from state.tool_lists import TOKENS, copy_lists, kept_definitions
 from tool_runtime.backend.source import NAME as BACKEND
 from tool_runtime.remote import definition_of
@@ -135,10 +135,10 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
         given.pop("llm.model", None)  # another policy may not allow it
     given |= flags
     ended = None
-    with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
-        _take_along(state_dir, scratch)
+    with scratch("replay") as own_state:
+        _take_along(state_dir, own_state)
         async with MockGateway(script) as gateway:
-            options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
+            options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=own_state, settings=given)
             async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
                 for prompt in prompts:
                     result = await session.run(moved.text(prompt))

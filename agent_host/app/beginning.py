@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from agent_host.app.assembly import utc_now
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
+
+
+_swept: set[str] = set()
 
 
 def introduced(new: NewSession, resolved: ResolvedOptions) -> NewSession:
@@ -139,9 +143,13 @@ def beginning_of(
     return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
 
 
-def make_temporary(path: str) -> None:
-    """Make the session's own temporary directory, or find it as it should be. Raises UsageError."""
+def make_temporary(path: str, state_dir: str) -> None:
+    """Make the session's own temporary directory, or find it as it should be, and have removed what crashes have left
+    beside it. Raises UsageError."""
     try:
         temporary.make(path)
     except OSError as error:
         raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
+    if state_dir not in _swept:
+        _swept.add(state_dir)  # beside the start, which does not wait for it
+        threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep").start()

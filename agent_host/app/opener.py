@@ -162,7 +162,7 @@ class SessionOpener:
                 with contextlib.ExitStack() as begun:
                     store = create_store(resolved, beginning, grant, new)
                     begun.callback(_unbegin, store)
-                    make_temporary(machine.temporary)
+                    make_temporary(machine.temporary, resolved.state_dir)
                     begun.callback(temporary.remove, machine.temporary)
                     backends.know(store.state.identity)
                     session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -186,6 +186,7 @@ class SessionOpener:
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
+                make_temporary(machine.temporary, resolved.state_dir)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity

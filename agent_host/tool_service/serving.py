@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -29,6 +28,7 @@ from agent_host.tool_service.invoking import Invoker
 from agent_host.tool_service.storing import LocalStorage, ServiceStorage
 from agent_host.tool_service.tenants import ServedTenant, Tenants
 from agent_host.tool_service.watching import METRICS_DIRECTORY, Metrics, Watchers
+from state.temporary import scratch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -92,7 +92,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         if options.workers == 1:
             _Server(config, lambda: on_ready(url)).run([listening])
             return
-        numbers = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-host-metrics-"))
+        numbers = stack.enter_context(scratch("metrics"))
         os.environ[METRICS_DIRECTORY] = numbers
         on_ready(url)  # the socket listens: what comes before the first worker waits in its queue
         Multiprocess(config, sockets=[listening]).run()

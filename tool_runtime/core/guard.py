@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from tool_runtime.core.helper_processes import Backoff, end_helper, start_helper
 from tool_runtime.core.hunt import NOBODY, kill_group, kill_until_quiet
 from tool_runtime.platform import WINDOWS, cgroups, current, windows
 
@@ -28,7 +28,6 @@ TICK_S: Final = 0.25
 """How old what the watcher knows may be; a process that lived for a second is known."""
 _PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64
-_SCRIPT: Final = os.path.join(os.path.dirname(__file__), "watcher.py")
 
 
 class ProcessGuard:
@@ -43,6 +42,7 @@ class ProcessGuard:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
+        self._backoff = Backoff()
         self._reported = b""
         self._has_reported = False
         self._known: dict[int, int] = {}
@@ -167,7 +167,8 @@ class ProcessGuard:
         group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
         report = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
         line = (group + report).encode()
-        if line == self._reported and self._watcher is not None and self._watcher.poll() is None:
+        if line == self._reported and self._watcher_is_alive():
+            self._backoff.worked()  # for a tick at least
             return
         self._reported = line
         said = self._say(line)
@@ -176,6 +177,9 @@ class ProcessGuard:
             self._start_watcher()
             said = self._say(line)
         self._has_reported = said
+
+    def _watcher_is_alive(self) -> bool:
+        return self._watcher is not None and self._watcher.poll() is None
 
     def _say(self, line: bytes) -> bool:
         watcher = self._watcher
@@ -190,27 +194,12 @@ class ProcessGuard:
 
     def _start_watcher(self) -> None:
         """Without one, as in a program that is no Python interpreter, only a resume looks for what was left."""
-        with suppress(OSError):
-            self._watcher = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-E", _SCRIPT],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                bufsize=0,
-                start_new_session=True,
-            )
+        if self._backoff.wait_s == 0:
+            self._backoff.failed()
+            with suppress(OSError):
+                self._watcher = start_helper("watcher.py", stdin=subprocess.PIPE, own_session=True)
 
     def _let_go(self) -> None:
         watcher, self._watcher = self._watcher, None
-        if watcher is None:
-            return
-        if watcher.stdin is not None:
-            with suppress(OSError):
-                watcher.stdin.close()
-        try:
-            watcher.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:  # somebody stopped it
-            watcher.kill()
-            watcher.wait()
+        if watcher is not None:
+            end_helper(watcher)

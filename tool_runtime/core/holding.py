@@ -23,6 +23,7 @@ from tool_runtime.core.sandbox_variables import offline_variables, session_varia
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.core.workspace_places import writable_roots
 from tool_runtime.platform import landlock_rules, linux_sandbox
+from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import folders_between
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
+_KEPT_S: Final = 60.0
+"""So long after a command its rules are kept: files that they grant one by one keep their room on the disk."""
 
 
 class HeldCommand:
@@ -77,8 +80,8 @@ class HeldCommand:
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """What `launch` starts, held, by calling what it is given as it would call Popen. Raises what it raises, and
         OSError where it cannot be held."""
-        restriction = self._sandbox.restriction(self.scope)
         try:
+            restriction = self._sandbox.restriction(self.scope)
             if self.is_looked_at:
                 self._look()
             self._sandbox.began(self)
@@ -189,6 +192,10 @@ class Sandbox:
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        in_view = self.found.level == "namespace"
+        make = landlock_rules.rules_in_view if in_view else landlock_rules.rules_for
+        self._kept = KeptRules(make, self._restriction, in_view=in_view)
+        self._forgetting: asyncio.TimerHandle | None = None
 
     async def look_around(self, scope: CommandScope) -> None:
         """Look through the workspace in another thread, before the first command that may write there."""
@@ -212,6 +219,8 @@ class Sandbox:
     def ended(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
         self._running.discard(command)
+        if self._launcher is not None:
+            self._launcher.reap()
 
     def left(self, command: HeldCommand) -> None:
         """No program of a command is left."""
@@ -248,14 +257,17 @@ class Sandbox:
         return offline_variables(self._settings.caches)
 
     def rules(self, scope: CommandScope) -> Rules:
-        """What Landlock grants to a command under `scope`, as the disk is now."""
-        if self.found.level == "namespace":
-            return landlock_rules.rules_in_view(scope)
-        return landlock_rules.rules_for(scope)
+        """What Landlock grants to the last command under `scope`."""
+        return self._kept.rules(scope)
 
     def restriction(self, scope: CommandScope) -> Restriction:
-        """What the thread is held to that starts a command under `scope`."""
-        rules = self.rules(scope)
+        """What the thread is held to that starts a command under `scope`, as the disk is now. Raises OSError."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = self._loop.call_later(_KEPT_S, self._kept.forget)
+        return self._kept.get(scope).restriction
+
+    def _restriction(self, scope: CommandScope, rules: Rules) -> Restriction:
         is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
@@ -271,14 +283,14 @@ class Sandbox:
         from tool_runtime.platform.mounts import View
 
         if self._launcher is None:
-            self._launcher = Launcher()
+            self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
         guarded = (*scope.unchanged, *self.guarded.at_top(scope))
         view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 
         def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
-            began = launcher.start(argv, cwd, env, streams, self.found.namespaces, view, restriction)
+            began = launcher.start(argv, cwd, env, streams, view, restriction)
             listeners.append(began.listener)
             return began.pid
 
@@ -291,7 +303,7 @@ class Sandbox:
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
         held = Held(
             command.scope,
-            restriction,
+            restriction._replace(ruleset=None),
             own,
             agents=frozenset().union(*(self._agents.get(name, ()) for name in command.scope.agents)),
             all_agents=frozenset().union(*self._agents.values()),
@@ -337,6 +349,9 @@ class Sandbox:
 
     async def aclose(self) -> None:
         """End what answers for commands; none is started afterwards."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._kept.forget()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             await self._pool.run(supervisor.close)

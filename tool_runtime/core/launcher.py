@@ -1,9 +1,15 @@
 """Starts programs in namespaces of their own: a small process of one thread, as a script (see `launching.py`).
 
-Only a process with one thread may give itself a user namespace, so the host asks this one. For each program it clones
-a helper, which is the host's child: it makes the namespaces and the view of the disk, starts their first process and
-the program, and ends. The first process reaps what loses its parents and ends with the last of them, or with the host,
-and then the kernel ends all that is left in there.
+Only a process with one thread may give itself a user namespace, so the host asks this one. It has one process ready at
+a time, in namespaces of its own, with the view of the disk that the two programs before it got. That process takes the
+next request, gives up its rights for those of the request, and becomes the program; the next one is made ready when
+that runs: while the model answers, that is. It runs only where its view is the one that would be made now: for the
+same places of the same scope, each of which is the same file as before (`mounts.Seen`), with the same mounts. Otherwise
+it ends without having run anything, and the host asks again, for one that makes its view then (decision 0099).
+
+A helper makes the namespaces, starts their first process and the one that gets ready, and ends. The first process reaps
+what loses its parents and ends with the last of them, or with the host, and then the kernel ends all that is left in
+there. All of them are the host's children, which is told of each before it is of use (`_announce`), and reaps them.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import os
 import select
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,174 +31,336 @@ if TYPE_CHECKING:
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tool_runtime.platform import linux_calls, linux_sandbox, mounts  # noqa: E402  found by the line above
+from config.lean_typing import NamedTuple  # noqa: E402  found by the line above
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, mounts, seccomp  # noqa: E402
 from tool_runtime.platform.landlock_rights import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
+TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
+"""What a process says that was ready: it has taken a request and becomes its program; the mounts have changed; it has
+taken a request and has it made again."""
 INTEGER = struct.Struct("i")
-DESCRIPTORS = 4  # the reply, and the three standard streams
+DESCRIPTORS = 5  # the reply, the three standard streams, the request
+HIGHEST = 256  # this process has fewer descriptors
+SETTLE_MS = 10
+"""So long a program has the processor before the next one is made ready, unless that is asked for."""
 
 
-def serve(asked: socket.socket, host: int) -> None:
-    """Until the host is gone. `host` is a pipe that ends with it."""
+class Work(NamedTuple):
+    """What all processes of here have: `asked` is where requests come from, `host` a pipe that ends with it. `users`
+    and `processes` are the namespaces that a program gets besides those of mounts and queues."""
+
+    known: linux_calls.Numbers
+    asked: socket.socket
+    host: int
+    users: bool
+    processes: bool
+
+
+class ReadyView(NamedTuple):
+    """A view that is made before a request for it comes, and which files its places were."""
+
+    view: mounts.View
+    seen: mounts.Seen
+
+
+class Ready(NamedTuple):
+    """What a process has that is made ready: `taken` is where it says what becomes of it, `mounted` tells of mounts."""
+
+    taken: int
+    mounted: int
+    made: ReadyView | None
+
+
+def serve(work: Work) -> None:
+    """Have a process ready until the host is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    known = linux_calls.numbers()
-    if known is None:
-        return
+    for network in ("open", "supervised", "closed"):  # built before the copies, so that each of them has it
+        for has_listener in (True, False):
+            seccomp.program(seccomp.Filter(linux_calls.machine(), network, has_listener))
     gc.disable()  # each process would go through all of these objects, and have a copy of them made
     gc.freeze()
+    is_asked_for = False
+    view = before = None
     while True:
-        message = receive(asked)
-        if message is None:
+        # One that has another view than is asked for costs more than one that has none yet.
+        taken_before, before = before, view
+        end, view = make_ready(work, is_asked_for, view if view == taken_before else None)
+        # One that ended before it was asked is not made again before somebody asks, and then says what is wrong.
+        is_asked_for = not end
+        if wait_for((work.asked.fileno(), work.host), SETTLE_MS if end else None) == work.host:
             return
-        request, descriptors = message
-        linux_sandbox.filter_of(restriction_of(request))  # before the copy, so that the next ones find it
-        if clone(known, CLONE_PARENT) == 0:
+
+
+def make_ready(work: Work, is_asked_for: bool, view: mounts.View | None) -> tuple[bytes, mounts.View | None]:
+    """Make a process ready, with `view` if there is one, and wait until it has taken a request or has ended: what it
+    says of that, nothing if it was ended, and the view to make the next one ready with."""
+    read, taken = os.pipe()
+    mounted = -1
+    try:
+        mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
+        made = view and ready_view(view)
+        child = clone(work, CLONE_PARENT)
+        if child == 0:
             status = FAILED
             try:
-                status = helper(known, request, descriptors, host)
+                os.close(read)
+                status = helper(work, Ready(taken, mounted, made), is_asked_for)
             finally:
                 os._exit(status)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _announce(work, child)
+    except OSError as error:  # no more processes, or no descriptors
+        if is_asked_for:
+            refuse(work, error)
+    finally:
+        os.close(taken)
+        if mounted >= 0:
+            os.close(mounted)
+    try:
+        end = os.read(read, 1) if wait_for((read, work.host)) == read else b""
+        if end == OUTDATED:
+            return end, view
+        return end, mounts.View(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
+    finally:
+        os.close(read)
+
+
+def ready_view(view: mounts.View) -> ReadyView | None:
+    """A view that may be made now for a later program; None where a change of its places might not be seen."""
+    now = time.time_ns()
+    seen = mounts.look_at(view)
+    return ReadyView(view, seen) if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
+
+
+def all_of(read: int) -> bytes:
+    """What comes by a pipe, after four bytes that say how much it is."""
+    data = bytearray()
+    while len(data) < 4 or len(data) < 4 + INTEGER.unpack_from(data)[0]:
+        piece = os.read(read, 65536)
+        if not piece:
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        data += piece
+    return bytes(data[4:])
+
+
+def wait_for(descriptors: tuple[int, ...], timeout_ms: int | None = None) -> int | None:
+    """The last of `descriptors` that has something to read or is at its end."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    ready = dict(poll.poll(timeout_ms))
+    return next((one for one in reversed(descriptors) if one in ready), None)
 
 
 def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """A request and its descriptors."""
-    head, descriptors = with_descriptors(asked, 4, DESCRIPTORS)
-    if len(head) < 4:
+    """The next request with its descriptors; None where the host has gone."""
+    data, ancillary, _, _ = asked.recvmsg(1, socket.CMSG_LEN(DESCRIPTORS * INTEGER.size))
+    if not data:
         return None
-    size = struct.unpack("=I", head)[0]
-    data = bytearray()
-    while len(data) < size:
-        piece = asked.recv(size - len(data))
-        if not piece:
-            return None
-        data += piece
-    return marshal.loads(data), descriptors  # noqa: S302  of the host, by a socket that no other process has
-
-
-def with_descriptors(source: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """So many bytes at most, and the descriptors that came with them."""
     given: list[int] = []
-    data, ancillary, _, _ = source.recvmsg(size, socket.CMSG_LEN(most * INTEGER.size))
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             whole = content[: len(content) - len(content) % INTEGER.size]
             given += (number for (number,) in INTEGER.iter_unpack(whole))
-    return data, given
+    request = given.pop()
+    content = os.pread(request, os.fstat(request).st_size, 0)
+    os.close(request)
+    return marshal.loads(content), given  # noqa: S302  of the host, by a socket that no other process has
 
 
-def clone(known: linux_calls.Numbers, flags: int) -> int:
+def clone(work: Work, flags: int) -> int:
     """As fork; with CLONE_PARENT the child is one of this process's own parent."""
-    return linux_calls.call(known.clone, flags | signal.SIGCHLD, 0, 0, 0, 0)
+    return linux_calls.call(work.known.clone, flags | signal.SIGCHLD, 0, 0, 0, 0)
 
 
-def helper(known: linux_calls.Numbers, request: dict[str, Any], descriptors: list[int], host: int) -> int:
-    """Makes the namespaces and what runs in them; what goes wrong is told by the reply."""
-    reply = socket.socket(fileno=descriptors[0])
-    tell(reply, {"helper": os.getpid()})
+def helper(work: Work, ready: Ready, is_asked_for: bool) -> int:
+    """Make the namespaces and what runs in them. What goes wrong is told to the request that waits for it, if any."""
     try:
-        own_namespaces(known, request)
-        read, write = os.pipe()
-        if request["processes"] and os.fork() == 0:
-            for descriptor in (write, *descriptors):
-                os.close(descriptor)
-            first_process(read, host)
+        own_namespaces(work)
+        write = first_process(work) if work.processes else -1
         # The kernel takes what is mounted for the processes of the namespace: the first one has to be there.
-        program_in_view(known, request, descriptors, reply, write)
+        own, number = os.pipe()
+        child = clone(work, CLONE_PARENT)
+        if child == 0:
+            os.close(number)
+            waiting_program(work, own, write, ready)
+        _announce(work, child)
+        os.write(number, INTEGER.pack(child))
     except OSError as error:
-        tell(reply, {"errno": error.errno, "step": "namespaces"})
+        if is_asked_for:
+            refuse(work, error)
         return FAILED
     return 0
 
 
-def own_namespaces(known: linux_calls.Numbers, request: dict[str, Any]) -> None:
+def refuse(work: Work, error: OSError) -> None:
+    """Answer the request that waits with what went wrong."""
+    message = receive(work.asked)
+    if message is not None:
+        descriptors = message[1]
+        tell(socket.socket(fileno=descriptors[0]), {"errno": error.errno, "step": "namespaces"})
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+
+
+def own_namespaces(work: Work) -> None:
     """Raises OSError."""
     user, group = os.getuid(), os.getgid()
-    flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if request["processes"] else 0)
-    if request["users"]:
-        linux_calls.call(known.unshare, flags | NEW_USERS)
+    flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if work.processes else 0)
+    if work.users:
+        linux_calls.call(work.known.unshare, flags | NEW_USERS)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     else:
-        linux_calls.call(known.unshare, flags)
+        linux_calls.call(work.known.unshare, flags)
 
 
-def first_process(read: int, host: int) -> None:
-    """Waits for the program, then for all that it has left, and does not outlive the host."""
+def first_process(work: Work) -> int:
+    """Start the first process of the namespace; where it is told of the program. Raises OSError."""
+    read, write = os.pipe()
+    child = clone(work, CLONE_PARENT)
+    if child == 0:
+        try:
+            keep_only(read, work.host)
+            wait_for_programs(read, work.host)
+        finally:
+            os._exit(0)
+    os.close(read)
+    _announce(work, child)
+    return write
+
+
+def wait_for_programs(read: int, host: int) -> None:
+    """Wait for the program, then for all that it has left, and do not outlive the host."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps what has lost its parents
+    if wait_for((read, host)) == host:
+        return
     program = os.read(read, 16)
     os.close(read)
-    poll = select.poll()
-    poll.register(host, select.POLLIN | select.POLLHUP)
     try:
-        if program:
-            poll.register(os.pidfd_open(int(program)), select.POLLIN)
-            if any(descriptor == host for descriptor, _ in poll.poll()):
-                os._exit(0)
+        if program and wait_for((os.pidfd_open(int(program)), host)) == host:
+            return
     except OSError:  # it has ended, and what it left is waited for
         pass
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0 and poll_host(host, 250):
-                break
-        except ChildProcessError:
-            break
-    os._exit(0)
-
-
-def poll_host(host: int, timeout_ms: int) -> bool:
-    """True if the host has gone, after so long at most."""
-    poll = select.poll()
-    poll.register(host, select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(timeout_ms))
-
-
-def program_in_view(
-    known: linux_calls.Numbers, request: dict[str, Any], descriptors: list[int], reply: socket.socket, write: int
-) -> None:
-    """The program, a child of the host; this process goes on. Raises OSError."""
-    pid = clone(known, CLONE_PARENT)
-    if pid:
-        tell(reply, {"program": pid})
-        os.close(write)
-        return
-    step = "view"
     try:
-        os.write(write, b"%d" % os.getpid())
-        os.close(write)
-        view = request["view"]
-        writes, guarded, hidden = (tuple(view[name]) for name in ("writes", "guarded", "hidden"))
-        mounts.make(mounts.View(writes, guarded, hidden, request["processes"]), known)
-        step = "program"
-        start(request, descriptors, reply)
-    except OSError as error:
-        tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
+        while os.waitpid(-1, os.WNOHANG)[0] or wait_for((host,), 250) is None:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def keep_only(*kept: int) -> None:
+    """Close all descriptors but the standard streams and these: what ends with the last copy of one would not end."""
+    start = 3
+    for descriptor in sorted(kept):
+        os.closerange(start, descriptor)
+        start = descriptor + 1
+    os.closerange(start, HIGHEST)
+
+
+def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
+    """Wait for a request, and become its program; does not return. `own` gives this process's number as the host sees
+    it, `write` takes the one that the first process sees."""
+    try:
+        number = os.read(own, INTEGER.size)
+        if write >= 0:
+            os.write(write, b"%d" % os.getpid())
+            os.close(write)
+        rehearse(work)
+        made = ready.made
+        if made is not None and mounts.make(made.view, work.known) != made.seen.trees:
+            return
+        poll = select.poll()
+        poll.register(work.asked.fileno(), select.POLLIN)
+        poll.register(ready.mounted, select.POLLPRI | select.POLLERR)
+        if number and all(descriptor == ready.mounted for descriptor, _ in poll.poll()):
+            os.write(ready.taken, OUTDATED)
+            return
+        message = receive(work.asked) if number else None
+        if message is not None:
+            take(work, INTEGER.unpack(number)[0], ready, message)
     finally:
         os._exit(FAILED)
 
 
-def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket) -> None:
+def take(work: Work, number: int, ready: Ready, message: tuple[dict[str, Any], list[int]]) -> None:
+    """Become the program of a request, unless what was made ready is not what would be made now."""
+    request, (answer, *streams) = message
+    reply = socket.socket(fileno=answer)
+    view, seen, made = mounts.View(*request["view"]), mounts.Seen(*request["seen"]), ready.made
+    if has_changed(ready.mounted) or (made is not None and made != (view, seen)):
+        os.write(ready.taken, AGAIN)
+        tell(reply, {"again": True})
+        return
+    content = marshal.dumps(tuple(view))
+    os.write(ready.taken, TAKEN + INTEGER.pack(len(content)) + content)
+    tell(reply, {"program": number})
+    step = "view"
+    try:
+        if made is None:
+            mounts.make(view, work.known)
+        step = "program"
+        start(request, streams, reply)
+    except OSError as error:
+        tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
+
+
+def rehearse(work: Work) -> None:
+    """Give up what no program gets, whatever its scope, and use what a start uses, so that this process has its own
+    copy of that memory before it is waited for."""
+    linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
+    one = PathRule("/", landlock_rights.READ)
+    try:  # noqa: SIM105  as in `tell`
+        os.close(landlock.make_ruleset([one], landlock.abi(), hold_tcp=True).descriptor)
+    except OSError:  # the start says so
+        pass
+
+
+def has_changed(mounted: int) -> bool:
+    """True if something was mounted or unmounted since `mounted` was opened: no namespace made before shows it."""
+    poll = select.poll()
+    poll.register(mounted, select.POLLPRI | select.POLLERR)
+    return bool(poll.poll(0))
+
+
+def start(request: dict[str, Any], streams: list[int], reply: socket.socket) -> None:
     """Becomes the program. Raises OSError."""
     os.setsid()
     os.chdir(request["cwd"])
-    listener = linux_sandbox.restrict_this_thread(restriction_of(request))
+    listener = linux_sandbox.restrict_this_thread(restriction_of(request), is_bounded=True)
     if listener is not None:
         hand_over(reply, listener, by_message=request["restriction"]["network"] != "open")
         os.close(listener)
-    for target, descriptor in enumerate(descriptors[1:]):
+    for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    os.closerange(3, reply.fileno())
-    os.closerange(reply.fileno() + 1, 256)
+    keep_only(reply.fileno())
     os.set_inheritable(reply.fileno(), False)
-    os.execvpe(request["argv"][0], request["argv"], request["env"])  # noqa: S606  as Popen does; policy decides which
+    execute(request["argv"], request["env"])
+
+
+def execute(argv: list[str], env: dict[str, str]) -> None:
+    """Become the program that `argv` names, found by PATH as a shell finds it. Raises OSError. (`os.execvpe` imports a
+    module first, which the program may not be allowed to read.)"""
+    name = argv[0]
+    folders = [""] if "/" in name else [f"{folder}/" for folder in env.get("PATH", os.defpath).split(":")]
+    problem: OSError | None = None
+    for folder in folders:
+        try:
+            os.execve(folder + name, argv, env)  # noqa: S606  as Popen does; policy decides which
+        except (FileNotFoundError, NotADirectoryError) as error:
+            problem = problem or error
+        except OSError as error:
+            if len(folders) == 1 or error.errno != errno.EACCES:
+                raise
+            problem = error
+    if problem is not None:
+        raise problem
 
 
 def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
@@ -221,5 +390,15 @@ def tell(reply: socket.socket, what: dict[str, Any]) -> None:
         pass
 
 
+def _announce(work: Work, child: int) -> None:
+    try:  # noqa: SIM105  as above
+        work.asked.send(INTEGER.pack(child), socket.MSG_DONTWAIT)
+    except OSError:  # the host has gone
+        pass
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    numbers = linux_calls.numbers()
+    if numbers is not None:
+        channel, pipe, namespaces = sys.argv[1:]
+        serve(Work(numbers, socket.socket(fileno=int(channel)), int(pipe), "u" in namespaces, "p" in namespaces))

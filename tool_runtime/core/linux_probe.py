@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import threading
@@ -54,15 +55,17 @@ class _NoScratch(OSError):
 def _scratch(directory: str) -> Iterator[tuple[str, str]]:
     """The paths of two files below `directory`, which go at the end; `tempfile` takes longer to import than all of
     this. Raises _NoScratch."""
-    above, name = os.path.realpath(directory), f"agent-host-probe-{os.urandom(8).hex()}"
+    above, name = os.path.realpath(directory), f"agent-host-~probe-{os.urandom(8).hex()}"
     with ExitStack() as stack:
         try:
             held = stack.enter_context(open_directory(above))
             held.make_directory(name, PRIVATE_DIRECTORY)
             stack.callback(_remove, held, name)
-            with held.below(name) as scratch:
-                for one in _FILES:
-                    scratch.write_new(one, b"x", mode=0o600, durable=False)
+            scratch = stack.enter_context(held.below(name))
+            with suppress(OSError):  # held by a lock, or the next start removes it (`state.temporary.sweep`)
+                fcntl.flock(scratch.fd or -1, fcntl.LOCK_SH)
+            for one in _FILES:
+                scratch.write_new(one, b"x", mode=0o600, durable=False)
         except OSError as error:
             raise _NoScratch(error.errno, error.strerror, above) from error
         yield os.path.join(above, name, _FILES[0]), os.path.join(above, name, _FILES[1])
@@ -148,32 +151,38 @@ def _ended(process: subprocess.Popen[bytes], listener: int | None) -> Problem | 
 def namespace_level(directory: str, below: Callable[[], Found]) -> Found:
     """Try by files in `directory` whether programs can be given a view of the machine of their own, held as Landlock's
     level holds them: `below` finds that one."""
+    kinds = [
+        Namespaces(users, processes)
+        for users in ((False, True) if os.geteuid() == 0 else (True,))
+        for processes in (True, False)
+    ]
     try:
-        launcher = Launcher()  # it takes longest to be ready
+        first = Launcher(kinds[0])  # it takes longest to be ready
     except OSError as error:
         return _no_namespaces(_problem(error, frozenset()))
     try:
-        return _namespaces(directory, launcher, below())
-    finally:
-        threading.Thread(target=launcher.close, name="sandbox-launcher-end").start()
-
-
-def _namespaces(directory: str, launcher: Launcher, under: Found) -> Found:
-    if not under.works:
-        return _no_namespaces(Problem(under.problem, under.is_passing))
+        under = below()
+    except BaseException:
+        _end(first)
+        raise
     problems = []
-    for users in (False, True) if os.geteuid() == 0 else (True,):
-        for processes in (True, False):
-            kinds = Namespaces(users, processes)
-            try:
-                problem = _try_namespaces(directory, launcher, kinds, under)
-            except OSError as error:
-                problem = _problem(error, _NO_NAMESPACES)
-            if problem is None:
-                unheld = linux_sandbox.not_held_by_namespaces(processes=processes, is_supervised=under.is_supervised)
-                return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
-            problems.append(problem)
+    for one in kinds if under.works else ():
+        try:
+            problem = _try_namespaces(directory, first if one is kinds[0] else Launcher(one), one, under)
+        except OSError as error:
+            problem = _problem(error, _NO_NAMESPACES)
+        if problem is None:
+            unheld = linux_sandbox.not_held_by_namespaces(processes=one.processes, is_supervised=under.is_supervised)
+            return under._replace(level="namespace", unheld=unheld, namespaces=one)
+        problems.append(problem)
+    if not problems:
+        _end(first)
+        return _no_namespaces(Problem(under.problem, under.is_passing))
     return _no_namespaces(problems[-1]._replace(is_passing=any(one.is_passing for one in problems)))
+
+
+def _end(launcher: Launcher) -> None:
+    threading.Thread(target=launcher.close, name="sandbox-launcher-end").start()
 
 
 def _no_namespaces(problem: Problem) -> Found:
@@ -181,8 +190,10 @@ def _no_namespaces(problem: Problem) -> Found:
 
 
 def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under: Found) -> Problem | None:
-    """Why a program cannot be given `kinds`; None where it can. Raises OSError."""
-    with _scratch(directory) as (kept, hidden):
+    """Why a program cannot be given `kinds` by `launcher`, which ends; None where it can. Raises OSError."""
+    with ExitStack() as stack:
+        stack.callback(_end, launcher)
+        kept, hidden = stack.enter_context(_scratch(directory))
         network: Network = "supervised" if under.is_supervised else "closed"
         whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
         rules = [landlock_rights.PathRule("/", whole)]
@@ -191,7 +202,7 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         null = os.open(os.devnull, os.O_RDWR)
         try:
             argv = [_SHELL, "-c", _TRY_VIEW, "sh", kept, hidden]
-            began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
+            began = launcher.start(argv, "/", {}, (null, null, null), view, restriction)
         finally:
             os.close(null)
         if began.listener is not None:

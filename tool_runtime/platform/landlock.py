@@ -10,15 +10,19 @@ import os
 import stat
 import struct
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
 from tool_runtime.platform.landlock_rights import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Final
 
     from tool_runtime.platform.landlock_rights import PathRule
+
+    FileKey = tuple[int, int]
+    """Device and inode."""
 
 LEAST_ABI: Final = 3
 """Below it truncate(2) is held nowhere."""
@@ -65,39 +69,50 @@ def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
     return struct.pack("=Q", handled_files(version))
 
 
-def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> int:
-    """A descriptor of a ruleset that grants `rules` and holds all else that `version` can. A place that is gone, or
-    that has become a link, is granted nothing. Raises OSError."""
+class Ruleset(NamedTuple):
+    """The descriptor of a ruleset, for its owner to close, and which file each place was that it grants."""
+
+    descriptor: int
+    granted: Mapping[str, FileKey]
+
+
+def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
+    """A ruleset that grants `rules` and holds all else that `version` can. A place that is gone, or that has become a
+    link, is granted nothing. Raises OSError."""
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
-    ruleset = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    granted: dict[str, FileKey] = {}
     handled = handled_files(version)
     try:
         for rule in rules:
-            _add(ruleset, rule.path, rule.rights & handled)
+            key = _add(descriptor, rule.path, rule.rights & handled)
+            if key is not None:
+                granted[rule.path] = key
     except OSError:
-        os.close(ruleset)
+        os.close(descriptor)
         raise
-    return ruleset
+    return Ruleset(descriptor, granted)
 
 
-def _add(ruleset: int, path: str, rights: int) -> None:
+def _add(ruleset: int, path: str, rights: int) -> FileKey | None:
     try:
         place = os.open(path, _OPEN)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
-            return
+            return None
         raise
     try:
-        mode = os.fstat(place).st_mode
-        if not stat.S_ISDIR(mode):
+        status = os.fstat(place)
+        if not stat.S_ISDIR(status.st_mode):
             rights &= _OF_FILES
-        if rights and not stat.S_ISLNK(mode):
+        if rights and not stat.S_ISLNK(status.st_mode):
             beneath = struct.pack("=Qi", rights, place)
             linux_calls.call(linux_calls.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, beneath, 0)
+        return status.st_dev, status.st_ino
     finally:
         os.close(place)
 
 
-def restrict_self(ruleset: int) -> None:
+def restrict_self(ruleset: Ruleset) -> None:
     """Hold this thread to `ruleset`, for good; privileges must have been forbidden before. Raises OSError."""
-    linux_calls.call(linux_calls.LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    linux_calls.call(linux_calls.LANDLOCK_RESTRICT_SELF, ruleset.descriptor, 0)

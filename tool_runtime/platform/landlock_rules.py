@@ -10,10 +10,13 @@ from tool_runtime.platform.landlock_rights import PathRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Final
 
     from policy.scope import CommandScope
+
+    DirectoryStamp = tuple[int, int, int, int]
+    """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
 
 MAX_RULES: Final = 4096
 """So many neighbours are granted at most: each costs some microseconds at each command."""
@@ -34,21 +37,24 @@ NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TER
 
 class Rules(NamedTuple):
     """What is granted, and what of the scope that cannot say, in words for people. `closed` are writable directories
-    in which nothing new can be made."""
+    in which nothing new can be made. `named` are the places that the scope or the system names, `listed` directories
+    whose entries are granted, with what each was before it was listed."""
 
     rules: tuple[PathRule, ...]
     notes: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    listed: Mapping[str, DirectoryStamp] = {}
 
 
 def rules_for(scope: CommandScope) -> Rules:
     """What Landlock is to grant. Looks at the disk for what is hidden, and for its neighbours; what is not there needs
     no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope names."""
     granting = _Granting()
-    if _has_terminals():  # a rule for their folder would give what their users type as well
+    if has_terminals():  # a rule for their folder would give what their users type as well
         granting.notes.append(NO_TERMINALS)
     else:
-        granting.rules.append(PathRule(_TERMINALS, _DEVICE))
+        granting.name(_TERMINALS, _DEVICE)
     granting.grant_all(scope, [place for place in scope.hidden if os.path.lexists(place)])
     return granting.done()
 
@@ -57,7 +63,7 @@ def rules_in_view(scope: CommandScope) -> Rules:
     """What Landlock is to grant to a program whose view of the disk covers what is hidden, and which has shared memory
     and terminals of its own."""
     granting = _Granting()
-    granting.rules.append(PathRule(_TERMINALS, _DEVICE))
+    granting.name(_TERMINALS, _DEVICE)
     granting.grant_all(scope, ())
     return granting.done()
 
@@ -66,11 +72,18 @@ def _within(path: str, place: str) -> bool:
     return path == place or place == "/" or path.startswith(f"{place}/")
 
 
-def _has_terminals() -> bool:
+def has_terminals() -> bool:
+    """True if there are terminals of other programs."""
     try:
         return any(name.isdigit() for name in os.listdir(_TERMINALS))
     except OSError:
         return False
+
+
+def stamp_of(directory: str) -> DirectoryStamp:
+    """What changes whenever an entry of the directory comes, goes or changes its name. Raises OSError."""
+    found = os.lstat(directory)
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 class _Granting:
@@ -78,18 +91,30 @@ class _Granting:
         self.rules: list[PathRule] = []
         self.notes: list[str] = []
         self._closed: list[str] = []
+        self._named: list[str] = []
+        self._listed: dict[str, DirectoryStamp] = {}
 
     def done(self) -> Rules:
         """What has been granted."""
-        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed))
+        granted = {rule.path for rule in self.rules}
+        named = tuple(place for place in self._named if place in granted)
+        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed), named, self._listed)
+
+    def name(self, place: str, rights: int) -> None:
+        """Grant a place that is not found by a listing."""
+        self._named.append(place)
+        self.rules.append(PathRule(place, rights))
 
     def grant_all(self, scope: CommandScope, hidden: Sequence[str]) -> None:
         """Grant what a scope gives, without what is hidden."""
-        self.rules += [PathRule(path, _DEVICE) for path in _DEVICES]
-        self.rules.append(PathRule(SHARED_MEMORY, landlock_rights.READ | landlock_rights.WRITE))
+        for path in _DEVICES:
+            self.name(path, _DEVICE)
+        self.name(SHARED_MEMORY, landlock_rights.READ | landlock_rights.WRITE)
         for place in ("/",) if scope.reads is None else scope.reads:
+            self._named.append(place)
             self.grant(place, landlock_rights.READ, hidden)
         for place in scope.writes:
+            self._named.append(place)
             self.grant(place, landlock_rights.READ | landlock_rights.WRITE, hidden)
 
     def grant(self, place: str, rights: int, hidden: Sequence[str]) -> None:
@@ -117,6 +142,7 @@ class _Granting:
             named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
             self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
         try:
+            self._listed[place] = stamp_of(place)
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError:
             return
@@ -126,6 +152,7 @@ class _Granting:
 
     def _grant_accelerators(self) -> None:
         try:
+            self._listed[_DEVICE_FOLDER] = stamp_of(_DEVICE_FOLDER)
             names = sorted(os.listdir(_DEVICE_FOLDER))
         except OSError:
             return

@@ -70,12 +70,13 @@ def unknown_machine() -> OSError:
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 
+_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
 _BY_KINDS: dict[tuple[type, ...], Callable[..., int]] = {}
 
 
 def _function(kinds: tuple[type, ...]) -> Callable[..., int]:
     """The C library's `syscall` for arguments of these kinds, which it then takes without a look at each."""
-    function = ctypes.CDLL(None, use_errno=True)["syscall"]
+    function = _LIBRARY["syscall"]
     function.restype = ctypes.c_long
     function.argtypes = [
         ctypes.c_long,
@@ -102,20 +103,14 @@ def forbid_new_privileges(known: Numbers) -> None:
     call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
+def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded: bool = False) -> None:
     """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
     needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
-    keeps the one to change their mode and times, which other means have to hold as well. Harmless without any."""
-    kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
-    if kept and changes_modes:
-        kept |= 1 << _CAP_FOWNER
-    for capability in range(_LAST_CAPABILITY + 1):
-        if kept >> capability & 1:
-            continue
-        try:
-            call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
-        except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
-            break
+    keeps the one to change their mode and times, which other means have to hold as well. `is_bounded`: the thread has
+    been through `bound_capabilities`. Harmless without any."""
+    kept = kept_capabilities(changes_modes=changes_modes)
+    if not is_bounded:
+        bound_capabilities(known, kept)
     call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
         try:
@@ -124,6 +119,24 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False) -> None:
             continue
         return
     _keep(known, 0)
+
+
+def kept_capabilities(*, changes_modes: bool) -> int:
+    """The capabilities that `drop_capabilities` keeps."""
+    if os.geteuid() != 0:
+        return 0
+    return 1 << _CAP_DAC_OVERRIDE | (1 << _CAP_FOWNER if changes_modes else 0)
+
+
+def bound_capabilities(known: Numbers, kept: int) -> None:
+    """No program that this thread starts gets more capabilities than `kept`; those that the thread has, it keeps."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        if kept >> capability & 1:
+            continue
+        try:
+            call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
+            break
 
 
 def _keep(known: Numbers, capabilities: int) -> None:

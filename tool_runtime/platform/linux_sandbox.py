@@ -44,22 +44,25 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 class Restriction(NamedTuple):
     """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
-    as root it may change mode and times of files of others, since it sees none outside that could be changed."""
+    as root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset`
+    is one of `rules` that has been made before (`kept_rules`), and is there until the next command starts."""
 
     rules: Sequence[PathRule]
     abi: int
     network: Network
     with_listener: bool
     changes_modes: bool = False
+    ruleset: landlock.Ruleset | None = None
 
 
-def restrict_this_thread(wanted: Restriction) -> int | None:
+def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> int | None:
     """Hold the calling thread for good; the descriptor that asks about connections, where one is wanted. Raises
-    OSError, and then the thread may be held in part, so that nothing is to be started by it."""
+    OSError, and then the thread may be held in part, so that nothing is to be started by it. `is_bounded`: its programs
+    get no more capabilities as it is."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
-    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes)
+    linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes, is_bounded=is_bounded)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
@@ -77,13 +80,21 @@ def hold_files(wanted: Restriction) -> None:
     if known is None:
         raise linux_calls.unknown_machine()
     linux_calls.forbid_new_privileges(known)
-    # Whoever is asked connects and binds in the program's place: the program itself has no need to.
-    hold_tcp = wanted.with_listener or wanted.network != "open"
-    ruleset = landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
+    if wanted.ruleset is not None:
+        landlock.restrict_self(wanted.ruleset)
+        return
+    ruleset = ruleset_of(wanted)
     try:
         landlock.restrict_self(ruleset)
     finally:
-        os.close(ruleset)
+        os.close(ruleset.descriptor)
+
+
+def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
+    """A new ruleset, as the disk is now. Raises OSError."""
+    # Whoever is asked connects and binds in the program's place: the program itself has no need to.
+    hold_tcp = wanted.with_listener or wanted.network != "open"
+    return landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
 
 
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:

@@ -30,11 +30,13 @@ _NO_SET_USER_ID: Final = 0x2
 _PRIVATE: Final = 1 << 18
 _REMOUNTED_FLAGS: Final = 0x0E  # no set-user-id, no devices, no programs
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
+_TERMINALS: Final = "/dev/pts"
 
 
 class View(NamedTuple):
     """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
-    of `writes` that lie within them. Below `writes` no program runs with its owner's rights."""
+    of `writes` that lie within them. Below `writes` no program runs with its owner's rights. The view has shared memory
+    and terminals of its own, whatever `writes` names."""
 
     writes: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -42,13 +44,57 @@ class View(NamedTuple):
     has_processes: bool = True
 
 
-def make(view: View, known: linux_calls.Numbers) -> None:
+class Seen(NamedTuple):
+    """Which files the places of a view are, those that are there. A view that was made before is the one that
+    would be made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and
+    the folders of guarded ones, and `others` (device, inode, time of the inode's last change) guarded and hidden
+    places, which lose what is mounted over them when another file gets their name."""
+
+    trees: dict[str, tuple[int, int]]
+    others: tuple[tuple[int, int, int] | None, ...]
+
+
+def look_at(view: View) -> Seen:
+    """What the places of `view` are now, by their names in this process."""
+    folders = sorted(folders_between(view.writes, view.guarded), key=_by_depth)
+    trees = {place: _status(place) for place in (*_writable(view), *folders) if view.writes != ("/",)}
+    others = [_status(place) for place in (*view.guarded, *view.hidden)]
+    return Seen(
+        {place: (found.st_dev, found.st_ino) for place, found in trees.items() if found is not None},
+        tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
+    )
+
+
+def _writable(view: View) -> list[str]:
+    return [place for place in view.writes if place not in (_SHARED_MEMORY, _TERMINALS)]
+
+
+def _status(place: str) -> os.stat_result | None:
+    try:
+        return os.lstat(place)
+    except OSError:
+        return None
+
+
+def is_settled(changed_ns: int, now_ns: int) -> bool:
+    """True if another change from now on shows another time: the clock of files stands still for some milliseconds, and
+    on some disks for seconds."""
+    return changed_ns < now_ns - (50_000_000 if changed_ns % 1_000_000_000 else 2_500_000_000)
+
+
+def _by_depth(place: str) -> tuple[int, str]:
+    return len(place), place
+
+
+def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
     """Give this process, which has a mount namespace of its own, the view; it needs the right to mount there. Places
-    that are not there are passed over. Raises OSError."""
+    that are not there are passed over. Which files the writable places and the folders of guarded ones are that were
+    mounted. Raises OSError."""
     _attributes(b"/", propagation=_PRIVATE)
-    uncovered = _kept([place for place in view.writes if any(_is_below(place, one) for one in view.hidden)])
+    uncovered = _kept([place for place in _writable(view) if any(_is_below(place, one) for one in view.hidden)])
     is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
-    writes = [] if is_open else _kept(sorted(view.writes, key=len))
+    writes = [] if is_open else _kept(sorted(_writable(view), key=len))
+    trees = {place: _key(tree) for place, tree in writes}
     _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
     if view.has_processes:
         _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
@@ -57,13 +103,20 @@ def make(view: View, known: linux_calls.Numbers) -> None:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
     # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
-    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=len)):
+    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=_by_depth)):
+        trees[place] = _key(tree)
         _move(tree, place)
     guarded = _kept(sorted(view.guarded, key=len))
     for place, tree in guarded:
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
     _cover(known, [place for place in view.hidden if os.path.lexists(place)], uncovered)
+    return trees
+
+
+def _key(tree: int) -> tuple[int, int]:
+    found = os.fstat(tree)
+    return found.st_dev, found.st_ino
 
 
 def _is_below(place: str, root: str) -> bool:
@@ -87,8 +140,8 @@ def _private_devices(known: linux_calls.Numbers) -> None:
     """Shared memory and terminals of its own."""
     if os.path.isdir(_SHARED_MEMORY):
         _mount(known, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
-    if os.path.isdir("/dev/pts"):
-        _mount(known, b"devpts", b"/dev/pts", b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
+    if os.path.isdir(_TERMINALS):
+        _mount(known, b"devpts", _TERMINALS.encode(), b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
 
 
 def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequence[tuple[str, int]]) -> None:

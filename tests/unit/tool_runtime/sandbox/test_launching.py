@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.process import eventually
 from tool_runtime.core import launching, sandbox
 from tool_runtime.core.launching import Launcher
-from tool_runtime.platform import landlock_rights, linux_sandbox, seccomp_notify
+from tool_runtime.platform import current, landlock_rights, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
@@ -23,7 +28,7 @@ pytestmark = pytest.mark.skipif(not FOUND.works or not FOUND.is_supervised, reas
 
 @pytest.fixture
 def launcher() -> Iterator[Launcher]:
-    made = Launcher()
+    made = Launcher(FOUND.namespaces)
     yield made
     made.close()
 
@@ -34,7 +39,7 @@ def start(launcher: Launcher, argv: list[str]) -> int:
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "open", True)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        began = launcher.start(argv, "/", {}, (null, null, null), FOUND.namespaces, View((), (), ()), restriction)
+        began = launcher.start(argv, "/", {}, (null, null, null), View((), (), ()), restriction)
     finally:
         os.close(null)
     assert began.listener is not None
@@ -58,7 +63,7 @@ def test_a_listener_that_cannot_be_copied_ends_the_start_and_leaves_no_process(
             start(launcher, ["/bin/true"])
     (process,) = refused
     assert not os.path.exists(f"/proc/{process}")
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
     program = start(launcher, ["/bin/true"])  # the launcher goes on
     assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == 0
 
@@ -72,6 +77,8 @@ def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch
         os.kill(process, signal.SIGSTOP)
         return copied(process, descriptor)
 
+    run(launcher)
+    eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(seccomp_notify, "copy_descriptor", stop)
     monkeypatch.setattr(launching, "_PATIENCE_S", 0.2)
@@ -79,4 +86,147 @@ def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch
         start(launcher, ["/bin/true"])
     (process,) = late
     assert not os.path.exists(f"/proc/{process}")
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def helpers_of(launcher: Launcher) -> dict[str, int]:
+    """The process that is ready and the first process of its namespace, by their numbers there, and the launcher."""
+    found = {"launcher": launcher._process.pid}
+    for pid in current.descendants(os.getpid()):
+        status = Path(f"/proc/{pid}/status").read_text()
+        inside = re.search(r"^NSpid:\s+\d+\s+(\d+)$", status, re.MULTILINE)
+        if inside is not None and "\nState:\tZ" not in status:
+            found["first" if inside[1] == "1" else "ready"] = pid
+    return found
+
+
+def run(launcher: Launcher) -> None:
+    """Start a program, and see that it has done its work."""
+    program = start(launcher, ["/bin/true"])
+    assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("killed", ["launcher", "first", "ready"])
+def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, killed: str) -> None:
+    run(launcher)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+        pid = helpers_of(launcher)[killed]
+        os.kill(pid, signal.SIGKILL)
+        if killed == "launcher":
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        run(launcher)
+
+    def rests() -> bool:
+        launcher.reap()
+        return len(helpers_of(launcher)) == len(current.descendants(os.getpid())) == 3
+
+    eventually(rests, "the next process to be ready, and nobody else to be left")
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+def test_programs_go_on_when_the_launcher_has_died_and_leave_no_process(launcher: Launcher) -> None:
+    """Of forty programs no process is left, which took a number each for ever."""
+    runs_on = start(launcher, ["/bin/sleep", "600"])
+    os.kill(launcher._process.pid, signal.SIGKILL)
+    for _ in range(40):
+        run(launcher)
+    assert os.waitpid(runs_on, os.WNOHANG) == (0, 0)
+    os.kill(runs_on, signal.SIGKILL)
+    os.waitpid(runs_on, 0)
+    launcher.close()
+    assert current.descendants(os.getpid()) == {}
+
+
+def test_a_launcher_that_cannot_be_started_is_named(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(launcher)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    os.kill(launcher._process.pid, signal.SIGKILL)
+    launcher._process.wait()
+    with pytest.raises(OSError, match="the process that starts programs in the sandbox"):
+        start(launcher, ["/bin/true"])
+    monkeypatch.undo()
+    run(launcher)
+
+
+@pytest.mark.parametrize("change", ["hidden", "appears", "guarded", "folder", "writable", "linked"])
+def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_path: Path, change: str) -> None:
+    """What has got another name or content since it was made ready is held as if it had been made then."""
+    places = {name: tmp_path / name for name in ("work", "hidden", "later", "other")}
+    for name in ("work", "hidden", "other"):
+        places[name].mkdir()
+    work, hidden, later, other = places.values()
+    (work / "folder").mkdir()
+    (work / "folder" / "guarded").write_text("mine")
+    (hidden / "secret").write_text("secret")
+    (other / "secret").write_text("other")
+    file = tmp_path / "file"
+    file.write_text("secret")
+    view = View((str(work),), (str(work / "folder" / "guarded"),), (str(hidden), str(later), str(file)))
+    script = (
+        f"cat {hidden}/secret {later}/secret {file} {tmp_path}/moved/secret; echo x > {work}/folder/guarded;"
+        f"echo x > {work}/new; echo x > {other}/new"
+    )
+    for _ in range(4):
+        output(launcher, ["/bin/sh", "-c", script], view)
+    eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+    match change:
+        case "hidden":
+            hidden.rename(tmp_path / "moved")
+            other.rename(hidden)
+            other.mkdir()
+        case "appears":
+            later.mkdir()
+            (later / "secret").write_text("secret")
+        case "guarded":
+            (work / "folder" / "more").write_text("mine")
+            (work / "folder" / "more").rename(work / "folder" / "guarded")
+        case "folder":
+            (work / "folder").rename(work / "before")
+            (work / "folder").mkdir()
+            (work / "folder" / "guarded").write_text("mine")
+        case "writable":
+            (work / "new").unlink()
+            work.rename(tmp_path / "old")
+            work.mkdir()
+            (work / "folder").mkdir()
+            (work / "folder" / "guarded").write_text("mine")
+        case _:  # the same file by another name, whose cover went with the first
+            os.link(file, tmp_path / "link")
+            file.unlink()
+            os.rename(tmp_path / "link", file)
+    told = output(launcher, ["/bin/sh", "-c", script], view)
+    assert ("secret" in told) == (change == "hidden")  # which has a name now that nobody hides
+    assert "other" not in told
+    assert (work / "folder" / "guarded").read_text() == "mine"
+    assert (work / "new").exists()
+    assert not (other / "new").exists()
+    assert not (tmp_path / "old" / "new").exists()
+
+
+def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
+    """Also where a scope names its folder, as every scope does that writes the devices."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as others:
+        view = View(("/dev/null", "/dev/shm", "/dev/pts"), (), ())
+        assert output(launcher, ["/bin/ls", "/dev/shm", "/dev/pts"], view).split() == ["/dev/pts:", "ptmx", "/dev/shm:"]
+        assert os.path.exists(others.name)
+
+
+def output(launcher: Launcher, argv: list[str], view: View) -> str:
+    """What a program prints that only its view holds back."""
+    rules = [landlock_rights.PathRule("/", landlock_rights.READ | landlock_rights.WRITE)]
+    restriction = linux_sandbox.Restriction(rules, FOUND.abi, "supervised", True)
+    read, write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        began = launcher.start(argv, "/", {"PATH": "/usr/bin:/bin"}, (null, write, null), view, restriction)
+    finally:
+        os.close(null)
+        os.close(write)
+    assert began.listener is not None
+    os.close(began.listener)
+    with open(read, encoding="utf-8") as printed:
+        text = printed.read()
+    os.waitpid(began.pid, 0)
+    return text
