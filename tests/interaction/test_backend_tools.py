@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,15 @@ def test_the_grant_names_tenant_session_and_the_one_tool(host: Host) -> None:
     grant = verified(sent[GRANT_HEADER], grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
     assert (grant.tenant_id, grant.session_id) == ("acme", outcome.result["sessionId"])
     assert grant.tool_names == ("Query",)
+
+
+def test_a_grant_ends_with_its_bundle(host: Host) -> None:
+    ends = datetime.now(UTC) + timedelta(minutes=5)
+    named = str(host.policy(grants={NAME: {"allowedToolNames": ["Query"]}}, expiresAt=ends.isoformat()))
+    with serving(Query=echo) as server, gateway(use(call("Query", text="x")), say("Done.")) as model:
+        run(host, model, server, named)
+    (sent,) = [headers for method, _, headers, _ in server.requests if method == "POST"]
+    assert verified(sent[GRANT_HEADER], bytes.fromhex(KEY)).expires_at == int(ends.timestamp())
 
 
 def test_no_secret_of_the_service_is_anywhere(host: Host) -> None:
