@@ -72,7 +72,8 @@ def judge(ctx: LoopContext, run: CallRun) -> None:
         reason = f"there is no tool {call.name[:_MAX_NAME_CHARS]!r}{hint}"
         refusal: Refusal | None = Refusal("failed", ErrorCode.TOOL_NOT_FOUND, reason)
     elif problem is not None:
-        judged, code = judged._replace(facts=None, decision=None), ErrorCode.INVALID_REQUEST
+        code: str = ErrorCode.INVALID_REQUEST
+        judged = judged._replace(facts=None, decision=None)
         if problem is judged.problem:  # the tool's schema says more of arguments that name nothing to act on
             wrong = ctx.router.argument_problem(call.name, call.arguments)
             problem, code = (problem, judged.code) if wrong is None else (wrong, code)

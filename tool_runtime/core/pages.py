@@ -169,8 +169,9 @@ def token_of(path: str, root: str) -> str:
     as `%XX`, and a check by which a token of another directory, or of none, is known."""
     check = _check(path, root)
     if not path.isascii() or "%" in path or not path.isprintable():
-        kept = (char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path)
-        path = "".join(kept)
+        path = "".join(
+            char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path
+        )
     return f"{path}{_BEFORE_CHECK}{check}"
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.app.tools import built_in
-from agent_host.contracts import ToolError
 from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
@@ -20,6 +19,7 @@ from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from policy.rules.toolset import ToolLimit, only_enabled
 
 if TYPE_CHECKING:
+    from agent_host.contracts import ToolError
     from policy.bundle.model import PolicyBundle
     from policy.rules.toolset import Limits
 
