@@ -57,7 +57,7 @@ class PathFacts(NamedTuple):
 class ScriptFacts(NamedTuple):
     """A script of a skill. `folder` is that of the skill, and `path` where `relative_path` in it leads, both real.
     `argv` is what runs it, with what stands in front of the script; empty, and without the `sha256` of its content, for
-    one that lies where no script is run."""
+    one that lies where no script is run. `allowed_tools` is the list of the skill, None for a skill without one."""
 
     skill: str
     relative_path: str
@@ -65,6 +65,7 @@ class ScriptFacts(NamedTuple):
     path: str
     argv: tuple[str, ...] = ()
     sha256: str | None = None
+    allowed_tools: tuple[str, ...] | None = None
 
     @property
     def identity(self) -> str:

@@ -72,10 +72,12 @@ def judge(ctx: LoopContext, run: CallRun) -> None:
         reason = f"there is no tool {call.name[:_MAX_NAME_CHARS]!r}{hint}"
         refusal: Refusal | None = Refusal("failed", ErrorCode.TOOL_NOT_FOUND, reason)
     elif problem is not None:
+        code: str = ErrorCode.INVALID_REQUEST
         judged = judged._replace(facts=None, decision=None)
         if problem is judged.problem:  # the tool's schema says more of arguments that name nothing to act on
-            problem = ctx.router.argument_problem(call.name, call.arguments) or problem
-        refusal = Refusal("failed", ErrorCode.INVALID_REQUEST, problem)
+            wrong = ctx.router.argument_problem(call.name, call.arguments)
+            problem, code = (problem, judged.code) if wrong is None else (wrong, code)
+        refusal = Refusal("failed", code, problem)
     elif judged.decision is None:
         reason = f"{call.name} is switched off for this session: {judged.withheld}"
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason)

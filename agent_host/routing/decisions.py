@@ -43,7 +43,7 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
     try:
         facts = gather(spec, arguments, judge.environment, world, judge.scripts, judge.bundle)
     except UnusableArguments as error:
-        return Judged(spec, problem=str(error))
+        return Judged(spec, problem=str(error), code=error.code)
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
         approved, identity = judge.approved, spec.identity
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))

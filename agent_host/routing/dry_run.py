@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agent_host.contracts import Subject, ToolSpec
+from agent_host.contracts import Subject, ToolError, ToolSpec
+from agent_host.errors import ErrorCode
 from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
@@ -247,7 +248,7 @@ class _Stated(NamedTuple):
 
     def script(
         self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
-    ) -> ScriptFacts | str:
+    ) -> ScriptFacts | ToolError:
         """See `World`. The skill is one of the workspace, and the ending of its script's name says what runs it."""
         del scripts  # those of this disk
         system = environment.os_family
@@ -256,7 +257,7 @@ class _Stated(NamedTuple):
         try:
             argv = interpreter_of(b"", spelled.replace("\\", "/").rpartition("/")[2], system)
         except NoInterpreter as error:
-            return str(error)
+            return ToolError(ErrorCode.INVALID_REQUEST, str(error))
         return ScriptFacts(skill, relative_path, folder, self.facts.real_path or spelled, argv)
 
 

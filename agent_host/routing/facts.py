@@ -8,6 +8,8 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.contracts import ToolError
+from agent_host.errors import ErrorCode
 from agent_host.regular_files import O_PATH, opened_there
 from policy.detectors.redaction import Redaction
 from policy.facts import (
@@ -47,7 +49,11 @@ _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
 class UnusableArguments(Exception):
-    """The arguments do not say on what the call acts; the call is answered with INVALID_REQUEST and never runs."""
+    """The arguments do not say on what the call acts; the call is answered with `code` and never runs."""
+
+    def __init__(self, message: str, code: str = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class World(Protocol):
@@ -86,7 +92,7 @@ class World(Protocol):
 
     def script(
         self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
-    ) -> ScriptFacts | str:
+    ) -> ScriptFacts | ToolError:
         """A script of a skill, or why there is none."""
         ...
 
@@ -496,8 +502,10 @@ class _Disk:
 
     def script(
         self, skill: str, relative_path: str, _environment: Environment, scripts: Scripts | None
-    ) -> ScriptFacts | str:
-        return f"there is no skill {skill}" if scripts is None else scripts.look_up(skill, relative_path)
+    ) -> ScriptFacts | ToolError:
+        if scripts is None:
+            return ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no skill {skill}")
+        return scripts.look_up(skill, relative_path)
 
 
 _DISK = _Disk()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.errors import ErrorCode
 from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import why_not_offered, withheld_by
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
 
 class Judged(NamedTuple):
     """What was found of a call. `spec` is None for a name that no tool has. Without a `decision`, either the limits
-    withhold the tool, and `withheld` names the setting, or the arguments cannot be used, and `problem` says why."""
+    withhold the tool, and `withheld` names the setting, or the arguments cannot be used, and `problem` says why, under
+    `code`."""
 
     spec: ToolSpec | None = None
     facts: ActionFacts | None = None
     decision: Decision | None = None
     withheld: str | None = None
     problem: str | None = None
+    code: str = ErrorCode.INVALID_REQUEST
 
 
 NOT_JUDGED = Judged()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.contracts import ToolError
 from agent_host.routing.facts import UnusableArguments
 from policy.facts import CommandFacts
 from policy.paths import normalize
@@ -35,7 +36,7 @@ class Scripts(Protocol):
         """How many run in a task."""
         ...
 
-    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
+    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
         """A script, or why there is none that could run."""
         ...
 
@@ -70,8 +71,8 @@ def script_facts(
     """A script of a skill: the program that runs it, as the line that would start it so. Each run has a directory of
     its own, whose name is made when it starts: `_RUN` stands for it."""
     found = world.script(skill, relative_path, environment, scripts)
-    if isinstance(found, str):
-        raise UnusableArguments(found)
+    if isinstance(found, ToolError):
+        raise UnusableArguments(found.message, found.code)
     os_family = environment.os_family
     try:
         args = words_of(arguments.get("args"), "args")

@@ -9,6 +9,7 @@ descriptors of sockets cannot be exchanged (Windows) there is no such limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -75,6 +76,8 @@ class _Gate:
             one.setblocking(False)
         os.dup2(self._libpq.fileno(), descriptor, inheritable=False)
         self._pending = b""
+        self._rest = b""
+        """Answers for which libpq's socket had no room yet."""
 
     def passing(self, gen: Generator[Any, Any, Any], limit_bytes: int) -> Generator[Any, Any, Any]:
         """What `gen` gives in the end, its waits being for the server."""
@@ -116,6 +119,7 @@ class _Gate:
 
     def _has_answers(self) -> bool:
         """True if libpq has not read all that it was given, the end of the answers among it."""
+        self._pass_on()
         try:
             self._libpq.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -123,7 +127,7 @@ class _Gate:
         return True
 
     def _pass_answers(self) -> int:
-        """Give libpq what the server has sent, or its end. There is room, because libpq has read all before."""
+        """Give libpq what the server has sent, or its end. Called once libpq has read all before."""
         try:
             piece = self.server.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -131,10 +135,17 @@ class _Gate:
         except OSError:
             piece = b""
         if piece:
-            self._ours.send(piece)
+            self._rest = piece
+            self._pass_on()
         else:
             self._ours.shutdown(socket.SHUT_WR)
         return len(piece)
+
+    def _pass_on(self) -> None:
+        """Give libpq the rest of the answers, as far as there is room for it."""
+        if self._rest:
+            with contextlib.suppress(BlockingIOError):
+                self._rest = self._rest[self._ours.send(self._rest) :]
 
     def close(self) -> None:
         """Let go of the sockets."""

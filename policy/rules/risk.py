@@ -52,6 +52,8 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
     parsed = parsed_line(facts)
     known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
+    if facts.script is not None:  # a script of a skill has one risk, whatever program runs it (SK 2.3)
+        unknown = {}
     reasons = [f"unknown command: {program}" for program in unknown]
     reasons += [f"cannot be decided: {reason}" for reason in parsed.dynamic]
     reasons += [f"runs {one}" for one in parsed.opaque if one.in_line]

@@ -36,6 +36,7 @@ _PUBLIC: Final = {
 }
 """The names of public skills, and the tools that they mean in each family."""
 _COMMANDS: Final = _PUBLIC["Bash"]
+_SCRIPT_TOOLS: Final = words("run_script")
 _ANY: Final = ("*", ":*")
 """Patterns that leave all that the tool does."""
 _BETWEEN: Final = "\0"
@@ -75,7 +76,11 @@ def _source(skill: str) -> str:
 
 
 def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Decision:
-    """The decision on a command, denied where a skill in use does not name what the line runs."""
+    """The decision on a command, denied where a skill in use does not name what the line runs. A skill whose script is
+    run is in use, whether the model has read it or not."""
+    script = facts.script if isinstance(facts, CommandFacts) else None
+    if script is not None and script.allowed_tools is not None:
+        limits |= {skill_tools(script.skill, script.allowed_tools, _SCRIPT_TOOLS).limit}
     limited = sorted((limit for limit in limits if limit.commands is not None), key=lambda limit: limit.source)
     if decision.decision == "DENIED" or not limited or not isinstance(facts, CommandFacts):
         return decision

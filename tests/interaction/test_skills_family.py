@@ -255,7 +255,7 @@ def test_errors_have_sks_names_for_the_model_and_the_houses_codes_elsewhere(host
         (call("read_file", path="/etc/passwd"), "PathTraversalBlocked", "CAPABILITY_DENIED"),
         (call("read_file", path="large"), "FileTooLarge", "FILE_TOO_LARGE"),
         (call("read_file", path="missing"), "IOError", "FILE_NOT_FOUND"),
-        (script("missing"), "INVALID_REQUEST", "INVALID_REQUEST"),
+        (script("missing"), "IOError", "FILE_NOT_FOUND"),
     ]
     with gateway(use(*(one for one, *_ in calls)), say("Done.")) as model:
         outcome = host.task(model.url, "--approve", "run_script", policy="workspace")

@@ -7,6 +7,7 @@ kept, with nothing else of its entries.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import os
 import time
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
     from tool_runtime.core.tree import Names
     from tool_runtime.tool import Abandoned
 
+_BEFORE_CHECK: Final = "~"  # a name may hold it, too
 _SETTLED_NS: Final = 100_000_000
 """A directory that changed so lately may change again without another time of change: its names are not kept."""
 
 
 class PageParams(NamedTuple):
-    """`after` is the path behind which the page begins, from the directory at `path`; empty for the first page."""
+    """`token` is that of the page before, None for the first page."""
 
     path: str
     scope: Scope
     size: int
-    after: str = ""
+    token: str | None = None
     pattern: str | None = None
     recursive: bool = False
     files: bool = True
@@ -46,9 +48,11 @@ class PageParams(NamedTuple):
 
 
 class Page(NamedTuple):
-    """`entries` are paths from the directory with their kinds. `more`: others follow. `stopped` says why the search
-    ended before it was through. `left_out` are entries that policy does not let anybody see."""
+    """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
+    `stopped` says why the search ended before it was through. `left_out` are entries that policy does not let anybody
+    see."""
 
+    root: str
     entries: list[tuple[str, Kind]]
     more: bool
     stopped: str | None
@@ -71,6 +75,7 @@ class Pager:
         """One page. Raises ToolFault."""
         wanted = None if params.pattern is None else glob_pattern(params.pattern)
         root = resolve(params.path, params.scope)
+        after = "" if params.token is None else path_of(params.token, root)
         walk = Walk(
             WalkParams(
                 root,
@@ -84,14 +89,14 @@ class Pager:
         )
         found: list[tuple[str, Kind]] = []
         with os_faults(params.path):
-            entries = _below(walk, params.after) if params.recursive else self._inside(walk, root, params)
+            entries = _below(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
             for path, kind in entries:
                 if not _is_wanted(path, kind, params, wanted):
                     continue
                 if len(found) == params.size:
-                    return Page(found, more=True, stopped=None, left_out=walk.left_out)
+                    return Page(root, found, more=True, stopped=None, left_out=walk.left_out)
                 found.append((path, kind))
-        return Page(found, more=False, stopped=walk.stopped, left_out=walk.left_out)
+        return Page(root, found, more=False, stopped=walk.stopped, left_out=walk.left_out)
 
     def knows(self, params: PageParams) -> bool:
         """True if the names of the directory are kept, so that a page costs no look at all of it."""
@@ -101,12 +106,12 @@ class Pager:
         except (OSError, ValueError):  # the call itself says what is wrong
             return False
 
-    def _inside(self, walk: Walk, root: str, params: PageParams) -> Iterator[tuple[str, Kind]]:
+    def _inside(self, walk: Walk, root: str, after: str, size: int) -> Iterator[tuple[str, Kind]]:
         """The entries of the directory itself behind `after`, a part at a time: policy is asked for those that are
         looked at and no others."""
-        names, after = self._names(walk, root), params.after
+        names = self._names(walk, root)
         while True:
-            part = _part(names, after, params.size + 1)
+            part = _part(names, after, size + 1)
             if not part:
                 return
             yield from walk.admitted(root, part)
@@ -159,20 +164,29 @@ def _is_wanted(path: str, kind: Kind, params: PageParams, wanted: Pattern | None
     return wanted is None or wanted.search(as_bytes(path)) is not None
 
 
-def token_of(path: str) -> str:
-    """The token of the page behind an entry: its name, with what JSON cannot hold, and `%`, as `%XX`."""
-    if path.isascii() and "%" not in path and path.isprintable():
-        return path
-    kept = (char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path)
-    return "".join(kept)
+def token_of(path: str, root: str) -> str:
+    """The token of the page behind an entry of the directory at `root`: its name, with what JSON cannot hold, and `%`,
+    as `%XX`, and a check by which a token of another directory, or of none, is known."""
+    check = _check(path, root)
+    if not path.isascii() or "%" in path or not path.isprintable():
+        path = "".join(
+            char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path
+        )
+    return f"{path}{_BEFORE_CHECK}{check}"
 
 
-def path_of(token: str) -> str:
-    """The inverse of `token_of`. Raises ToolFault(INVALID_ARGUMENT) for what is no path below a directory."""
+def path_of(token: str, root: str) -> str:
+    """The inverse of `token_of`. Raises ToolFault(INVALID_ARGUMENT) for what is no token of this directory."""
+    name, _, check = token.rpartition(_BEFORE_CHECK)
     try:
-        path = os.fsdecode(unquote_to_bytes(token))
+        path = os.fsdecode(unquote_to_bytes(name))
     except UnicodeEncodeError as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.page_token: holds a lone surrogate") from error
-    if "\0" in path or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: is no token of a page: {token[:200]!r}")
+    if check != _check(path, root):
+        said = "is no next_page_token of this directory; the first page needs none"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: {said}: {token[:200]!r}")
     return path
+
+
+def _check(path: str, root: str) -> str:
+    return hashlib.sha256(os.fsencode(f"{root}\0{path}")).hexdigest()[:8]

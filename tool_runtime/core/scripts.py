@@ -11,6 +11,8 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
+from agent_host.contracts import ToolError
+from agent_host.errors import ErrorCode
 from policy.facts import ScriptFacts
 from policy.paths import is_under, normalize
 from policy.rules.scripts import SCRIPTS
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from tool_runtime.core.skills import SkillIndex
 
 _MAX_PATH_CHARS: Final = 4096
+_CODES: Final = {
+    FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
+    FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE,
+}
+"""Of what cannot be run; for anything else there is no script."""
 
 
 class SkillScripts:
@@ -43,17 +50,18 @@ class SkillScripts:
         self.sandbox = sandbox
         self.max_runs = max_runs
 
-    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
+    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
         """A script, or why there is none that could run."""
         try:
             return self.find(skill, relative_path)
         except ToolFault as fault:
-            return str(fault)
+            return ToolError(_CODES.get(fault.kind, ErrorCode.FILE_NOT_FOUND), str(fault))
 
     def find(self, skill: str, relative_path: str) -> ScriptFacts:
         """A script. One that really lies elsewhere than in the skill's folder of scripts is not read, and has no
         program. Raises ToolFault."""
-        folder = self._index.named(skill).folder
+        used = self._index.named(skill)
+        folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.relative_path: is too long, or holds a NUL character")
         spelled = spell(os.path.normpath(os.path.join(folder, relative_path)), "", OS_FAMILY)
@@ -61,14 +69,14 @@ class SkillScripts:
         scripts = os.path.join(folder, SCRIPTS)
         path = os.path.realpath(spelled)
         if not is_under(normalize(path, OS_FAMILY), normalize(scripts, OS_FAMILY), OS_FAMILY) or path == scripts:
-            return ScriptFacts(skill, shown, folder, path)
+            return ScriptFacts(skill, shown, folder, path, allowed_tools=allowed)
         content = whole_file(path, Scope((scripts,)), MAX_RESOURCE_BYTES, Abandoned()).data
         try:
             program, *before = interpreter_of(content[: MAX_FIRST_LINE_BYTES + 1], os.path.basename(path), OS_FAMILY)
         except NoInterpreter as error:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{shown} of the skill {skill}: {error}") from error
         argv = (self._program(program), *before)
-        return ScriptFacts(skill, shown, folder, path, argv, hashlib.sha256(content).hexdigest())
+        return ScriptFacts(skill, shown, folder, path, argv, hashlib.sha256(content).hexdigest(), allowed)
 
     def _program(self, program: str) -> str:
         """The absolute path of a program that is named so."""

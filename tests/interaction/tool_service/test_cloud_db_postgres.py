@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -40,7 +41,7 @@ async def ask(service: Caller, query: str, *parameters: Any) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> dict[str, Any]:
-    assert result["status"] == "succeeded", result
+    assert result["status"] == "succeeded", result.get("error")
     found: dict[str, Any] = orjson.loads(result["outputText"])
     return found
 
@@ -340,6 +341,23 @@ async def test_rows_bytes_and_fields_have_caps(tmp_path: Path, shop: str) -> Non
         wide = table(await ask(service, "SELECT repeat('y', 60) FROM generate_series(1, 90)"))
         assert wide["truncated"]
         assert wide["rowCount"] < 90
+
+
+async def test_an_answer_comes_whole_where_sockets_have_little_room(
+    tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = socket.socketpair
+
+    def small(*args: Any) -> tuple[socket.socket, socket.socket]:
+        both = pair(*args)
+        for one in both:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return both
+
+    monkeypatch.setattr(socket, "socketpair", small)
+    async with served(tmp_path, tenants(connections(shop, maxFieldChars=100_000))) as service:
+        rows = table(await ask(service, "SELECT i, repeat('x', 30000) FROM generate_series(1, 3) i"))["rows"]
+        assert rows == [[number, "x" * 30_000] for number in range(1, 4)]
 
 
 async def test_a_query_that_runs_too_long_is_ended_on_the_server(tmp_path: Path, shop: str) -> None:

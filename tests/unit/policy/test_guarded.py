@@ -19,6 +19,7 @@ from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from policy.rules.toolset import ToolLimit, only_enabled
 
 if TYPE_CHECKING:
+    from agent_host.contracts import ToolError
     from policy.bundle.model import PolicyBundle
     from policy.rules.toolset import Limits
 
@@ -33,13 +34,18 @@ ALL = frozenset({only_enabled(GUARDED_TOOLS)})
 
 
 class Scripts:
-    """One script of one skill."""
+    """One script of one skill, with its `allowed-tools`."""
+
+    def __init__(self, allowed: tuple[str, ...] | None = None, program: str = "/bin/cat") -> None:
+        self._allowed = allowed
+        self._program = program
 
     sandbox = "/s/sandbox"
     max_runs = 6
 
-    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
-        return ScriptFacts(skill, relative_path, "/skills/forms", f"/skills/forms/{relative_path}", ("/bin/cat",), "ab")
+    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
+        path, argv = f"/skills/forms/{relative_path}", (self._program,)
+        return ScriptFacts(skill, relative_path, "/skills/forms", path, argv, "ab", self._allowed)
 
 
 def of_built_in(name: str) -> PolicyBundle:
@@ -83,7 +89,7 @@ def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> No
     """SK 2.3; what only reads is low, and so it is all that a ceiling of low leaves."""
     found = judge().decide(tool, CALLS[tool]).decision
     assert found is not None
-    assert found.risk_level in (risk, "high")
+    assert found.risk_level == risk
     assert guarded_risk(tool, built_in()._by_name[tool].capability) == risk
     left = {spec.name for spec in judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling="low")}).offered()}
     assert left >= {"read_file", "list_dir", "grep"}
@@ -153,12 +159,40 @@ def test_reading_needs_nothing_of_it() -> None:
 )
 def test_a_script_that_leads_elsewhere_is_denied_for_its_place(path: str, leads_to: str) -> None:
     class Elsewhere(Scripts):
-        def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
+        def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
             return ScriptFacts(skill, relative_path, "/skills/forms", leads_to)
 
     found = judge(scripts=Elsewhere()).decide("run_script", {"skill": "forms", "relative_path": path})
     assert found.decision is not None
     assert (found.decision.decision, found.decision.rule) == ("DENIED", "builtin.scriptPlaces")
+
+
+@pytest.mark.parametrize("program", ["/bin/cat", "/bin/sh", "/opt/own/interpreter"])
+def test_a_script_has_one_risk_whatever_runs_it(program: str) -> None:
+    found = judge(scripts=Scripts(program=program)).decide("run_script", CALLS["run_script"]).decision
+    assert found is not None
+    assert (found.risk_level, found.risks) == ("medium", ())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "decision"),
+    [
+        (None, "APPROVAL_REQUIRED"),
+        ((), "DENIED"),
+        (("Read",), "DENIED"),
+        (("Bash(cat scripts/other.py:*)",), "DENIED"),
+        (("Bash(cat scripts/fill.py:*)",), "APPROVAL_REQUIRED"),
+        (("Bash",), "APPROVAL_REQUIRED"),
+        (("run_script",), "APPROVAL_REQUIRED"),
+    ],
+)
+def test_a_script_is_under_the_list_of_its_skill_without_load_skill(
+    allowed: tuple[str, ...] | None, decision: str
+) -> None:
+    found = judge(scripts=Scripts(allowed)).decide("run_script", CALLS["run_script"]).decision
+    assert found is not None
+    assert found.decision == decision
+    assert (found.rule == "the skill forms") == (decision == "DENIED")
 
 
 def test_only_so_many_run_in_a_task() -> None:

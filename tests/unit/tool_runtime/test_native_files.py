@@ -109,6 +109,14 @@ async def test_a_binary_file_is_no_text(call: Any, workspace: Path) -> None:
     assert error_of(await call("cp__read_file", path=f"{workspace}/a"))[0] == ErrorCode.INVALID_REQUEST
 
 
+async def test_what_is_no_file_is_a_wrong_argument_for_the_model(call: Any, workspace: Path) -> None:
+    os.mkfifo(workspace / "pipe")
+    for name in ("", "pipe"):
+        error = (await call("cp__read_file", path=f"{workspace}/{name}")).error
+        assert error is not None
+        assert (error.code, error.name) == (ErrorCode.TOOL_EXECUTION_FAILED, "InvalidArgument")
+
+
 @pytest.mark.parametrize("tool", ["cp__read_file", "cp__list_dir"])
 async def test_a_read_resolves_links_and_ends_in_a_root(call: Any, workspace: Path, tmp_path: Path, tool: str) -> None:
     (tmp_path / "out").mkdir()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_skills_files import answered
@@ -302,7 +303,10 @@ def test_a_script_that_cannot_run_says_why(place: Place, skill: str, path: str, 
     with pytest.raises(ToolFault) as caught:
         place.scripts.find(skill, path)
     assert (caught.value.kind, says in str(caught.value)) == (kind, True), caught.value
-    assert place.scripts.look_up(skill, path) == str(caught.value)
+    unusable = place.scripts.look_up(skill, path)
+    assert isinstance(unusable, ToolError)
+    codes = {FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST, FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE}
+    assert unusable == ToolError(codes.get(kind, ErrorCode.FILE_NOT_FOUND), str(caught.value))
 
 
 async def test_what_no_program_can_be_given(place: Place) -> None:

@@ -1,10 +1,11 @@
-"""The native family's names of errors (NT), by the host's."""
+"""The native family's names of errors (NT): by the host's codes, and by kinds of faults where a code has two."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import ErrorCode
+from tool_runtime.faults import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,9 @@ ERROR_NAMES: Final[Mapping[str, str]] = {
     ErrorCode.TOOL_INTERRUPTED: "Internal",
     ErrorCode.INTERNAL_ERROR: "Internal",
 }
+FAULT_NAMES: Final[Mapping[FaultKind, str]] = dict.fromkeys(
+    (FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR), "InvalidArgument"
+)
 OF_PROGRAMS: Final[Mapping[str, str]] = {**ERROR_NAMES, ErrorCode.CAPABILITY_DENIED: "CommandNotAllowed"}
 """For the tool that starts programs: what a list does not admit. A refusal by place keeps its name, see
 `agent_host.loop.prepare`."""

@@ -7,6 +7,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Final, Literal
 
+from tool_runtime.families.native.errors import FAULT_NAMES
 from tool_runtime.families.native.specs import (
     DELETE_FILE,
     EXEC,
@@ -53,7 +54,8 @@ class NativeRunner:
     def tool(self, name: str) -> Tool:
         """What runs the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
-            self._tools |= {tool.spec.name: tool for tool in self._of_kind(_KINDS[name]).tools()}
+            for tool in self._of_kind(_KINDS[name]).tools():
+                self._tools[tool.spec.name] = tool._replace(names=FAULT_NAMES)
         return self._tools[name]
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.shown_text import name_for_json
 from tool_runtime.core.excludes import FilesParams, list_files
 from tool_runtime.core.grep import GrepParams, grep
-from tool_runtime.core.pages import PageParams, Pager, path_of, token_of
+from tool_runtime.core.pages import PageParams, Pager, token_of
 from tool_runtime.core.ripgrep import installed
 from tool_runtime.core.roots import within
 from tool_runtime.core.tree import MAX_DEPTH
@@ -94,7 +94,7 @@ class TreeTools:
             arguments["path"],
             within(scope_of(call.request), self._roots),
             arguments.get("page_size", limits.PAGE_SIZE),
-            path_of(arguments["page_token"]) if "page_token" in arguments else "",
+            arguments.get("page_token"),
             arguments.get("pattern"),
             arguments.get("recursive", False),
             arguments.get("include_files", True),
@@ -133,7 +133,7 @@ def _paged(call: CallContext, page: Page) -> ToolOutput:
     fields: dict[str, Any] = {} if page.stopped is None else {"stopped": page.stopped}
     count = fitting(call, fields, rows)
     if count < len(rows) or page.more:
-        fields["next_page_token"] = token_of(page.entries[count - 1][0])
+        fields["next_page_token"] = token_of(page.entries[count - 1][0], page.root)
     return answer({"entries": rows[:count], **fields})
 
 
