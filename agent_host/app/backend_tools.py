@@ -106,7 +106,6 @@ def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], 
 class GrantMaker:
     """Makes the capability grant of each request: that which the Session Service gave, else one for the one tool, under
     the key of this host. The bundle of the moment names the tenant, and ends the grant at the latest."""
-    the key of this host. The bundle of the moment names the tenant, and its end is the grant's at the latest."""
 
     def __init__(
         self,
@@ -131,9 +130,5 @@ class GrantMaker:
         who, tenant = self._identity, bundle.tenant_id
         tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
         until = min(int(self._clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
-        who, bundle = self._identity, self._bundle()
-        tenant = bundle.tenant_id
-        tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
-        until = int(min(self._clock() + GRANT_S, bundle.expires_at.timestamp()))
         grant = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
         return signed(grant, self._key)

@@ -186,7 +186,6 @@ class SessionOpener:
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
-                make_temporary(machine.temporary, resolved.state_dir)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
@@ -205,7 +204,7 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
-                make_temporary(machine.temporary)
+                make_temporary(machine.temporary, resolved.state_dir)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 from datetime import datetime
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,15 +95,6 @@ def test_the_grant_names_tenant_session_and_the_one_tool_and_ends_with_the_bundl
     assert grant.tool_names == ("Query",)
     ends = datetime.fromisoformat(json.loads(named.read_text())["expiresAt"])
     assert grant.expires_at == int(ends.timestamp()), "and not when the host's own 15 minutes are over"
-
-
-def test_a_grant_ends_with_its_bundle(host: Host) -> None:
-    ends = datetime.now(UTC) + timedelta(minutes=5)
-    named = str(host.policy(grants={NAME: {"allowedToolNames": ["Query"]}}, expiresAt=ends.isoformat()))
-    with serving(Query=echo) as server, gateway(use(call("Query", text="x")), say("Done.")) as model:
-        run(host, model, server, named)
-    (sent,) = [headers for method, _, headers, _ in server.requests if method == "POST"]
-    assert verified(sent[GRANT_HEADER], bytes.fromhex(KEY)).expires_at == int(ends.timestamp())
 
 
 def test_no_secret_of_the_service_is_anywhere(host: Host) -> None:
