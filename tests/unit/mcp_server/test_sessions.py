@@ -49,9 +49,16 @@ for line in sys.stdin:
 '''
 
 
+class NothingOnDisk(Records):
+    """The host of these tests keeps no sessions, so none of them is somebody else's."""
+
+    def refuse_others(self, session_id: str) -> None:
+        pass
+
+
 @pytest.fixture
 async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
-    found = Sessions([sys.executable, "-I", "-S", "-c", HOST], Records(os.fspath(tmp_path), None))
+    found = Sessions([sys.executable, "-I", "-S", "-c", HOST], NothingOnDisk(os.fspath(tmp_path), None))
     yield found
     await found.aclose()
 

@@ -86,6 +86,7 @@ class Here:
         ask_after_s: float = 0.0,
         connect_timeout_s: float = 5,
     ) -> None:
+        (folder / "state").mkdir(exist_ok=True)
         self.kept = ToolLists(str(folder / "state"), f"{source.name} {place}")
         self.source = source
         self.told: list[SourceNotice] = []
