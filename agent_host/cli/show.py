@@ -12,14 +12,14 @@ from agent_host.api.records import session_id_of, stored_sessions
 from agent_host.cli.scope_words import sandbox_in_words
 from agent_host.cli.shared import state_dir_of, tokens_in_words
 from agent_host.cli.streams import answer
-from agent_host.errors import CheckpointUnreadable, UsageError
+from agent_host.errors import UsageError
 from agent_host.shown_text import escaped, one_line
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from agent_host.api.records import StoredSession, StoredSessions
+    from agent_host.api.records import StoredSession
 
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600
@@ -42,25 +42,25 @@ def show(namespace: argparse.Namespace) -> int:
     """`agent-host show`; exit 2 for a step that there is not. Raises SessionNotFound."""
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
-    sessions = stored_sessions(state_dir)
-    found = sessions.one(session_id)
-    items = _with_steps(sessions.transcript(session_id))
+    record = stored_sessions(state_dir).record(session_id)
+    items = _with_steps(record.items())
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
-    turns, sandbox = sessions.turns(session_id), sessions.sandbox(session_id)
+    turns, sandbox = record.log.turns, next(reversed(record.log.sandboxes), None)
     if namespace.output == "json":
-        messages = sessions.messages(session_id)
+        messages = record.conversation
         if namespace.step is not None:
             steps = {item.get("stepId") for item in items}
             messages = [message for message in messages if message.get("stepId") in steps]
         held = {} if sandbox is None else {"sandbox": sandbox}
-        row = {**found.to_wire(), **held, "tasks": _tasks(sessions, session_id)}
+        tasks = [record.whole_task(task_id) for task_id in record.task_ids]
+        row = {**record.row.to_wire(), **held, "tasks": tasks}
         row |= {"steps": _steps(items, turns), "items": items, "messages": messages}
         answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        head = _head(found, sandbox)
+        head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
 
@@ -74,16 +74,6 @@ def _with_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         step = {} if step_id is None else {"step": numbers.setdefault(step_id, len(numbers) + 1)}
         shown.append({**item, **step})
     return shown
-
-
-def _tasks(sessions: StoredSessions, session_id: str) -> list[dict[str, Any]]:
-    """Each task of the session with its text, its files and its patch, oldest first; none of one that cannot be
-    read."""
-    try:
-        record = sessions.record(session_id)
-    except CheckpointUnreadable:
-        return []
-    return [record.whole_task(task_id) for task_id in record.task_ids]
 
 
 def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,11 +3,9 @@ had."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.api.records import stored_sessions
-from agent_host.errors import CheckpointUnreadable
 from agent_host.mcp_server.questions import question_in
 from agent_host.states import SessionStatus, TaskPhase
 
@@ -41,8 +39,7 @@ class Records:
 
     def refuse_others(self, session_id: str) -> None:
         """Raise SessionNotFound for a session that is not on record, or not the owner's."""
-        with contextlib.suppress(CheckpointUnreadable):  # the resume says more
-            stored_sessions(self._state_dir).record(session_id, self.owner)
+        stored_sessions(self._state_dir).record(session_id, self.owner)
 
     def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
         """How far a task of the session is, by default the last one, and once it is over all that is known of it; of a

@@ -60,6 +60,8 @@ class Sessions:
 
     async def _handed(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
         session = self._open.get(session_id or "")
+        if session is None and session_id is not None:
+            await asyncio.to_thread(self.records.refuse_others, session_id)
         if session is not None and session.is_paused and prompt is None:
             await self._end(session)
             session = None
@@ -91,8 +93,6 @@ class Sessions:
             await session.cancel()
 
     async def _opened(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
-        if session_id is not None:
-            await asyncio.to_thread(self.records.refuse_others, session_id)
         await self._make_room()
         self._starting += 1
         session = HostedSession(self.records)

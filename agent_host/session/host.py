@@ -124,8 +124,9 @@ class SessionHost:
     async def transcript(
         self, session_id: str, owner: Owner | None, task_id: str | None = None
     ) -> list[dict[str, Any]]:
-        """The items of a session's transcript; see `StoredSessions.transcript`. Raises SessionNotFound, UsageError."""
-        return await asyncio.to_thread(self._stored().transcript, session_id, self._owner or owner, task_id)
+        """The items of a session's transcript; see `SessionRecord.items`. Raises SessionNotFound, UsageError."""
+        record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        return await asyncio.to_thread(record.items, task_id)
 
     async def state(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> dict[str, Any]:
         """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.errors import CheckpointUnreadable, ErrorCode, SessionNotFound, UsageError
+from agent_host.errors import ErrorCode, SessionNotFound, UsageError
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
 from agent_host.session.stored_tasks import SessionRecord
-from agent_host.session.transcripts import described, items_of, read_run_log
+from agent_host.session.transcripts import read_run_log
 from agent_host.session.verdicts import of_result, on_record
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
+from state.store import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from agent_host.llm.deferred import KnownModels
     from agent_host.session.stored_tasks import Cleaner
     from state.checkpoint import Checkpoint
-    from state.store import Summary
 
 UNREADABLE = "UNREADABLE"
 # What a row takes from a result.
@@ -123,75 +123,36 @@ class StoredSessions:
             newest.setdefault(one.session_id, one)  # what can be resumed says more than an older result
         return sorted(newest.values(), key=lambda one: (one.updated_at, one.session_id), reverse=True)
 
-    def transcript(
-        self, session_id: str, owner: Owner | None = None, task_id: str | None = None
-    ) -> list[dict[str, Any]]:
-        """The items of the session's transcript, or of one of its tasks; see `items_of`. Raises SessionNotFound for a
-        session that is not there, or not the owner's, UsageError for a task that it does not know."""
-        with state_errors_translated():
-            paths = SessionPaths(self._state_dir, session_id)
-        messages, whose = self._messages(paths)
-        if owner is not None and whose != owner:
-            raise _not_found(session_id)
-        items = items_of(messages, read_run_log(paths.events))
-        if task_id is None:
-            return items
-        if task_id not in self.record(session_id).task_ids:
-            raise UsageError(f"session {session_id} has no task {task_id!r}")
-        return [item for item in items if item.get("taskId") == task_id]
-
     def record(self, session_id: str, owner: Owner | None = None) -> SessionRecord:
         """What is on record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that is
-        not there, or not the owner's, CheckpointUnreadable."""
+        not there, or not the owner's, UsageError for an id that is none."""
         with state_errors_translated():
             paths = SessionPaths(self._state_dir, session_id)
             summary = self._store.summary(session_id)
-        row = _of_ended(paths) if summary is None else self._of_summary(summary)
-        if row is None or (owner is not None and row.owner != owner):
-            raise _not_found(session_id)
-        if summary is not None and summary.state is None:
-            raise CheckpointUnreadable(summary.problem)
         state = None if summary is None else summary.state
-        with contextlib.suppress(StateError):  # its result and its run log say what is left
-            state = state or self._store.load(session_id, ended_too=True)
-        messages = _history_of(paths, missing_ok=True) if state is None else _with_results(state)
-        result = {} if summary is not None else orjson.loads(LOCAL_DISK.read(paths.result))
+        if summary is None:
+            with contextlib.suppress(StateError):  # its result and its run log say what is left
+                state = self._store.load(session_id, ended_too=True)
+        row = _of_ended(paths) if summary is None else self._of_summary(summary)
+        messages = _with_results(state) if state is not None else _history_of(paths, missing_ok=row is not None)
+        if row is None:  # it ended without a result
+            ended = Summary(session_id, state, "only its conversation is left", None, 0.0)
+            row = self._of_summary(ended)._replace(resumable=False)
+        if owner is not None and row.owner != owner:
+            raise _not_found(session_id)
+        result = orjson.loads(LOCAL_DISK.read(paths.result)) if summary is None and os.path.exists(paths.result) else {}
         versions = functools.partial(self._store.versions, session_id)
-        return SessionRecord(row, state, messages, read_run_log(paths.events), result, versions, self._cleaner)
+        log = read_run_log(paths.events)
+        return SessionRecord(row, state, summary is None, messages, log, result, versions, self._cleaner)
 
     def session_of(self, task_id: str, owner: Owner | None = None) -> str | None:
         """The session that has or had a task of this id, the one that ran last where several do; None for none. Raises
         UsageError for a state directory that cannot be used."""
         for row in self.all(owner):
-            with contextlib.suppress(SessionNotFound, CheckpointUnreadable):
+            with contextlib.suppress(SessionNotFound):
                 if task_id in self.record(row.session_id, owner).task_ids:
                     return row.session_id
         return None
-
-    def turns(self, session_id: str) -> dict[str, dict[str, Any]]:
-        """What each turn of the model used, by its step: {model, inputTokens, outputTokens, cachedInputTokens,
-        cacheWriteTokens?, cacheWrite1hTokens?, cost?, costCurrency?}, as far as the run log has it."""
-        with state_errors_translated():
-            return read_run_log(SessionPaths(self._state_dir, session_id).events).turns
-
-    def sandbox(self, session_id: str) -> dict[str, Any] | None:
-        """How the session's commands were held at last: {level, wanted, why?, scope?}, as far as the run log has it."""
-        with state_errors_translated():
-            found = read_run_log(SessionPaths(self._state_dir, session_id).events).sandboxes
-        return found[-1] if found else None
-
-    def messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The session's conversation in the form of AH 9.2, pictures without their bytes. Raises SessionNotFound."""
-        with state_errors_translated():
-            found, _ = self._messages(SessionPaths(self._state_dir, session_id))
-        return [described(orjson.loads(message)) for message in found]
-
-    def _messages(self, paths: SessionPaths) -> tuple[list[bytes], Owner | None]:
-        try:
-            state = self._store.load(paths.session_id, ended_too=True)
-        except StateError:
-            return _history_of(paths), _owner_of_ended(paths, {})
-        return _with_results(state), _owner(state)
 
     def summaries(self) -> list[Summary]:
         """The resumable sessions with their states. Raises UsageError."""
@@ -199,16 +160,6 @@ class StoredSessions:
             return self._store.list()
         except WriteFailed as error:
             raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
-
-    def one(self, session_id: str) -> StoredSession:
-        """The session of that id. Raises SessionNotFound, UsageError for an id that is none."""
-        with state_errors_translated():
-            paths = SessionPaths(self._state_dir, session_id)
-            summary = self._store.summary(session_id)
-        found = _of_ended(paths) if summary is None else self._of_summary(summary)
-        if found is None:
-            raise _not_found(session_id)
-        return found
 
     def _resumable(self) -> Iterator[StoredSession]:
         yield from map(self._of_summary, self.summaries())

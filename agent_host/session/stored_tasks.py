@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.errors import INTERRUPTED, UsageError
+from agent_host.errors import INTERRUPTED, CheckpointUnreadable, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.moves import workspaces
 from agent_host.session.reports import ON_RECORD
 from agent_host.session.tasks import first_versions
+from agent_host.session.transcripts import described, items_of
 from agent_host.session.verdicts import ended, of_result
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
@@ -48,12 +49,14 @@ _ENDING: Final = ("verdict", "endedBy", "retryable")
 
 
 class SessionRecord(NamedTuple):
-    """What is on record of one session: its `row` in lists, its state, None where the records of an ended session were
-    not kept, its messages as JSON, oldest first, its run log and, of one that has ended, its result. `versions` gives
+    """What is on record of one session: its `row` in lists, its state, None where it cannot be read, and where the
+    records of one that `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of
+    one that has ended. `versions` gives
     what gives a version of a file by its name; `cleaner` is that of StoredSessions."""
 
     row: StoredSession
     state: Checkpoint | None
+    has_ended: bool
     messages: Sequence[bytes]
     log: RunLog
     result: Mapping[str, Any]
@@ -74,17 +77,34 @@ class SessionRecord(NamedTuple):
     def task_ids(self) -> list[str]:
         """Its tasks, oldest first; those that are queued come last."""
         if self.state is None:
-            found = [mark["taskId"] for mark in self.log.marks if "taskId" in mark]
-            return list(dict.fromkeys([*found, self.result["taskId"]]))
+            found = [mark["taskId"] for mark in self.log.marks if "taskId" in mark] if self.has_ended else []
+            return list(dict.fromkeys([*found, *filter(None, [self.result.get("taskId")])]))
         state = self.state
         last = [] if state.task is None else [state.task.task_id]
         earlier, queued = ([one.task_id for one in state.earlier_tasks], [one.task_id for one in state.queue])
         return [*earlier, *last, *queued]
 
+    @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """Its messages in the form of AH 9.2, pictures without their bytes."""
+        return [described(orjson.loads(message)) for message in self.messages]
+
+    def items(self, task_id: str | None = None) -> list[dict[str, Any]]:
+        """The items of its transcript, or of one of its tasks; see `items_of`. Raises UsageError for a task that it
+        does not know."""
+        items = items_of(self.messages, self.log)
+        if task_id is None:
+            return items
+        if task_id not in self.task_ids:
+            raise self._unknown(task_id)
+        return [item for item in items if item.get("taskId") == task_id]
+
     def session_state(self, task_id: str | None = None) -> dict[str, Any]:
         """The result of GetSessionState for a session that no process here has; with a `task_id` all of that task.
-        Raises UsageError for a task that the session does not know."""
+        Raises UsageError for a task that the session does not know, CheckpointUnreadable."""
         row = self.row
+        if self.state is None and not self.has_ended:
+            raise CheckpointUnreadable(row.title)
         wanted = task_id if task_id is not None else next(reversed(self._begun), None)
         usage = {name: count for name, count in (row.usage or {}).items() if count or not name.startswith("cache")}
         task = None if wanted is None else self.task(wanted)
@@ -124,9 +144,11 @@ class SessionRecord(NamedTuple):
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
         """What the session or one of its tasks changed; see `session.patches.preview`. Raises UsageError for a task
-        that it does not know, and where what files held was not kept."""
+        that it does not know, and where what files held was not kept; CheckpointUnreadable."""
         from agent_host.session.patches import preview  # comparing files is a large import
 
+        if self.state is None and not self.has_ended:
+            raise CheckpointUnreadable(self.row.title)
         if task_id is not None and task_id not in self.task_ids:
             raise self._unknown(task_id)
         if self.state is None:
@@ -172,8 +194,8 @@ class SessionRecord(NamedTuple):
     @property
     def _status(self) -> str:
         """The status of the session: of one that has ended, how."""
-        if not self.result:
-            return SessionStatus.RUNNING if self.state is None else self.state.session_status
+        if not self.has_ended and self.state is not None:
+            return self.state.session_status
         marks = (_ENDS[mark["mark"]] for mark in reversed(self.log.marks) if mark["mark"] in _ENDS)
         return next(marks, SessionStatus.COMPLETED)
 
@@ -193,7 +215,7 @@ class SessionRecord(NamedTuple):
         if task_id not in self.task_ids:
             raise self._unknown(task_id)
         kept, mark = self.result, self._mark_of(task_id)
-        if task_id == kept["taskId"]:
+        if task_id == kept.get("taskId"):
             fields = {name: kept[name] for name in ("prompt", "status", "stepCount", "usage") if name in kept}
             return self._with_text(task_id, {**fields, **of_result(kept)}, kept.get("reason"), kept.get("message"))
         name = str(mark.get("mark", "")).partition("_")[2]
