@@ -1,11 +1,11 @@
 """Starts programs in namespaces of their own: a small process of one thread, as a script (see `launching.py`).
 
 Only a process with one thread may give itself a user namespace, so the host asks this one. It has one process ready at
-a time, in namespaces of its own, with the view of the disk that the two programs before it got. That process takes the
-next request, gives up its rights for those of the request, and becomes the program; the next one is made ready when
-that runs: while the model answers, that is. It runs only where its view is the one that would be made now: for the
-same places of the same scope, each of which is the same file as before (`mounts.Seen`), with the same mounts. Otherwise
-it ends without having run anything, and the host asks again, for one that makes its view then (decision 0099).
+a time, in namespaces of its own, which is held as the two programs before it were: it has their view of the disk and
+has given up all rights but theirs. That process takes the next request and becomes its program; the next one is made
+ready when that runs: while the model answers, that is. It runs only what is to be held in the same way by the rules
+that would be made now: each of their places is the same file as before (`mounts.Seen`), with the same mounts. Otherwise
+it ends without having run anything, and the host asks again, for one that is held by nothing yet (decision 0099).
 
 A helper makes the namespaces, starts their first process and the one that gets ready, and ends. The first process reaps
 what loses its parents and ends with the last of them, or with the host, and then the kernel ends all that is left in
@@ -59,19 +59,32 @@ class Work(NamedTuple):
     processes: bool
 
 
-class ReadyView(NamedTuple):
-    """A view that is made before a request for it comes, and which files its places were."""
+class Held(NamedTuple):
+    """How a program is held: its view, and the fields of its `Restriction`."""
 
-    view: mounts.View
-    seen: mounts.Seen
+    view: tuple[Any, ...]
+    restriction: tuple[Any, ...]
+
+    def look(self) -> mounts.Seen:
+        """What its places are now."""
+        return mounts.look_at(mounts.View(*self.view), (path for path, _ in self.restriction[0]))
+
+    def as_restriction(self) -> linux_sandbox.Restriction:
+        """For this process, which sees nothing outside that it could change."""
+        rules, abi, network, with_listener = self.restriction
+        return linux_sandbox.Restriction(
+            [PathRule(*rule) for rule in rules], abi, network, with_listener, changes_modes=True
+        )
 
 
 class Ready(NamedTuple):
-    """What a process has that is made ready: `taken` is where it says what becomes of it, `mounted` tells of mounts."""
+    """What a process has that is made ready: `taken` is where it says what becomes of it, `mounted` tells of mounts. It
+    is held as `held` says, if that is there, whose places are those of `seen`."""
 
     taken: int
     mounted: int
-    made: ReadyView | None
+    held: Held | None
+    seen: mounts.Seen | None
 
 
 def serve(work: Work) -> None:
@@ -84,31 +97,31 @@ def serve(work: Work) -> None:
     gc.disable()  # each process would go through all of these objects, and have a copy of them made
     gc.freeze()
     is_asked_for = False
-    view = before = None
+    held = before = None
     while True:
-        # One that has another view than is asked for costs more than one that has none yet.
-        taken_before, before = before, view
-        end, view = make_ready(work, is_asked_for, view if view == taken_before else None)
+        # One that is held in another way than is asked for costs more than one that is not held yet.
+        taken_before, before = before, held
+        end, held = make_ready(work, is_asked_for, held if held == taken_before else None)
         # One that ended before it was asked is not made again before somebody asks, and then says what is wrong.
         is_asked_for = not end
         if wait_for((work.asked.fileno(), work.host), SETTLE_MS if end else None) == work.host:
             return
 
 
-def make_ready(work: Work, is_asked_for: bool, view: mounts.View | None) -> tuple[bytes, mounts.View | None]:
-    """Make a process ready, with `view` if there is one, and wait until it has taken a request or has ended: what it
-    says of that, nothing if it was ended, and the view to make the next one ready with."""
+def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes, Held | None]:
+    """Make a process ready, held as `held` says if that is given, and wait until it has taken a request or has ended:
+    what it says of that, nothing if it was ended, and how the next one may be held."""
     read, taken = os.pipe()
     mounted = -1
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
-        made = view and ready_view(view)
+        seen = None if held is None else settled(held)
         child = clone(work, CLONE_PARENT)
         if child == 0:
             status = FAILED
             try:
                 os.close(read)
-                status = helper(work, Ready(taken, mounted, made), is_asked_for)
+                status = helper(work, Ready(taken, mounted, held if seen else None, seen), is_asked_for)
             finally:
                 os._exit(status)
         _announce(work, child)
@@ -122,17 +135,17 @@ def make_ready(work: Work, is_asked_for: bool, view: mounts.View | None) -> tupl
     try:
         end = os.read(read, 1) if wait_for((read, work.host)) == read else b""
         if end == OUTDATED:
-            return end, view
-        return end, mounts.View(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
+            return end, held
+        return end, Held(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
     finally:
         os.close(read)
 
 
-def ready_view(view: mounts.View) -> ReadyView | None:
-    """A view that may be made now for a later program; None where a change of its places might not be seen."""
+def settled(held: Held) -> mounts.Seen | None:
+    """What the places are now; None where a later change of one might not be seen."""
     now = time.time_ns()
-    seen = mounts.look_at(view)
-    return ReadyView(view, seen) if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
+    seen = held.look()
+    return seen if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
 
 
 def all_of(read: int) -> bytes:
@@ -271,9 +284,13 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             os.write(write, b"%d" % os.getpid())
             os.close(write)
         rehearse(work)
-        made = ready.made
-        if made is not None and mounts.make(made.view, work.known) != made.seen.trees:
-            return
+        listener = None
+        if ready.held is not None and ready.seen is not None:
+            if hold_view(work, ready.held) != ready.seen.trees:
+                return
+            listener, granted = hold(ready.held)
+            if granted != ready.seen.granted:
+                return
         poll = select.poll()
         poll.register(work.asked.fileno(), select.POLLIN)
         poll.register(ready.mounted, select.POLLPRI | select.POLLERR)
@@ -282,31 +299,52 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             return
         message = receive(work.asked) if number else None
         if message is not None:
-            take(work, INTEGER.unpack(number)[0], ready, message)
+            take(work, INTEGER.unpack(number)[0], ready, listener, message)
     finally:
         os._exit(FAILED)
 
 
-def take(work: Work, number: int, ready: Ready, message: tuple[dict[str, Any], list[int]]) -> None:
-    """Become the program of a request, unless what was made ready is not what would be made now."""
+def take(
+    work: Work, number: int, ready: Ready, listener: int | None, message: tuple[dict[str, Any], list[int]]
+) -> None:
+    """Become the program of a request, unless it would be held by something else now. `listener` is of the filter that
+    this process has, if it is held."""
     request, (answer, *streams) = message
     reply = socket.socket(fileno=answer)
-    view, seen, made = mounts.View(*request["view"]), mounts.Seen(*request["seen"]), ready.made
-    if has_changed(ready.mounted) or (made is not None and made != (view, seen)):
+    held = Held(*request["held"])
+    is_held = ready.held is not None
+    if has_changed(ready.mounted) or (is_held and (held, request["seen"]) != (ready.held, ready.seen)):
         os.write(ready.taken, AGAIN)
         tell(reply, {"again": True})
         return
-    content = marshal.dumps(tuple(view))
+    content = marshal.dumps(tuple(held))
     os.write(ready.taken, TAKEN + INTEGER.pack(len(content)) + content)
     tell(reply, {"program": number})
     step = "view"
     try:
-        if made is None:
-            mounts.make(view, work.known)
+        if not is_held:
+            hold_view(work, held)
         step = "program"
-        start(request, streams, reply)
+        if not is_held:
+            listener, _ = hold(held)
+        start(request, streams, reply, listener, by_message=held.restriction[2] != "open")
     except OSError as error:
         tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
+
+
+def hold_view(work: Work, held: Held) -> dict[str, tuple[int, int]]:
+    """Give this process its view: which files were mounted. Raises OSError."""
+    return mounts.make(mounts.View(*held.view), work.known)
+
+
+def hold(held: Held) -> tuple[int | None, dict[str, tuple[int, int]]]:
+    """Have this process give up its rights: the descriptor that asks about its sockets, if there is one, and which
+    shared files were granted. Raises OSError."""
+    restriction = held.as_restriction()
+    ruleset = linux_sandbox.ruleset_of(restriction)
+    listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
+    view = mounts.View(*held.view)
+    return listener, {place: key for place, key in ruleset.granted.items() if mounts.is_shared(view, place)}
 
 
 def rehearse(work: Work) -> None:
@@ -327,13 +365,14 @@ def has_changed(mounted: int) -> bool:
     return bool(poll.poll(0))
 
 
-def start(request: dict[str, Any], streams: list[int], reply: socket.socket) -> None:
+def start(
+    request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, *, by_message: bool
+) -> None:
     """Becomes the program. Raises OSError."""
     os.setsid()
     os.chdir(request["cwd"])
-    listener = linux_sandbox.restrict_this_thread(restriction_of(request), is_bounded=True)
     if listener is not None:
-        hand_over(reply, listener, by_message=request["restriction"]["network"] != "open")
+        hand_over(reply, listener, by_message=by_message)
         os.close(listener)
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
@@ -373,13 +412,6 @@ def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
     tell(reply, {"listener": listener})
     if not reply.recv(1):
         raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def restriction_of(request: dict[str, Any]) -> linux_sandbox.Restriction:
-    """What the program is held to."""
-    held = request["restriction"]
-    rules = [PathRule(path, rights) for path, rights in held["rules"]]
-    return linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"], changes_modes=True)
 
 
 def tell(reply: socket.socket, what: dict[str, Any]) -> None:

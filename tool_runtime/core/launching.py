@@ -82,18 +82,13 @@ class Launcher:
         restriction: Restriction,
     ) -> Started:
         """Start a program, whose standard streams are `streams`. Raises OSError where it cannot be started or held."""
+        rules = tuple(map(tuple, restriction.rules))
         request = {
             "argv": [os.fsdecode(word) for word in argv],
             "cwd": cwd,
             "env": {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()},
-            "view": tuple(view),
-            "seen": tuple(mounts.look_at(view)),
-            "restriction": {
-                "rules": list(map(tuple, restriction.rules)),
-                "abi": restriction.abi,
-                "network": restriction.network,
-                "with_listener": restriction.with_listener,
-            },
+            "held": (tuple(view), (rules, restriction.abi, restriction.network, restriction.with_listener)),
+            "seen": tuple(mounts.look_at(view, (rule.path for rule in restriction.rules))),
         }
         with self._lock:
             self._reap()

@@ -12,7 +12,7 @@ from tool_runtime.platform import linux_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Final
 
 _OPEN_TREE: Final = 428
@@ -31,6 +31,7 @@ _PRIVATE: Final = 1 << 18
 _REMOUNTED_FLAGS: Final = 0x0E  # no set-user-id, no devices, no programs
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
 _TERMINALS: Final = "/dev/pts"
+_PROCESSES: Final = "/proc"
 
 
 class View(NamedTuple):
@@ -45,28 +46,44 @@ class View(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Which files the places of a view are, those that are there. A view that was made before is the one that
-    would be made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and
-    the folders of guarded ones, and `others` (device, inode, time of the inode's last change) guarded and hidden
-    places, which lose what is mounted over them when another file gets their name."""
+    """Which files the places of a view are, those that are there. A view that was made before is the one that would be
+    made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and the
+    folders of guarded ones, `others` (device, inode, time of the inode's last change) guarded and hidden places, which
+    lose what is mounted over them when another file gets their name, and `granted` (device, inode) places of Landlock's
+    rules, as far as they are shared."""
 
     trees: dict[str, tuple[int, int]]
     others: tuple[tuple[int, int, int] | None, ...]
+    granted: dict[str, tuple[int, int]]
 
 
-def look_at(view: View) -> Seen:
-    """What the places of `view` are now, by their names in this process."""
-    folders = sorted(folders_between(view.writes, view.guarded), key=_by_depth)
-    trees = {place: _status(place) for place in (*_writable(view), *folders) if view.writes != ("/",)}
-    others = [_status(place) for place in (*view.guarded, *view.hidden)]
+def look_at(view: View, granted: Iterable[str]) -> Seen:
+    """What the places of `view` and of its rules are now, by their names in this process."""
+    trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
+    others = map(_status, (*view.guarded, *view.hidden))
     return Seen(
-        {place: (found.st_dev, found.st_ino) for place, found in trees.items() if found is not None},
+        _keys(trees),
         tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
+        _keys(place for place in granted if is_shared(view, place)),
     )
 
 
+def is_shared(view: View, place: str) -> bool:
+    """True if a place is the same in the view and outside of it: not one that each view has of its own or covers."""
+    return not (_is_own(place) or any(place == one or _is_below(place, one) for one in view.hidden))
+
+
+def _is_own(place: str) -> bool:
+    return any(place == one or _is_below(place, one) for one in (_PROCESSES, _SHARED_MEMORY, _TERMINALS))
+
+
+def _keys(places: Iterable[str]) -> dict[str, tuple[int, int]]:
+    found = {place: _status(place) for place in places}
+    return {place: (one.st_dev, one.st_ino) for place, one in found.items() if one is not None}
+
+
 def _writable(view: View) -> list[str]:
-    return [place for place in view.writes if place not in (_SHARED_MEMORY, _TERMINALS)]
+    return [place for place in view.writes if not _is_own(place)]
 
 
 def _status(place: str) -> os.stat_result | None:
@@ -80,10 +97,6 @@ def is_settled(changed_ns: int, now_ns: int) -> bool:
     """True if another change from now on shows another time: the clock of files stands still for some milliseconds, and
     on some disks for seconds."""
     return changed_ns < now_ns - (50_000_000 if changed_ns % 1_000_000_000 else 2_500_000_000)
-
-
-def _by_depth(place: str) -> tuple[int, str]:
-    return len(place), place
 
 
 def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
@@ -103,7 +116,7 @@ def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
     # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
-    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=_by_depth)):
+    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=len)):
         trees[place] = _key(tree)
         _move(tree, place)
     guarded = _kept(sorted(view.guarded, key=len))

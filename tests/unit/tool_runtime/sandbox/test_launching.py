@@ -20,7 +20,7 @@ from tool_runtime.platform import current, landlock_rights, linux_sandbox, secco
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FOUND = sandbox.look("namespace")
 pytestmark = pytest.mark.skipif(not FOUND.works or not FOUND.is_supervised, reason="namespaces do not work here")
@@ -205,6 +205,17 @@ def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_pat
     assert not (tmp_path / "old" / "new").exists()
 
 
+def test_a_process_that_is_ready_runs_nothing_of_another_scope(launcher: Launcher) -> None:
+    """Neither one with fewer rights nor one with more."""
+    wide, narrow = View((), (), ()), View((), (), ("/etc",))
+    few = [landlock_rights.PathRule(path, landlock_rights.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
+    for _ in range(2):
+        for view, rules, told in ((wide, WHOLE, True), (wide, few, False), (narrow, WHOLE, False), (wide, WHOLE, True)):
+            for _ in range(3):
+                eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+                assert ("root" in output(launcher, ["/bin/cat", "/etc/passwd"], view, rules)) == told
+
+
 def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
     """Also where a scope names its folder, as every scope does that writes the devices."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as others:
@@ -213,9 +224,11 @@ def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
         assert os.path.exists(others.name)
 
 
-def output(launcher: Launcher, argv: list[str], view: View) -> str:
-    """What a program prints that only its view holds back."""
-    rules = [landlock_rights.PathRule("/", landlock_rights.READ | landlock_rights.WRITE)]
+WHOLE = [landlock_rights.PathRule("/", landlock_rights.READ | landlock_rights.WRITE)]
+
+
+def output(launcher: Launcher, argv: list[str], view: View, rules: Sequence[landlock_rights.PathRule] = WHOLE) -> str:
+    """What a program prints that only its view holds back, unless `rules` do."""
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "supervised", True)
     read, write = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
