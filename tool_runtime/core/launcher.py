@@ -44,7 +44,7 @@ taken a request and has it made again."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
 HIGHEST = 256  # this process has fewer descriptors
-SETTLE_MS = 10
+SETTLE_MS = 3
 """So long a program has the processor before the next one is made ready, unless that is asked for."""
 
 

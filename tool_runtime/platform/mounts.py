@@ -139,10 +139,13 @@ def _is_below(place: str, root: str) -> bool:
 def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
     """The folders below a writable place that a guarded place lies in."""
     found: set[str] = set()
+    tops = set(writes)
     for place in guarded:
+        folder = os.path.dirname(place)
+        if folder in tops:  # as most are
+            continue
         roots = [root for root in writes if _is_below(place, root)]
         if roots:
-            folder = os.path.dirname(place)
             while len(folder) > len(max(roots, key=len)):
                 found.add(folder)
                 folder = os.path.dirname(folder)
