@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-_PACKAGES: Final = ("starlette", "uvicorn", "psycopg", "psycopg_pool", "prometheus_client", "boto3")
+_PACKAGES: Final = ("starlette", "uvicorn", "httptools", "psycopg", "psycopg_pool", "prometheus_client", "boto3")
 """What the extra brings, by module."""
 
 

@@ -46,7 +46,8 @@ class Answers(Protocol):
     """Keeps answers."""
 
     epoch: str
-    """Changes when answers may have been forgotten: a host that saw another one must not send a call again."""
+    """Changes when answers may have been forgotten: a host that saw another one must not send a call again. Empty as
+    long as it is not known; no call is taken then."""
 
     async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
         """What is known of the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call

@@ -16,9 +16,10 @@ from starlette.routing import Route
 from agent_host.capability_grants import GRANT_HEADER
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.answers import Place
+from agent_host.tool_service.connections import HAS_TOKEN
 from agent_host.tool_service.invoking import MAX_KEY_CHARS, Request, tool_of
 from agent_host.tool_service.openapi import document
-from agent_host.tool_service.refusals import Refusal
+from agent_host.tool_service.refusals import Refusal, database_is_away
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -80,6 +81,8 @@ class HttpApp:
                 self._requests.add(task)
                 task.add_done_callback(self._requests.discard)
             try:
+                if not self._answers.epoch:
+                    raise database_is_away()
                 return await handler(request)
             except Refusal as refusal:
                 return self._refused(refusal)
@@ -90,8 +93,14 @@ class HttpApp:
 
         return answered
 
-    async def _invoke(self, request: HttpRequest) -> Response:
+    def _tenant(self, request: HttpRequest) -> ServedTenant:
+        """The tenant that sends the request. Raises Refusal 401."""
         tenant = self._tenants.of(request.headers.get("authorization"))
+        request.scope[HAS_TOKEN] = True
+        return tenant
+
+    async def _invoke(self, request: HttpRequest) -> Response:
+        tenant = self._tenant(request)
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = request.headers.get(GRANT_HEADER)
@@ -104,7 +113,7 @@ class HttpApp:
         return self._json(await self._invoker.invoke(tenant, asked))
 
     async def _invocation(self, request: HttpRequest) -> Response:
-        tenant = self._tenants.of(request.headers.get("authorization"))
+        tenant = self._tenant(request)
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = self._invoker.granted(tenant, name, request.headers.get(GRANT_HEADER))
@@ -118,8 +127,7 @@ class HttpApp:
         return self._json(known.body)
 
     async def _tools(self, request: HttpRequest) -> Response:
-        tenant: ServedTenant = self._tenants.of(request.headers.get("authorization"))
-        return self._json(orjson.dumps({"tools": [tool.listed() for tool in tenant.tools.values()]}))
+        return self._json(orjson.dumps({"tools": [tool.listed() for tool in self._tenant(request).tools.values()]}))
 
     async def _healthz(self, request: HttpRequest) -> Response:  # noqa: ARG002  Starlette's form of a handler
         return self._json(b'{"status":"ok"}')
@@ -156,7 +164,8 @@ class HttpApp:
         return self._json(orjson.dumps(refusal.body()), refusal.status, headers)
 
     def _json(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        return Response(body, status, {EPOCH_HEADER: self._answers.epoch, **(headers or {})}, _JSON)
+        epoch = {EPOCH_HEADER: self._answers.epoch} if self._answers.epoch else {}
+        return Response(body, status, {**epoch, **(headers or {})}, _JSON)
 
 
 async def _bounded_body(request: HttpRequest, most: int) -> bytes:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from agent_host.errors import ErrorCode, UsageError
+from agent_host.errors import UsageError
 from agent_host.ids import new_id
 from agent_host.tool_service.answers import KEPT_S, Known
 from agent_host.tool_service.pools import AsyncConnectionPool, PoolTimeout
-from agent_host.tool_service.refusals import Refusal
+from agent_host.tool_service.refusals import Refusal, database_is_away
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
 
     from agent_host.tool_service.answers import Place
 
+_LOG: Final = logging.getLogger("agent_host.tool_service")
 _LOCK_CLASS: Final = 0x41474854
 """Marks our advisory locks among those of others in the database ("AGHT")."""
 _CLEAN_EVERY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.02
 _LATER_LOOK_S: Final = 0.5
 _POOL_WAIT_S: Final = 5.0
+_POOL_TRIES_S: Final = 10.0
+"""For how long the pool tries to connect again by itself, ever less often. The next request has it begin anew."""
+_FIRST_TRY_S: Final = 2.0
+_LONGEST_WAIT_S: Final = 15.0
 CONNECT_S: Final = 10
 SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_idle": 10,
@@ -73,43 +79,68 @@ _CLEAN: Final = (
 
 
 class PostgresAnswers:
-    """See Answers. `open` makes one."""
+    """See Answers. `open` makes one that is connected, `opening` one that tries until it is."""
 
-    def __init__(self, pool: AsyncConnectionPool, url: str, epoch: str, *, kept_s: float) -> None:
-        self.epoch = epoch
-        self._pool = pool
+    def __init__(self, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> None:
+        self.epoch = ""
+        self._pool = AsyncConnectionPool(
+            url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S,
+            reconnect_timeout=_POOL_TRIES_S, kwargs={"autocommit": True},
+        )  # fmt: skip
         self._url = url
         self._kept_s = kept_s
         self._worker = 0
         self._held: AsyncConnection[Any] | None = None
         self._holding = asyncio.Lock()
+        self._failures = 0
         self._cleaned_at = time.monotonic()
+        self._trying: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> PostgresAnswers:
+    async def open(cls, url: str) -> PostgresAnswers:
         """Connect, and make the tables where they are missing. Raises UsageError, which quotes nothing of `url`."""
-        pool = AsyncConnectionPool(
-            url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S, kwargs={"autocommit": True}
-        )
-        answers = cls(pool, url, "", kept_s=kept_s)
+        answers = cls(url)
         try:
-            await answers._live()  # the pool would try again and again what cannot be reached
-            await pool.open(wait=True, timeout=_POOL_WAIT_S)
-            async with pool.connection() as connection, connection.transaction():
-                # Two workers that start at once must not make one table twice.
-                await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
-                await connection.execute(_TABLES)
-                await connection.execute(
-                    "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
-                )
-                row = await (await connection.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
-            answers.epoch = str(row[0]) if row else ""
-        except (psycopg.Error, PoolTimeout) as error:
+            await answers._connect()
+        except psycopg.Error as error:
             await answers.aclose()
             raise UsageError(
                 f"the database of service.answers cannot be used ({type(error).__name__}): check its url and its rights"
             ) from None
         return answers
+
+    @classmethod
+    async def opening(cls, url: str) -> PostgresAnswers:
+        """As `open`, for a service that was started with this database: while it cannot be used that is tried again,
+        and `epoch` is empty."""
+        answers = cls(url)
+        answers._trying = asyncio.create_task(answers._connect_at_last())
+        await asyncio.wait([answers._trying], timeout=_FIRST_TRY_S)
+        return answers
+
+    async def _connect_at_last(self) -> None:
+        wait_s = 0.5
+        while True:
+            try:
+                return await self._connect()
+            except psycopg.Error as error:
+                if wait_s < 1:
+                    _LOG.error("the database of service.answers cannot be used (%s)", type(error).__name__)
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    async def _connect(self) -> None:
+        held = await self._live()
+        async with held.transaction():
+            # Two workers that start at once must not make one table twice.
+            await held.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+            await held.execute(_TABLES)
+            await held.execute(
+                "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
+            )
+            row = await (await held.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
+        await self._pool.open()
+        self.epoch = str(row[0]) if row else ""
 
     async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
@@ -180,6 +211,8 @@ class PostgresAnswers:
 
     async def ready(self) -> bool:
         """See Answers."""
+        if not self.epoch:
+            return False
         try:
             async with self._connection() as connection:
                 await connection.execute("SELECT 1")
@@ -189,19 +222,29 @@ class PostgresAnswers:
 
     async def aclose(self) -> None:
         """See Answers."""
+        if self._trying is not None:
+            self._trying.cancel()
+            await asyncio.wait([self._trying])
         if self._held is not None:
             await self._held.close()
         await self._pool.close()
 
     async def _live(self) -> AsyncConnection[Any]:
         """Hold the lock of a number that no other worker has. A connection that was cut has lost it, and with it every
-        call that was under way: the next number is another one."""
+        call that was under way: the next number is another one. Those who wait for a try to connect share its fate."""
+        failures = self._failures
         async with self._holding:
             if self._held is not None and not self._held.closed:
                 return self._held
-            connection = await psycopg.AsyncConnection.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
-            )
+            if failures < self._failures:
+                raise psycopg.OperationalError
+            try:
+                connection = await psycopg.AsyncConnection.connect(
+                    self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
+                )
+            except psycopg.Error:
+                self._failures += 1
+                raise
             while True:
                 number = secrets.randbelow(2**31 - 1) + 1
                 cursor = await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
@@ -233,11 +276,6 @@ class PostgresAnswers:
             "worker": self._worker,
             "class": _LOCK_CLASS,
         }
-
-
-def database_is_away() -> Refusal:
-    """The refusal of what must not run while nobody counts it."""
-    return Refusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
 
 
 def _known(row: tuple[Any, ...]) -> Known:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from agent_host.tool_service.admission import Slot
-from agent_host.tool_service.postgres_answers import CONNECT_S, SILENT_FOR_LONG, database_is_away
+from agent_host.tool_service.postgres_answers import CONNECT_S, SILENT_FOR_LONG
+from agent_host.tool_service.refusals import database_is_away
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

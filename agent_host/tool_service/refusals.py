@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from agent_host.errors import ErrorCode
+from agent_host.errors import ErrorCode
 
 
 class Refusal(Exception):
@@ -21,3 +20,8 @@ class Refusal(Exception):
     def body(self) -> dict[str, Any]:
         """The error as it stands on the wire."""
         return {"code": str(self.code), "message": self.message, "retryable": self.status in (429, 503)}
+
+
+def database_is_away() -> Refusal:
+    """The refusal of what must not run while nobody counts it."""
+    return Refusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)

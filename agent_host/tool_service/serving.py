@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import multiprocessing
 import os
 import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import orjson
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
@@ -23,6 +32,7 @@ from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers
 from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import read_configuration
+from agent_host.tool_service.connections import Connections, Room
 from agent_host.tool_service.http_app import HttpApp
 from agent_host.tool_service.invoking import Invoker
 from agent_host.tool_service.storing import LocalStorage, ServiceStorage
@@ -45,7 +55,11 @@ if TYPE_CHECKING:
 _OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
 """How the options reach workers, which are processes of their own; there is nothing secret in them."""
 _LAST_EVENTS_S: Final = 5.0
-_BACKLOG: Final = 2048
+_LONGEST_WAIT_S: Final = 30.0
+"""Between two tries to start a worker."""
+_LOGGED_EACH_S: Final = 60.0
+_MOST_LOGGED: Final = 10
+_LOG: Final = logging.getLogger("agent_host.tool_service")
 
 
 class ServiceOptions(NamedTuple):
@@ -70,6 +84,8 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         )
     asyncio.run(_try_answers(configuration))  # a mistake is reported here, and not by a worker
     os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
+    _bound_log()
+    room = Room.found()
     config = uvicorn.Config(
         "agent_host.tool_service.serving:worker",
         factory=True,
@@ -79,12 +95,13 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
+        http=Connections(room.connections),  # type: ignore[arg-type]  # what makes one, as a class does
         ws="none",
-        backlog=_BACKLOG,
+        backlog=room.backlog,
         timeout_graceful_shutdown=int(options.drain_s) or 1,
     )
     with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(_listening(options.host, options.port))
+        listening = stack.enter_context(_listening(options.host, options.port, room.backlog))
         host, port = listening.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -95,7 +112,52 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         numbers = stack.enter_context(scratch("metrics"))
         os.environ[METRICS_DIRECTORY] = numbers
         on_ready(url)  # the socket listens: what comes before the first worker waits in its queue
-        Multiprocess(config, sockets=[listening]).run()
+        _Workers(config, sockets=[listening]).run()
+
+
+@dataclass
+class _Life:
+    """The life of a worker: whether it has come to serve, how often a start failed in its place before, and when
+    another one takes its place."""
+
+    served: bool = False
+    failures: int = 0
+    again_at: float | None = None
+
+
+class _Workers(Multiprocess):
+    """uvicorn's, which does not give up where a worker cannot start: it is tried again, ever less often."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._lives: WeakKeyDictionary[Process, _Life] = WeakKeyDictionary()
+
+    def keep_subprocess_alive(self) -> None:
+        """See Multiprocess."""
+        patience_s = self.config.timeout_worker_healthcheck
+        for place, process in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            life = self._lives.setdefault(process, _Life())
+            if life.again_at is None and process.is_alive(patience_s):
+                life.served = life.served or process.is_ready(patience_s)
+                continue
+            if life.again_at is None:
+                life.again_at = time.monotonic() + self._ended(process, life)
+            if time.monotonic() >= life.again_at:
+                self.processes[place] = new = Process(self.config, self.sockets)
+                self._lives[new] = _Life(failures=life.failures)
+                new.start()
+
+    def _ended(self, process: Process, life: _Life) -> float:
+        """Put an end to a worker that has ended, or does not answer. Returns for how long none takes its place."""
+        process.kill()
+        process.join()
+        life.failures = 0 if life.served else life.failures + 1
+        wait_s = min(2.0**life.failures - 1, _LONGEST_WAIT_S)
+        if life.failures:
+            _LOG.error("a worker did not start (exit code %s); it is tried again in %g s", process.exitcode, wait_s)
+        return wait_s
 
 
 class _Server(uvicorn.Server):
@@ -110,10 +172,44 @@ class _Server(uvicorn.Server):
 
 
 def worker() -> Starlette:
-    """The ASGI application of one worker, from the options in its environment. Raises UsageError."""
+    """The ASGI application of one worker, from the options in its environment. Raises UsageError, or ends the process
+    where that is a worker's."""
+    _bound_log()
     options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
-    configuration, key = _checked(options, os.environ)
-    return application(configuration, key, os.environ, artifacts=options.artifacts, kinds=all_tools())
+    try:
+        configuration, key = _checked(options, os.environ)
+        return application(configuration, key, os.environ, artifacts=options.artifacts, kinds=all_tools())
+    except UsageError as error:
+        if multiprocessing.parent_process() is None:
+            raise
+        _LOG.error("%s", error)
+        sys.exit(STARTUP_FAILURE)
+
+
+def _bound_log() -> None:
+    """Have what is logged go to standard error, within bounds."""
+    logging.root.handlers[:] = [_BoundedLog()]
+
+
+class _BoundedLog(logging.StreamHandler[Any]):
+    """Writes so many records of one place in the code within a minute, and with the next how many it left out: clients
+    must not fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See Handler."""
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        since, count = self._counted.get(place, (now, 0))
+        if now - since > _LOGGED_EACH_S:
+            if count > _MOST_LOGGED:
+                record.msg, record.args = f"{record.getMessage()} ({count - _MOST_LOGGED} more were left out)", None
+            since, count = now, 0
+        self._counted[place] = since, count + 1
+        if count < _MOST_LOGGED:
+            super().emit(record)
 
 
 def application(
@@ -181,12 +277,12 @@ class _Parts:
 
 
 async def _answers(configuration: Configuration) -> Answers:
-    """Where answers are kept. Raises UsageError."""
+    """Where answers are kept."""
     if configuration.answers_url is None:
         return MemoryAnswers()
     from agent_host.tool_service.postgres_answers import PostgresAnswers
 
-    return await PostgresAnswers.open(configuration.answers_url)
+    return await PostgresAnswers.opening(configuration.answers_url)
 
 
 def _slots(configuration: Configuration) -> Slots:
@@ -199,7 +295,11 @@ def _slots(configuration: Configuration) -> Slots:
 
 
 async def _try_answers(configuration: Configuration) -> None:
-    await (await _answers(configuration)).aclose()
+    """Raises UsageError where answers cannot be kept."""
+    if configuration.answers_url is not None:
+        from agent_host.tool_service.postgres_answers import PostgresAnswers
+
+        await (await PostgresAnswers.open(configuration.answers_url)).aclose()
 
 
 def _checked(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
@@ -212,7 +312,7 @@ def _checked(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Confi
     return read_configuration(options.tenants, environ, all_tools()), key
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
     """Raises UsageError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named asyncio sends small packets at once; without it the body of an answer waits for the
@@ -222,7 +322,7 @@ def _listening(host: str, port: int) -> socket.socket:
         if sys.platform != "win32":  # there it would let two services have one port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(_BACKLOG)
+        listening.listen(backlog)
         listening.set_inheritable(True)
     except OSError as error:
         listening.close()
