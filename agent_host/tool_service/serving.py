@@ -10,8 +10,6 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
