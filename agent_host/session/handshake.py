@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import UsageError
 from agent_host.own_packages import places_in
 from agent_host.routing.environment import on_this_disk
+from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
@@ -114,7 +114,7 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
         return None
     if sha256(content).hexdigest() != started.get("policyHash"):
         return None
-    rules = json.loads(content)["redactionRules"]  # it was validated when the session began
+    rules = json_text.loads(content)["redactionRules"]  # it was validated when the session began
     return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 
