@@ -291,6 +291,9 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             listener, granted = hold(ready.held)
             if granted != ready.seen.granted:
                 return
+            content = marshal.dumps((tuple(ready.held), tuple(ready.seen)))  # as the request is read, and compared
+            if marshal.loads(content) != (ready.held, ready.seen):  # noqa: S302  its own
+                return
         poll = select.poll()
         poll.register(work.asked.fileno(), select.POLLIN)
         poll.register(ready.mounted, select.POLLPRI | select.POLLERR)
@@ -343,8 +346,8 @@ def hold(held: Held) -> tuple[int | None, dict[str, tuple[int, int]]]:
     restriction = held.as_restriction()
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
-    view = mounts.View(*held.view)
-    return listener, {place: key for place, key in ruleset.granted.items() if mounts.is_shared(view, place)}
+    shared = mounts.shared(mounts.View(*held.view), ruleset.granted)
+    return listener, {place: ruleset.granted[place] for place in shared}
 
 
 def rehearse(work: Work) -> None:
