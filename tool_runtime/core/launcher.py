@@ -116,15 +116,14 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
         seen = None if held is None else settled(held)
-        child = clone(work, CLONE_PARENT)
-        if child == 0:
+        if clone(work, CLONE_PARENT) == 0:
             status = FAILED
             try:
+                _announce(work, os.getpid())
                 os.close(read)
                 status = helper(work, Ready(taken, mounted, held if seen else None, seen), is_asked_for)
             finally:
                 os._exit(status)
-        _announce(work, child)
     except OSError as error:  # no more processes, or no descriptors
         if is_asked_for:
             refuse(work, error)
