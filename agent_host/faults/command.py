@@ -20,6 +20,7 @@ from agent_host.faults.faults import (
     KillAfterRecord,
     KillAtInstant,
     KillDuringRecovery,
+    KillHelpers,
     NoFault,
     NotReached,
     Race,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _COMMAND = "python -m agent_host.faults"
 RANDOM_SEEDS = range(12)
+HELPER_SEEDS = range(25)
+"""Each kills some twelve helpers."""
 RECOVERIES = ((2, 1), (2, 2), (3, 3), (11, 2), (12, 1))
 RACES = (Race(3), Race(3, 3), Race(4, 7), Race(3, 12), Race(2, 30))
 
@@ -131,6 +134,8 @@ def _every_fault(scenario: str) -> Iterator[Fault]:
     yield from map(KillAtInstant, RANDOM_SEEDS)
     yield from itertools.starmap(KillDuringRecovery, RECOVERIES)
     yield from RACES
+    if scenario == "helpers":
+        yield from map(KillHelpers, HELPER_SEEDS)
     if scenario == "brief" and why_not() is None:
         yield from every_system_call()
 
@@ -152,6 +157,10 @@ def _recovery(text: str) -> Fault:
     return KillDuringRecovery(first, second)
 
 
+def _helpers(text: str) -> Fault:
+    return KillHelpers(int(text))
+
+
 def _race(text: str) -> Fault:
     processes, record, *_ = (*_numbers(text), None)
     return Race(processes or 0, record)
@@ -165,6 +174,7 @@ _OPTIONS: tuple[tuple[str, Callable[[str], Fault], str, str], ...] = (
     ("--after-record", _after_record, "N", "SIGKILL right after the N-th record"),
     ("--random", _random, "SEED", "SIGKILL at three random instants"),
     ("--recovery", _recovery, "N,M", "SIGKILL after record N, and after record M of the resume"),
+    ("--helpers", _helpers, "SEED", "SIGKILL to a helper process whenever the model is asked; with --scenario helpers"),
     ("--race", _race, "N[,K]", "N processes start one session at once; with K, resume one killed after record K"),
     ("--crash-arguments", _crash_arguments, "OPTIONS", "options of agent_host.faults.crash"),
     ("--system-call", FailSystemCall.parse, "CALL:N[+][:ERROR]", "the N-th fails (+: and later ones); or SIGKILL"),

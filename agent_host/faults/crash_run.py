@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from agent_host.faults.census import left_by
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.shown_text import counted
 from agent_host.testing.gateway import MockGateway
@@ -93,7 +94,9 @@ class CrashRun:
         self.folder = folder
         self.scenario = scenario
         self.workspace = folder / "workspace"
-        self.workspace.mkdir()
+        self.temporary = folder / "tmp"
+        for made in (self.workspace, self.temporary):
+            made.mkdir()
         scenario.prepare(self.workspace)
         self.paths = SessionPaths(str(folder / "state"), SESSION_ID)
         self.script = scenario.script(self.workspace)
@@ -132,7 +135,7 @@ class CrashRun:
         program = ["agent_host.faults.crash", *crash] if crash else ["agent_host"]
         options = ["--gateway", self.url, "--state-dir", self.paths.state_dir, "--output", self._output]
         argv = [*prefix, sys.executable, "-P", "-m", *program, *arguments, *options]
-        process = type(self).start(argv, {**os.environ, "HOME": str(self.folder)})
+        process = type(self).start(argv, {**os.environ, "HOME": str(self.folder), "TMPDIR": str(self.temporary)})
         self._started.append(process)
         return process
 
@@ -212,6 +215,7 @@ class CrashRun:
         problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
         if left := self.left_over():
             problems.append(f"left under checkpoints: {', '.join(left)}")
+        problems += left_by(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
         outcome = self._outcome(self.reported)

@@ -9,10 +9,15 @@ none unreported, the thread sendable, the totals right, the answer of an undistu
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from agent_host.faults.census import Count, count, growth, idle_helpers
 from agent_host.faults.crash_run import KILLED, CrashRun, Ended, NotReached
 from agent_host.faults.scenarios import Effects, RunOutcome, Scenario
 
@@ -29,6 +34,7 @@ __all__ = [
     "KillAfterRecord",
     "KillAtInstant",
     "KillDuringRecovery",
+    "KillHelpers",
     "NoFault",
     "NotReached",
     "Race",
@@ -139,6 +145,46 @@ class KillAtInstant:
                 return
             process = crash_run.resume()
         crash_run.finish(process)
+
+
+@dataclass(frozen=True, slots=True)
+class KillHelpers:
+    """SIGKILL to a helper process of the host whenever the model is asked: the process that starts programs in
+    namespaces, one that it has ready, the first of its namespace, or the watcher. The session goes on undisturbed, and
+    has no more processes and descriptors later on. Linux."""
+
+    seed: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--helpers", str(self.seed))
+
+    def inflict(self, crash_run: CrashRun) -> None:
+        """See Fault. Raises NotReached where there was no helper."""
+        chance = random.Random(self.seed)
+        process = crash_run.run()
+        counts: list[Count] = []
+        killed = asked = 0
+        while process.poll() is None:
+            time.sleep(0.002)
+            if len(crash_run.gateway.requests) <= asked:
+                continue
+            asked = len(crash_run.gateway.requests)
+            time.sleep(chance.uniform(0.0, 0.02))
+            found, helpers = count(process.pid), idle_helpers(process.pid)
+            if found is not None:
+                counts.append(found)
+            if helpers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(helpers), signal.SIGKILL)
+                    killed += 1
+        crash_run.problems += growth(counts)
+        ended = crash_run.finish(process)
+        if ended.code != crash_run.scenario.exit_code:
+            crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
+        if not killed:
+            raise NotReached("the session had no helper process")
 
 
 @dataclass(frozen=True, slots=True)

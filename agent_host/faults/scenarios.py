@@ -340,6 +340,38 @@ def _runs(pid: int, argument: str) -> bool:
         return not os.path.isdir("/proc")
 
 
+class Helpers(Scenario):
+    """Twelve commands beside one that runs on, with some time before each in which a helper process may be killed."""
+
+    options = ("--policy", "ci", "--sandbox", "auto")
+    answer = "All twelve are in the log."
+    _words = tuple(f"word{number}" for number in range(12))
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "effects.log").write_text("")
+
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
+        """See Scenario."""
+        server = {"name": "RunCommand", "arguments": {"command": "exec sleep 60311", "background": True}}
+        turns: list[dict[str, Any]] = [{"text": "First the server.", "tool_calls": [server], "usage": _usage(5)}]
+        for number, word in enumerate(self._words):
+            call, usage = append(word), _usage(10 + number)
+            turns.append({"text": f"{word}.", "tool_calls": [call], "delay_ms": 60, "usage": usage})
+        return Script.from_turns([*turns, {"text": self.answer, "delay_ms": 60, "usage": _usage(500)}])
+
+    def check(self, outcome: RunOutcome) -> list[str]:
+        """See Scenario. On a busy machine a command may be killed as it starts, which its result says."""
+        made = collections.Counter((outcome.workspace / "effects.log").read_text().split())
+        results = [message for message in outcome.history if message["role"] == "tool"][1:]
+        told = {word: "Exit code: 137" in one["content"] for word, one in zip(self._words, results, strict=True)}
+        return [
+            f"effect {word!r} was made {made[word]} times"
+            for word in self._words
+            if made[word] > 1 or not (made[word] or told[word])
+        ]
+
+
 SCENARIOS: Mapping[str, type[Scenario]] = {
     "effects": Effects,
     "brief": Brief,
@@ -347,4 +379,5 @@ SCENARIOS: Mapping[str, type[Scenario]] = {
     "cut-answer": CutAnswer,
     "files": Files,
     "background": Background,
+    "helpers": Helpers,
 }

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import RACES, RANDOM_SEEDS, RECOVERIES
+from agent_host.faults.command import HELPER_SEEDS, RACES, RANDOM_SEEDS, RECOVERIES
 from agent_host.faults.crash_run import CrashRun
-from agent_host.faults.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
+from agent_host.faults.faults import (
+    KillAfterRecord,
+    KillAtInstant,
+    KillDuringRecovery,
+    KillHelpers,
+    NoFault,
+    NotReached,
+)
 from agent_host.faults.scenarios import Background, Brief, CutAnswer, Effects, Files, RunOutcome, Scenario, command
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, encode
@@ -22,6 +29,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from tests.faults.jobs import passes, runs
 from tests.support.process import eventually
+from tool_runtime.core.sandbox import look
 
 if TYPE_CHECKING:
     from agent_host.faults.command import Job, Verdict
@@ -64,6 +72,13 @@ def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, sce
         with pytest.raises(NotReached):
             KillAfterRecord(records + 1).inflict(crash_run)
         assert crash_run.check() == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not look("namespace").works, reason=look("namespace").problem)
+@runs(map(KillHelpers, HELPER_SEEDS), scenario="helpers")
+def test_helpers_killed_whenever_the_model_is_asked(job: Job, verdict: Verdict) -> None:
+    passes(job, verdict)
 
 
 @runs(map(KillAtInstant, RANDOM_SEEDS), output="json")

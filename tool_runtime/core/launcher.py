@@ -116,15 +116,14 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
         seen = None if held is None else settled(held)
-        child = clone(work, CLONE_PARENT)
-        if child == 0:
+        if clone(work, CLONE_PARENT) == 0:
             status = FAILED
             try:
+                _announce(work, os.getpid())
                 os.close(read)
                 status = helper(work, Ready(taken, mounted, held if seen else None, seen), is_asked_for)
             finally:
                 os._exit(status)
-        _announce(work, child)
     except OSError as error:  # no more processes, or no descriptors
         if is_asked_for:
             refuse(work, error)
@@ -291,6 +290,9 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             listener, granted = hold(ready.held)
             if granted != ready.seen.granted:
                 return
+            content = marshal.dumps((tuple(ready.held), tuple(ready.seen)))  # as the request is read, and compared
+            if marshal.loads(content) != (ready.held, ready.seen):  # noqa: S302  its own
+                return
         poll = select.poll()
         poll.register(work.asked.fileno(), select.POLLIN)
         poll.register(ready.mounted, select.POLLPRI | select.POLLERR)
@@ -343,8 +345,8 @@ def hold(held: Held) -> tuple[int | None, dict[str, tuple[int, int]]]:
     restriction = held.as_restriction()
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
-    view = mounts.View(*held.view)
-    return listener, {place: key for place, key in ruleset.granted.items() if mounts.is_shared(view, place)}
+    shared = mounts.shared(mounts.View(*held.view), ruleset.granted)
+    return listener, {place: ruleset.granted[place] for place in shared}
 
 
 def rehearse(work: Work) -> None:

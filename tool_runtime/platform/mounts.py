@@ -31,7 +31,7 @@ _PRIVATE: Final = 1 << 18
 _REMOUNTED_FLAGS: Final = 0x0E  # no set-user-id, no devices, no programs
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
 _TERMINALS: Final = "/dev/pts"
-_PROCESSES: Final = "/proc"
+_OWN: Final = ("/proc", _SHARED_MEMORY, _TERMINALS)
 
 
 class View(NamedTuple):
@@ -64,17 +64,14 @@ def look_at(view: View, granted: Iterable[str]) -> Seen:
     return Seen(
         _keys(trees),
         tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
-        _keys(place for place in granted if is_shared(view, place)),
+        _keys(shared(view, granted)),
     )
 
 
-def is_shared(view: View, place: str) -> bool:
-    """True if a place is the same in the view and outside of it: not one that each view has of its own or covers."""
-    return not (_is_own(place) or any(place == one or _is_below(place, one) for one in view.hidden))
-
-
-def _is_own(place: str) -> bool:
-    return any(place == one or _is_below(place, one) for one in (_PROCESSES, _SHARED_MEMORY, _TERMINALS))
+def shared(view: View, places: Iterable[str]) -> list[str]:
+    """Those places that are the same in the view and outside of it: none that each view has of its own or covers."""
+    others = tuple(f"{one}/" for one in (*_OWN, *view.hidden))
+    return [place for place in places if not f"{place}/".startswith(others)]
 
 
 def _keys(places: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -83,7 +80,7 @@ def _keys(places: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def _writable(view: View) -> list[str]:
-    return [place for place in view.writes if not _is_own(place)]
+    return [place for place in view.writes if not f"{place}/".startswith(tuple(f"{one}/" for one in _OWN))]
 
 
 def _status(place: str) -> os.stat_result | None:
@@ -141,7 +138,7 @@ def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
     found: set[str] = set()
     tops = set(writes)
     for place in guarded:
-        folder = os.path.dirname(place)
+        folder = place.rpartition("/")[0]
         if folder in tops:  # as most are
             continue
         roots = [root for root in writes if _is_below(place, root)]
