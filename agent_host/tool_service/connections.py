@@ -95,9 +95,8 @@ class _Connection(HttpToolsProtocol):
         self._all = connections
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._before: Any = None
-        """The request before the one that is waited for."""
-        self._received = 0
+        self._in_head = False
+        self._head_bytes = 0
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -114,15 +113,25 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         super().data_received(data)
-        if self._timer is None:
-            return
-        self._received += len(data)
-        if self._is_busy():
-            self._stop_waiting()
-        elif self.cycle is None or not self.cycle.response_complete:
-            self._due += len(data) / _LEAST_BYTES_A_SECOND
-        if self.cycle is self._before and self._received > _MAX_HEAD_BYTES:
-            self.abort()
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self.abort()
+        elif self._timer is not None:
+            if self._is_busy():
+                self._stop_waiting()
+            elif self._has_begun():
+                self._due += len(data) / _LEAST_BYTES_A_SECOND
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._in_head = False
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """See uvicorn's protocols."""
@@ -151,15 +160,16 @@ class _Connection(HttpToolsProtocol):
         """True if a request is here as a whole and is not answered yet."""
         if self.flow.write_paused:
             return False
-        return bool(self.pipeline) or (
-            self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
-        )
+        return bool(self.pipeline) or (self._has_begun() and not self.cycle.more_body)
+
+    def _has_begun(self) -> bool:
+        """True if the newest request is here, whole or in part, and is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
         self._stop_waiting()
         if self.transport.is_closing() and not self.transport.get_write_buffer_size():
             return
-        self._before, self._received = self.cycle, 0
         self._unsent = sys.maxsize
         self._due = self.loop.time() + self._all.request_s
         self._timer = self.loop.call_at(self._due, self._look)
@@ -186,7 +196,7 @@ class _Connection(HttpToolsProtocol):
         if unsent or self.transport.is_closing():
             self.abort()
             return
-        if self._received and (self.cycle is self._before or not self.cycle.response_started):
+        if self._in_head or self._has_begun():
             self.transport.write(_TOO_LATE)
         self._stop_waiting()
         self.transport.close()

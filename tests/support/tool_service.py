@@ -22,12 +22,13 @@ import uvicorn
 from agent_host.capability_grants import CapabilityGrant, signed
 from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import read_configuration
+from agent_host.tool_service.connections import Connections
 from agent_host.tool_service.serving import application
 from agent_host.tool_service.tool import Output
 from config.shapes import OBJECT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from agent_host.tool_service.tool import BackendTool, Call, TenantServices
 
@@ -122,7 +123,11 @@ def tenants(tools: Mapping[str, Any], *, other: Mapping[str, Any] | None = None,
 
 @contextlib.asynccontextmanager
 async def served(
-    folder: Path, file: Mapping[str, Any], *kinds: BackendTool, environ: Mapping[str, str] | None = None
+    folder: Path,
+    file: Mapping[str, Any],
+    *kinds: BackendTool,
+    environ: Mapping[str, str] | None = None,
+    connections: Connections | None = None,
 ) -> AsyncIterator[Caller]:
     """The service in this loop, with `kinds` beside the shipped tools."""
     known = {**all_tools(), **{tool.name: tool for tool in kinds}}
@@ -135,7 +140,14 @@ async def served(
     # A busy loop looks at a timer before it reads: it would end an idle connection on which a request has just come.
     kept_s = round(PATIENCE_S)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, lifespan="on", access_log=False, timeout_keep_alive=kept_s)
+        uvicorn.Config(
+            app,
+            http=connections or Connections(1000),  # type: ignore[arg-type]  # as the service does it
+            log_config=None,
+            lifespan="on",
+            access_log=False,
+            timeout_keep_alive=kept_s,
+        )
     )
     with listening:
         serving = asyncio.create_task(_serve(server, listening))
@@ -240,13 +252,18 @@ class ServiceProcess:
     """`agent-host tool-service` as a process."""
 
     def __init__(
-        self, folder: Path, file: Mapping[str, Any], *options: str, environ: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        file: Mapping[str, Any],
+        *options: str,
+        environ: Mapping[str, str] | None = None,
+        starter: Sequence[str] = (),
     ) -> None:
         path = folder / "tenants.json"
         path.write_bytes(orjson.dumps(file))
         self._stderr = (folder / "service-errors").open("w+b")
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent_host", "tool-service", "--tenants", str(path),
+            [*starter, sys.executable, "-P", "-m", "agent_host", "tool-service", "--tenants", str(path),
              "--state-dir", str(folder / "state"), *options],
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -288,10 +305,14 @@ class ServiceProcess:
 
 @contextlib.contextmanager
 def process(
-    folder: Path, file: Mapping[str, Any], *options: str, environ: Mapping[str, str] | None = None
+    folder: Path,
+    file: Mapping[str, Any],
+    *options: str,
+    environ: Mapping[str, str] | None = None,
+    starter: Sequence[str] = (),
 ) -> Iterator[ServiceProcess]:
-    """The service as a process, ended with the block."""
-    service = ServiceProcess(folder, file, *options, environ=environ)
+    """The service as a process, ended with the block. `starter` is the program that starts it, with its arguments."""
+    service = ServiceProcess(folder, file, *options, environ=environ, starter=starter)
     try:
         yield service
     finally:

@@ -18,6 +18,7 @@ import pytest
 from agent_host.testing.services import MockServices
 from agent_host.tool_service.answers import Known, Place
 from agent_host.tool_service.postgres_answers import PostgresAnswers
+from tests.support.process import eventually as until
 from tests.support.tool_service import (
     ACME,
     KEY_ENVIRONMENT,
@@ -31,6 +32,8 @@ from tests.support.tool_service import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.tool_service import Postgres
 
 WATCHERS_TOKEN = "services-token-0123456789"
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
@@ -151,6 +154,68 @@ async def test_two_workers_answer_each_others_keys_and_know_when_one_died(
             assert known.content in {answer.content for answer in answers}
         service.terminate()
         assert service.wait() == 0
+
+
+async def test_workers_that_die_while_the_database_is_away_serve_once_it_is_back(
+    tmp_path: Path, shop: str, database: str, server: Postgres
+) -> None:
+    with process(tmp_path, sleeping(shop, database), "--workers", "2") as service:
+        async with caller(service.url) as client:
+            await status_of(service.url, 200)
+            answered = await client.invoke("CloudDbQuery", query("SELECT random()"), key="k")
+            server.stop("fast")  # a crash of it may lose the answer
+            try:
+                for _ in range(2):
+                    for pid in workers_of(service.pid):
+                        os.kill(pid, signal.SIGKILL)
+                    await status_of(service.url, 503)
+                refused = await once(service.url, query("SELECT 1"), "new")
+                assert (refused.status_code, refused.json()["retryable"]) == (503, True)
+                assert "x-tool-service-epoch" not in refused.headers
+            finally:
+                server.start()
+            await status_of(service.url, 200)
+            again = await once(service.url, query("SELECT random()"), "k")
+            assert (again.content, again.headers["x-tool-service-epoch"]) == (
+                answered.content,
+                answered.headers["x-tool-service-epoch"],
+            )
+        service.terminate()
+        assert service.wait() == 0
+        assert "Traceback" not in service.errors()
+
+
+async def test_a_worker_that_cannot_start_is_tried_again_beside_those_that_serve(
+    tmp_path: Path, shop: str, database: str
+) -> None:
+    with process(tmp_path, file := sleeping(shop, database), "--workers", "2") as service:
+        await status_of(service.url, 200)
+        (tmp_path / "tenants.json").write_text("{")
+        os.kill(workers_of(service.pid)[0], signal.SIGKILL)
+        until(lambda: "is tried again" in service.errors(), "a start that failed")
+        await status_of(service.url, 200)
+        (tmp_path / "tenants.json").write_bytes(orjson.dumps(file))
+        until(lambda: len(workers_of(service.pid)) == 2, "the worker's second life")
+        service.terminate()
+        assert service.wait() == 0
+        assert "Traceback" not in service.errors()
+
+
+async def status_of(url: str, wanted: int) -> None:
+    """Wait until every worker that answers `/readyz` says this."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await asyncio.gather(*(ready(url) for _ in range(8)))
+            if set(found) == {wanted}:
+                return
+
+
+async def ready(url: str) -> int:
+    async with caller(url) as client:
+        try:
+            return (await client.http.get("/readyz")).status_code
+        except httpx.TransportError:
+            return 0
 
 
 async def once(url: str, arguments: dict[str, Any], key: str) -> httpx.Response:
