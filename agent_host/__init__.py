@@ -4,18 +4,12 @@ The public API is what `__all__` names; it is imported when it is first used. Al
 inner ones and may change without notice. docs/embedding.md has an example.
 """
 
-from agent_host import own_packages
+from agent_host import import_isolation
 
-own_packages.settle()
+import_isolation.settle()
 
 TYPE_CHECKING = False  # importing it from typing would cost every start
 if TYPE_CHECKING:
-    from agent_host.api.callbacks import Approve, Decision, OnEvent
-    from agent_host.api.options import SessionOptions
-    from agent_host.api.python_tools import PythonTool, tool
-    from agent_host.api.results import Result
-    from agent_host.api.sessions import Closing, Session, open_session, resume_session
-    from agent_host.api.tasks import OnOpen, OnResult, resume_task, run_task
     from agent_host.approval.forms import Form, FormField
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.errors import (
@@ -37,6 +31,22 @@ if TYPE_CHECKING:
         SessionNotReady,
         TaskAlreadyRunning,
         UsageError,
+    )
+    from agent_host.host.options import SessionOptions
+    from agent_host.host.python_tools import PythonTool, tool
+    from agent_host.host.records import Result
+    from agent_host.host.sessions import (
+        Approve,
+        Closing,
+        Decision,
+        OnEvent,
+        OnOpen,
+        OnResult,
+        Session,
+        open_session,
+        resume_session,
+        resume_task,
+        run_task,
     )
     from agent_host.version import __version__
 
@@ -86,12 +96,10 @@ _HOMES = (
     "version",
     "errors",
     "approval.request",
-    "api.results",
-    "api.options",
-    "api.callbacks",
-    "api.python_tools",
-    "api.sessions",
-    "api.tasks",
+    "host.records",
+    "host.options",
+    "host.python_tools",
+    "host.sessions",
     "approval.forms",
 )
 

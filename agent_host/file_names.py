@@ -14,7 +14,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from agent_host.shown_text import escaped, name_for_json
+from agent_host.display_text import escaped, name_for_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
-from agent_host.events.outbox import Outbox
-from agent_host.events.ring import EventRing
-from agent_host.scrub import Scrubber
+from agent_host.events.outbox import EventRing, Outbox
+from agent_host.redaction import Scrubber
 from benchmarks.report import Row, milliseconds
 
 if TYPE_CHECKING:

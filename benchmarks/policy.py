@@ -18,7 +18,7 @@ from benchmarks import bundles
 from benchmarks.processes import output_of_child
 from benchmarks.report import Row, milliseconds
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, PathFacts, UrlFacts
 from policy.shell.commands import parse
 from tests.support.hostile_lines import PROGRAMS, hostile, useful

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from agent_host.scrub import Scrubber
+from agent_host.redaction import Scrubber
 from benchmarks.processes import ROOT
 from benchmarks.report import MIB, Row, milliseconds
 from policy.bundle.model import RedactionRule
-from policy.detectors.redaction import Redaction
+from policy.redaction.redact import Redaction
 
 if TYPE_CHECKING:
     import argparse

@@ -24,8 +24,8 @@ from benchmarks.processes import scratch
 from benchmarks.report import MIB, Row, milliseconds
 from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
-from tool_runtime.core import sandbox
-from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.processes.command import CommandParams, run_command
+from tool_runtime.sandbox import levels as sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tool_runtime.core.holding import Sandbox
+    from tool_runtime.sandbox.session import Sandbox
 
 GOALS = {"landlock": 1.0, "landlock, 200 rules": 2.5, "namespace": 6.0}
 LEVELS: dict[str, sandbox.Level] = {
@@ -266,7 +266,7 @@ def import_ms(rounds: int) -> float:
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families.desktop import command_tools;"
         "from tool_runtime.core import sandbox; began = time.perf_counter();"
-        "import tool_runtime.core.holding, tool_runtime.core.linux_probe; print((time.perf_counter() - began) * 1000)"
+        "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]
     return min(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import functools
+import json
 import os
 import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
-from config.defaults import shipped_defaults
 from config.policies import names_file
 from config.settings import ALL_TOOLS, MOCK_PREFIX, MODELS, SETTINGS, STRONGER, Setting, Settings, Tightening, TomlValue
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
@@ -269,3 +270,30 @@ def _is_smaller(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
     if setting.zero_is_unset:
         return value > 0 and (present == 0 or value < present)
     return value < present
+
+
+# The shipped defaults. Their file is plain enough that a start needs no TOML parser to read it.
+
+# Sections whose keys the user chooses: none by default.
+_WHOLE = frozenset(("models",))
+DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
+
+
+@functools.cache
+def shipped_defaults() -> dict[str, TomlValue]:
+    """The value of each setting in defaults.toml, by full key; read once, and not to be changed.
+
+    It reads comments, sections, and values of one line that are the same in JSON. A test compares it with tomllib.
+    """
+    values: dict[str, TomlValue] = {}
+    section, decoder = "", json.JSONDecoder()
+    with open(DEFAULTS, encoding="utf-8") as handle:
+        for line in map(str.strip, handle):
+            if line.startswith("["):
+                section = line[1 : line.index("]")]
+                if section in _WHOLE:
+                    values[section] = {}
+            elif line and not line.startswith("#"):
+                key, _, rest = line.partition(" = ")
+                values[f"{section}.{key}"], _ = decoder.raw_decode(rest)  # what follows is a comment
+    return values

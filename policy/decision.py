@@ -24,8 +24,8 @@ class Decision(NamedTuple):
     `rule` names the entry of the bundle that decided, as a JSON path with its value where it has one
     (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6).
     `risks` are the reasons behind `risk_level`, in words for the person who approves. `unasked` marks the denial of a
-    call that needs an approval in a task that asks nobody (see `policy.rules.options`). `by_name`: what approves it in
-    advance has to name the tool (see `policy.rules.guarded`). `command_scope` is what the process of a command may
+    call that needs an approval in a task that asks nobody (see `policy.rules.toolset`). `by_name`: what approves it in
+    advance has to name the tool (see `policy.rules.toolset`). `command_scope` is what the process of a command may
     do, where a sandbox is to hold it.
     """
 

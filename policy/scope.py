@@ -45,7 +45,7 @@ class CommandScope(NamedTuple):
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
     written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
-    innermost decides (`policy.rules.scope_verdict.refusal`). `domains`: host names that may be reached,
+    innermost decides (`policy.rules.sandbox.refusal`). `domains`: host names that may be reached,
     as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
     which agents' sockets may be used, `ssh` and `gpg`.
 

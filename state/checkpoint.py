@@ -17,8 +17,8 @@ from state.usage import NO_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state.open_step import Call, OpenStep
     from state.records import ApprovalGranted, CommandRow, TaskQueued, TaskStatus
+    from state.recovery import Call, OpenStep
     from state.usage import TokenUsage
 
 

@@ -10,11 +10,13 @@ import contextlib
 import errno
 import os
 import stat
+import subprocess
 import sys
+from functools import lru_cache
 from typing import Literal, Protocol
 
 from config.lean_typing import NamedTuple
-from state import boot, locations
+from state import locations
 from state.lock import SessionLock, holder, is_named
 
 if sys.platform == "darwin":
@@ -122,7 +124,7 @@ class Disk(Protocol):
         ...
 
     def boot_id(self) -> str | None:
-        """See `state.boot`."""
+        """See `state.disk`."""
         ...
 
 
@@ -236,7 +238,7 @@ class LocalDisk:
 
     def boot_id(self) -> str | None:
         """See Disk."""
-        return boot.boot_id()
+        return boot_id()
 
 
 LOCAL_DISK = LocalDisk()
@@ -244,3 +246,27 @@ LOCAL_DISK = LocalDisk()
 
 def _user() -> int:
     return os.geteuid() if sys.platform != "win32" else 0
+
+
+# Which boot of the machine this is.
+#
+# A record that was written but not synced survives the death of the process and not that of the machine. So whether
+# the absence of a record proves anything after a crash hangs on whether the machine has been up since.
+
+_LINUX_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MACOS_COMMAND = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str | None:
+    """An id that changes with every boot; None where the system offers none, which must be read as "unknown"."""
+    found = ""
+    try:
+        if sys.platform == "linux":
+            with open(_LINUX_BOOT_ID, encoding="ascii") as handle:
+                found = handle.read()
+        elif sys.platform == "darwin":
+            found = subprocess.run(_MACOS_COMMAND, capture_output=True, text=True, check=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.strip() or None

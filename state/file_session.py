@@ -1,7 +1,7 @@
 """One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
 
 The snapshot is made again when the journal has outgrown it, so that bytes written follow bytes changed; that runs
-beside the loop (`state.compaction`). Until then all that is new stands in the journal, blobs included, and shares its
+beside the loop (`state.file_session`). Until then all that is new stands in the journal, blobs included, and shares its
 two syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
 snapshot and a fresh journal.
 """
@@ -17,25 +17,33 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from state.archive import Archive
-from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
-from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_name, write_new
+from state.files import (
+    TEMPORARY,
+    copy_aside,
+    is_quarantined,
+    make_durable_dir,
+    move_aside,
+    replace_atomically,
+    second_name,
+    second_temporary,
+    write_new,
+)
 from state.fold import fold
 from state.journal import Journal
 from state.large_values import LargeValues
-from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.records import SessionStatusChanged, message_of
-from state.room import Room
 from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
+from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.beside import Beside
+    from state.background import Beside
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk, Lock
+    from state.large_values import SnapshotThread
     from state.loading import Archived, Found
     from state.locations import SessionPaths
     from state.records import Record
@@ -520,3 +528,106 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")
     if not again and disk.status(paths.result) is not None:
         raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")
+
+
+# A new snapshot beside the loop, while the session goes on with its journal (design section 6).
+#
+#     on the loop     take what the snapshot is made of; the journal gets a mark (`state.journal.Journal.mark`)
+#     beside it       write the snapshot; the one before gets the name of the previous one, the new one its place
+#     on the loop     at the next sync: the journal before gets the name of the previous one, the next journal, of the
+#                     records behind the mark, its place
+#
+# At each point in between the files are whole: the journal that is there goes with either snapshot, since records
+# that a snapshot holds are skipped on load, and its records are those that the previous snapshot goes on with.
+
+# A snapshot of this size stands in the journal as well.
+_SMALL_SNAPSHOT_BYTES = 16 * 1024
+
+
+class Content(NamedTuple):
+    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these; `room` is what it may take,
+    and `between_steps` whether it is of a session without an open step."""
+
+    head: bytes
+    thread: SnapshotThread
+    room: Room
+    between_steps: bool
+
+
+class Compaction:
+    """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
+    record; `size` is the snapshot's in bytes once it is encoded."""
+
+    def __init__(
+        self, storage: SessionStorage, lock: Lock, content: Content, seq: int, opening: dict[str, Any]
+    ) -> None:
+        self._storage = storage
+        self._lock = lock
+        self.content = content
+        self.seq = seq
+        self.opening = opening
+        self.size = 0
+        self._job = storage.beside(self._write)
+
+    def done(self) -> bool:
+        """True if the snapshot is in its place, or could not be put there. Never waits."""
+        return self._job.done()
+
+    def wait(self) -> None:
+        """Return when the snapshot is durable in its place. Raises OSError, WriteFailed."""
+        self._job.wait()
+
+    def _write(self) -> None:
+        disk, paths = self._storage.disk, self._storage.paths
+        snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
+        self.size = snapshot.size
+        self.content.room.refuse(self.size)
+        write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
+        if not self._lock.still_held():
+            raise WriteFailed("the session's lock was removed or replaced")
+        before = second_temporary(disk, paths.snapshot, paths.previous_snapshot)
+        disk.replace(paths.snapshot + TEMPORARY, paths.snapshot)
+        disk.replace(before, paths.previous_snapshot)  # last: never are the two the same file
+        disk.sync_directory(paths.checkpoints)
+        self.opening |= in_opening(snapshot)
+
+
+def in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
+    """What of a snapshot stands in the first record of its journal: all of a small one, so that the journal can do
+    without its file."""
+    if snapshot.size > _SMALL_SNAPSHOT_BYTES:
+        return {}
+    return {SNAPSHOT: b"".join(snapshot.chunks()).decode()}
+
+
+# How much room a session's snapshot has: nobody reads one above the limit, so nobody writes one (decision 0026).
+
+
+class Room:
+    """The room in the snapshot of one session. `limit_bytes` is what a snapshot may have; it is full at fifteen
+    sixteenths of that. The rest is for the current step, and for the session to be opened again."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._full_at_bytes = limit_bytes - limit_bytes // 16
+        self.is_full = False
+
+    def left_bytes(self, size: int) -> int:
+        """What may come to a snapshot of `size` bytes before it is full."""
+        return self._full_at_bytes - size
+
+    def note(self, size: int, *, between_steps: bool) -> None:
+        """Take note of a snapshot's size. One of an open step says nothing: results stand in it whole, and large ones
+        no longer when the step is over."""
+        self.is_full = between_steps and size > self._full_at_bytes
+
+    def is_too_large(self, size: int) -> bool:
+        """True if a snapshot of `size` bytes is above the limit."""
+        return size > self._limit_bytes
+
+    def refuse(self, size: int) -> None:
+        """Raises WriteFailed for a snapshot of `size` bytes where that is above the limit."""
+        if self.is_too_large(size):
+            raise WriteFailed(
+                f"the snapshot would have {size} bytes, and host.max_snapshot_bytes is {self._limit_bytes}"
+            )

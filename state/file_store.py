@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.beside import Thread
+from state.background import Thread
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
@@ -16,7 +16,7 @@ from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.beside import Beside
+    from state.background import Beside
     from state.checkpoint import Checkpoint
     from state.disk import Disk
     from state.loading import Archived

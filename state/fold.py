@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from state.blobs import mode_and_blob, with_mode
 from state.checkpoint import EarlierTask, Task
 from state.errors import Damaged
-from state.open_step import open_step_from
 from state.records import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -32,6 +31,7 @@ from state.records import (
     fields_of,
     kind_of,
 )
+from state.recovery import open_step_from
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:

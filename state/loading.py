@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
 import itertools
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from config.lean_typing import NamedTuple
+from config.shapes import listed
 from state import archive
-from state.changes import change_of, durable_of, fields_of_line
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
 from state.fold import fold
 from state.journal import JournalContent, Line, parse
 from state.large import restored
-from state.mending import mended
+from state.record_shapes import record_problems
+from state.records import record_of
 from state.snapshot import decode_snapshot
-from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
+from state.store import BLOBS, DURABLE, ENDED, KIND, MESSAGE, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk
     from state.locations import SessionPaths
+    from state.records import Record
 
 _NO_CONTENT = JournalContent([], 0)
 
@@ -310,3 +316,98 @@ def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EMLINK):
             return None, f"{name} cannot be read: {error.strerror}"
         raise WriteFailed(f"{name} cannot be read: {error.strerror}") from error
+
+
+# A line of the journal, taken apart and checked: what a fold over the state may rely on.
+
+
+class Change(NamedTuple):
+    """One change of a session: its record, None for one that changes nothing, and the blobs that it brings along, by
+    name."""
+
+    record: Record | None
+    blobs: dict[str, bytes]
+
+
+def fields_of_line(line: Line) -> dict[str, Any]:
+    """The line's fields; none where they are no JSON object."""
+    try:
+        fields = orjson.loads(line.fields)
+    except orjson.JSONDecodeError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def durable_of(opening: Line) -> int:
+    """The last record that a journal took along from the one before and that was durable when it began, as its first
+    record says; 0 where it took none."""
+    durable = fields_of_line(opening).get(DURABLE, 0)
+    return durable if type(durable) is int else 0
+
+
+def change_of(line: Line) -> Change:
+    """What `line` says. Raises Damaged with every problem of one that is whole and of another shape, UnknownVersion for
+    a kind that this program does not have."""
+    fields = fields_of_line(line)
+    kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
+    message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in there
+    if not isinstance(kind, str):
+        raise Damaged(f"record {line.seq} says no kind")
+    problems = record_problems(kind, fields, message)
+    blobs = _decoded_line(encoded)
+    if blobs is None:
+        problems.append(f"{BLOBS}: must be base64 by name")
+    if problems or blobs is None:
+        raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {listed(problems)}")
+    return Change(None if kind == OPENED else record_of(kind, fields, message), blobs)
+
+
+def _decoded_line(encoded: object) -> dict[str, bytes] | None:
+    """The content of each blob of a record; None where one has none."""
+    if not isinstance(encoded, dict):
+        return None
+    try:
+        return {name: base64.b64decode(text, validate=True) for name, text in encoded.items()}
+    except (binascii.Error, TypeError, ValueError):
+        return None
+
+
+# A journal in which something is broken that stands elsewhere, too: its opening, which changes nothing, and the
+# records that it took along from the journal before (`state.journal.Journal.mark`). Pure.
+
+
+def mended(content: JournalContent, older: list[Line], session_id: str) -> JournalContent | None:
+    """The whole journal again; None where what is broken stands nowhere else. `older` are the records of the journal
+    before. That the numbers fit to the snapshot is seen when they are folded over it."""
+    behind = list(content.behind)
+    if any(after.seq != before.seq + 1 for before, after in itertools.pairwise(behind)):
+        return None
+    lacking = _opening(behind, session_id) if not content.records else _taken_along(content, older)
+    if not lacking:
+        return None
+    return JournalContent([*content.records, *lacking, *behind], content.valid_bytes + content.torn_bytes)
+
+
+def _opening(behind: list[Line], session_id: str) -> list[Line]:
+    """One in place of the broken first record. What is behind it proves that it is one record and no more."""
+    if not behind:
+        return []
+    seq = behind[0].seq - 1
+    return [Line(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
+
+
+def _taken_along(content: JournalContent, older: list[Line]) -> list[Line]:
+    last = content.records[-1].seq
+    durable = durable_of(content.records[0])
+    end = content.behind[0].seq - 1 if content.behind else durable
+    if not last < end <= durable:
+        return []
+    starts = [0, *(record.end for record in older)]
+    found = [(record, record.end - start) for start, record in zip(starts, older, strict=False)]
+    lacking = [(record, size) for record, size in found if last < record.seq <= end]
+    if [record.seq for record, _ in lacking] != list(range(last + 1, end + 1)):
+        return []
+    # Where nothing whole is behind the break, more than these records may be lost, unless they fill the place.
+    if not content.behind and sum(size for _, size in lacking) != content.torn_bytes:
+        return []
+    return [record for record, _ in lacking]

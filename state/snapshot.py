@@ -13,8 +13,8 @@ import orjson
 
 from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.errors import Damaged, OtherShape, UnknownVersion
-from state.open_step import OpenStep, call_to_json, open_step_from
 from state.records import ApprovalGranted, TaskQueued, fields_of, record_of
+from state.recovery import OpenStep, call_to_json, open_step_from
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:

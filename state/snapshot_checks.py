@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from config.shapes import shown
-from state.message_shapes import message_of, message_problems
-from state.record_shapes import snapshot_shape
+from state.record_shapes import message_of, message_problems, snapshot_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Any
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
 from policy.names import CapabilityName
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
-from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.families.sandbox_grant import without_grant
-from tool_runtime.families.usable_arguments import usable_arguments
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.families.usable_arguments import usable_arguments, without_grant
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext
+from tool_runtime.tool import CallContext, FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tool_runtime.core.process import CommandOutcome, CommandParams
-    from tool_runtime.core.scripts import SkillScripts
-    from tool_runtime.core.server_process import ServerParams, ServerProcess
+    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.scripts import SkillScripts
+    from tool_runtime.processes.server import ServerParams, ServerProcess
     from tool_runtime.schema import Judge
     from tool_runtime.tool import Provider, RemoteProvider, Tool, ToolOutput
 
@@ -176,15 +174,15 @@ class LocalToolRouter:
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
             return left
-        from tool_runtime.core.guarded import Guarded
+        from tool_runtime.sandbox.protected_paths import Guarded
 
         guarded, mark = Guarded(sandbox.directory), mark_of(request)
         return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
 
     async def settle(self, request: ToolRequest) -> None:
         """See ToolRouter."""
-        from tool_runtime.core import in_place
         from tool_runtime.families.desktop.calls import kept_at
+        from tool_runtime.files import in_place
 
         kept = kept_at(self._settings, request)
         if kept is not None:
@@ -260,8 +258,8 @@ def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Too
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
     from agent_host.file_names import nearest
-    from tool_runtime.core.paths import is_in_scope
     from tool_runtime.families.desktop.calls import scope_of
+    from tool_runtime.files.paths import is_in_scope
 
     scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
     paths = [path for path in map(request.arguments.get, sorted(spec.paths)) if isinstance(path, str)]
@@ -274,8 +272,8 @@ def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Too
 
 def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
-    from tool_runtime.core import in_place
     from tool_runtime.families.desktop.calls import scope_of
+    from tool_runtime.files import in_place
 
     scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
     try:

@@ -6,15 +6,18 @@ Frozen values inside this package are NamedTuples: a frozen dataclass costs ten 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from config.lean_typing import NamedTuple
+from tool_runtime.output.truncate import truncate_text
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
-    from tool_runtime.faults import FaultKind
+    from agent_host.errors import ErrorCode
     from tool_runtime.settings import RuntimeSettings
 
 
@@ -146,7 +149,7 @@ class Provider(Protocol):
 
 
 class RemoteProvider(Provider, Protocol):
-    """A Provider whose tools come from elsewhere, and may change while a session lasts (`tool_runtime.remote`)."""
+    """A Provider of tools from elsewhere, which may change in a session (`tool_runtime.remote.lists`)."""
 
     @property
     def name(self) -> str:
@@ -161,3 +164,109 @@ class RemoteProvider(Provider, Protocol):
         """Fix the tools for a task: those of the list of this SHA-256, where it is kept, else the newest. Returns that
         of the list that is fixed, None where nothing is known of the source."""
         ...
+
+
+# What every tool gets, as small functions from a handler to a handler.
+
+
+def timed(handler: Handler, timeout_s: float) -> Handler:
+    """Ends a call after `timeout_s` (AH 7.4). Work that goes on in a thread sees that it is abandoned."""
+
+    async def run(call: CallContext) -> ToolOutput:
+        try:
+            async with asyncio.timeout(timeout_s) as call.clock.limit:
+                return await handler(call)
+        except TimeoutError as error:
+            message = f"{call.request.tool_name} timed out after {timeout_s:g} seconds"
+            raise ToolFault(FaultKind.TIMED_OUT, message) from error
+        finally:
+            call.clock.limit = None
+            call.abandoned.flag = True
+
+    return run
+
+
+def capped(handler: Handler) -> Handler:
+    """Cuts text that is over the output limit (TR 7.1), unless the tool has seen to it itself."""
+
+    async def run(call: CallContext) -> ToolOutput:
+        return with_limit(await handler(call), call)
+
+    return run
+
+
+def with_limit(output: ToolOutput, call: CallContext) -> ToolOutput:
+    """The output within the limit of the call's text."""
+    if output.capped:
+        return output
+    return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)
+
+
+# Everything that can go wrong inside a tool: one enum, one exception, and the one place that reads an OSError.
+
+
+class FaultKind(Enum):
+    """What went wrong, in no family's words; `families/dialects.py` renders it."""
+
+    UNKNOWN_TOOL = auto()
+    INVALID_ARGUMENT = auto()
+    NOT_FOUND = auto()
+    IS_DIRECTORY = auto()
+    NOT_REGULAR = auto()
+    TOO_LARGE = auto()
+    RESPONSE_TOO_LARGE = auto()
+    OUT_OF_SCOPE = auto()
+    PATH_CHANGED = auto()
+    CHANGED = auto()
+    EXISTS = auto()
+    ACCESS_DENIED = auto()
+    ADDRESS_REFUSED = auto()
+    NETWORK = auto()
+    SYSTEM = auto()
+    TIMED_OUT = auto()
+    EXIT_NONZERO = auto()
+    INTERRUPTED = auto()
+    RATE_LIMITED = auto()
+    REFUSED = auto()
+
+
+class ToolFault(Exception):
+    """A tool call that failed; `str()` is one line for the model, `partial` what there was of output by then. `code` is
+    the name that another service of the interface has given it, in place of the family's."""
+
+    def __init__(
+        self, kind: FaultKind, message: str, *, partial: ToolOutput | None = None, code: ErrorCode | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.partial = partial
+        self.code = code
+
+
+_KIND_OF_ERRNO = {
+    errno.ENOENT: FaultKind.NOT_FOUND,
+    errno.ENOTDIR: FaultKind.NOT_FOUND,
+    errno.EISDIR: FaultKind.IS_DIRECTORY,
+    errno.EACCES: FaultKind.ACCESS_DENIED,
+    errno.EPERM: FaultKind.ACCESS_DENIED,
+    errno.EROFS: FaultKind.ACCESS_DENIED,
+    errno.ELOOP: FaultKind.PATH_CHANGED,
+    errno.ENAMETOOLONG: FaultKind.INVALID_ARGUMENT,
+    errno.EFBIG: FaultKind.TOO_LARGE,
+    errno.ENXIO: FaultKind.NOT_REGULAR,
+}
+
+
+def fault_of(error: OSError, subject: str) -> ToolFault:
+    """`error`, met while working on `subject` (a path, a command, an address), as a fault."""
+    kind = _KIND_OF_ERRNO.get(error.errno or 0, FaultKind.SYSTEM)
+    return ToolFault(kind, f"{error.strerror or type(error).__name__}: {subject}")
+
+
+@contextmanager
+def os_faults(subject: str) -> Iterator[None]:
+    """Turns an OSError of the block into the fault that it stands for."""
+    try:
+        yield
+    except OSError as error:
+        raise fault_of(error, subject) from error

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_host import lenient_json
-from agent_host.shown_text import clipped, one_line
+from agent_host.display_text import clipped, one_line
+from config.lean_typing import NamedTuple
 from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
 from policy.urls import UrlProblem, host_of
 

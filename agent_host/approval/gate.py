@@ -10,6 +10,7 @@ from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalRequest
+    from agent_host.states import Machine, TaskPhase
 
 
 class ApprovalGate(Protocol):
@@ -64,3 +65,27 @@ class UnattendedGate:
         elif request.rule_id == SANDBOX_GRANT:
             reason += f"; only --approve {SANDBOX_GRANT} gives it in advance"
         return ApprovalAnswer(approved=False, reason=reason, unattended=True)
+
+
+# The gate as the loop sees it: a call that waits at it is seen in the task's state (AH 3.3).
+
+
+class WatchedGate:
+    """An `ApprovalGate` in front of another. The task waits for approval as long as any of its calls does."""
+
+    def __init__(self, gate: ApprovalGate, phase: Machine[TaskPhase]) -> None:
+        self._gate = gate
+        self._phase = phase
+        self._waiting = 0
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """The answer to one request."""
+        if self._waiting == 0:
+            self._phase.fire("ask")
+        self._waiting += 1
+        try:
+            return await self._gate.ask(request)
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._phase.fire("execute")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import orjson
 
+from agent_host.display_text import clipped, one_line
 from agent_host.ids import REPLAY_PREFIX
-from agent_host.shown_text import clipped, one_line
 from config.lean_typing import NamedTuple
 from state.records import ApprovalAnswered
 

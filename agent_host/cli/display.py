@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.progress import Progress
+from agent_host.cli.live_view import LiveView
+from agent_host.cli.progress import OUTPUT_PREFIX, Progress
+from agent_host.cli.screen import Block, can_draw
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
-from agent_host.cli.text_output import TextOutput, defused
+from agent_host.display_text import counted
 from agent_host.errors import CANCELLED
+from agent_host.events.kinds import EventType
 from agent_host.events.sinks import JsonLines
-from agent_host.shown_text import counted
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ClassVar, TextIO
+
     from agent_host import Result
-    from agent_host.events.emitter import Sink
+    from agent_host.cli.progress import Clock
+    from agent_host.events.emitter import Event, Sink
 
 # What each form puts on stdout.
 _SHOWN = {"text": "the answer", "json": "the result", "jsonl": "the events"}
@@ -130,3 +136,192 @@ def _show_totals(result: Result, patch: str) -> None:
         f"\n{counted(result.step_count, 'step')}, {counted(len(details['toolCalls']), 'tool call')}, {tokens}, "
         f"{details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
     )
+
+
+# What a person sees while a task runs: prose on stdout, progress on stderr.
+
+_UNDER = " " * 21
+_OUTPUT_CHARS = 400
+
+
+class TextOutput(Progress):
+    """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`. `refused`
+    is why `out` takes no more, None as long as it does.
+
+    On a terminal that can be drawn on, a running call is shown with the last lines of its output.
+    """
+
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        progress: TextIO | None = None,
+        *,
+        verbose: bool = False,
+        asks: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(progress, verbose=verbose, asks=asks, clock=clock)
+        self._out = sys.stdout if out is None else out
+        self._in_text = False
+        self._any_text = False
+        self.refused: Exception | None = None
+        if not verbose and can_draw(self._progress):
+            self._view = LiveView(
+                Block(self._progress),
+                self._running,
+                self._outputs,
+                self._clock,
+                titled=lambda label: self._stamped(f"  tool    {label}").rstrip("\n"),
+                prefix=OUTPUT_PREFIX,
+            )
+
+    def flush(self) -> None:
+        """End a line of prose that is still open."""
+        if self._in_text:
+            self._write("\n")
+            self._in_text = False
+
+    def answer(self, text: str) -> None:
+        """The model's last words, unless they were shown as they came: a process before this one may have had them."""
+        if text and not self._any_text:
+            self._prose(text)
+        self.flush()
+
+    def _write(self, text: str) -> None:
+        """A reader that went away or a full disk ends the prose, not the task."""
+        if self.refused is None:
+            self.refused = put(self._out, text)
+
+    def _beats(self) -> bool:
+        return not can_draw(self._progress)
+
+    def _beat(self) -> None:
+        if self._in_text:  # what stdout gets stays as the model wrote it
+            put(self._progress, "\n")
+        super()._beat()
+
+    def _show(self, event: Event) -> None:
+        super()._show(event)
+        if event.event_type is EventType.TOOL_OUTPUT_CHUNK and not self._verbose:
+            self._take_output(event)
+        handler = self._HANDLERS.get(event.event_type)
+        if handler is not None:
+            handler(self, event.public_payload)
+
+    def _put(self, text: str) -> None:
+        self.flush()
+        super()._put(text)
+
+    def _say(self, line: str) -> None:
+        self._put(self._stamped(line))
+
+    def _text(self, payload: dict[str, Any]) -> None:
+        self._prose(payload["text"])
+
+    def _prose(self, text: str) -> None:
+        self.clear()
+        if self._heartbeat is not None:
+            self._heartbeat.printed()
+        self._write(text if not self._out.isatty() else defused(text))
+        self._in_text = self._any_text = True
+
+    def _step_started(self, payload: dict[str, Any]) -> None:
+        self._say(f"step {payload['stepCount']}")
+
+    def _model_answered(self, payload: dict[str, Any]) -> None:
+        self._say(f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms")
+
+    def _tool_completed(self, payload: dict[str, Any]) -> None:
+        call_id = payload["toolCallId"]
+        outcome = payload["status"] + (f" {payload['code']}" if "code" in payload else "")
+        if payload.get("exitCode"):
+            outcome = f"exit code {payload['exitCode']}"
+        label = self._running.label(call_id) or _printable(payload["toolName"])
+        lines = [self._stamped(f"  tool    {label} — {outcome}, {payload['latencyMs']} ms")]
+        if "message" in payload:
+            lines.append(f"{_UNDER}{_printable(payload['message'])}\n")
+        failed = payload["status"] == "failed" or payload.get("exitCode")
+        if failed and not self._verbose and call_id in self._outputs:
+            lines += [f"{OUTPUT_PREFIX}{_head(line)}\n" for line in self._outputs[call_id].last_of_each()]
+        self._put("".join(lines))
+
+    def _command_ended(self, payload: dict[str, Any]) -> None:
+        """A background command; or the processes that commands had left running when the session ended."""
+        if "commandId" not in payload:
+            self._say(f"  command {payload['processesEnded']} process(es) left by commands were ended with the session")
+            return
+        how = [payload["reason"].replace("_", " ")]
+        how += [f"exit code {payload['exitCode']}"] if "exitCode" in payload else []
+        how += [f"{payload['processesLeft']} process(es) still running"] if "processesLeft" in payload else []
+        self._say(f"  command {payload['commandId']} — {', '.join(how)}")
+
+    def _retry(self, payload: dict[str, Any]) -> None:
+        wait = payload["waitMs"] / 1000
+        self._say(f"  retry   {payload['attempt']} in {wait:.1f} s: {_printable(payload['message'])}")
+
+    def _summary_retry(self, payload: dict[str, Any]) -> None:
+        wait = payload["waitMs"] / 1000
+        self._say(f"  retry   of a summary in {wait:.1f} s: {_printable(payload['message'])}")
+
+    def _step_limit(self, payload: dict[str, Any]) -> None:
+        self._say(f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used")
+
+    def _warning(self, payload: dict[str, Any]) -> None:
+        self._say(f"  warning {_printable(payload.get('message', ''))}")
+
+    def _session_started(self, payload: dict[str, Any]) -> None:
+        if "message" in payload:
+            self._warning(payload)
+
+    def _notice(self, payload: dict[str, Any]) -> None:
+        self._say(f"  notice  {_printable(payload['message'])}")
+
+    def _expired(self, _: dict[str, Any]) -> None:
+        self._say("  warning the policy has expired")
+
+    def _asked(self, _: dict[str, Any]) -> None:
+        self.flush()
+
+    def _approval(self, payload: dict[str, Any]) -> None:
+        self._say(f"  approve {payload['decision']}: {_printable(payload['reason'])}")
+
+    _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
+        EventType.SESSION_STARTED: _session_started,
+        EventType.TEXT_CHUNK: _text,
+        EventType.STEP_STARTED: _step_started,
+        EventType.LLM_DIALECT_CHOSEN: _notice,
+        EventType.LLM_SERVER_READ: _notice,
+        EventType.LLM_REQUEST_COMPLETED: _model_answered,
+        EventType.LLM_ANSWER_REPAIRED: _warning,
+        EventType.LLM_COUNT_ODD: _notice,
+        EventType.LLM_BLOCK_DROPPED: _warning,
+        EventType.LLM_RETRY: _retry,
+        EventType.CONTEXT_SUMMARY_RETRY: _summary_retry,
+        EventType.LLM_WINDOW_CUT: _warning,
+        EventType.LLM_FALLBACK: _warning,
+        EventType.TOOL_COMPLETED: _tool_completed,
+        EventType.COMMAND_ENDED: _command_ended,
+        EventType.TOOLS_CHANGED: _notice,
+        EventType.TOOLS_HIDDEN: _warning,
+        EventType.STEP_LIMIT_APPROACHING: _step_limit,
+        EventType.APPROVAL_REQUESTED: _asked,
+        EventType.APPROVAL_RESOLVED: _approval,
+        EventType.CHECKPOINT_FAILED: _warning,
+        EventType.ARTIFACT_UPLOAD_FAILED: _warning,
+        EventType.STORAGE_LIMIT_REACHED: _warning,
+        EventType.POLICY_EXPIRED: _expired,
+    }
+
+
+def defused(text: str) -> str:
+    """Text for a terminal: whatever a model or a file put into it, it only shows and steers nothing."""
+    return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _printable(text: str) -> str:
+    """Control characters escaped, so that what a model chose cannot steer the terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _head(line: str) -> str:
+    return line if len(line) <= _OUTPUT_CHARS else f"{line[:_OUTPUT_CHARS]}…"

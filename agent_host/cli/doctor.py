@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.api.machine_checks import authorize, machine_checks
 from agent_host.cli import exit_codes
-from agent_host.cli.scope_words import scope_in_words
-from agent_host.cli.shared import given_settings, state_dir_of
+from agent_host.cli.shared import given_settings, scope_in_words, state_dir_of
 from agent_host.cli.streams import answer, notice
+from agent_host.host.machine_checks import authorize, machine_checks
 
 if TYPE_CHECKING:
     import argparse
 
-    from agent_host.api.machine_checks import Check
+    from agent_host.host.machine_checks import Check
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 

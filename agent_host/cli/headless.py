@@ -9,13 +9,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.api.ahead import get_ready
-from agent_host.api.records import Unfinished, newest_resumable, session_id_of, session_under, weaker_sandbox
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
-from agent_host.cli.command_line import CommandLine
 from agent_host.cli.display import Display
-from agent_host.cli.signals import on_signals
+from agent_host.cli.shared import CommandLine, on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -26,13 +23,15 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
+from agent_host.host.records import Unfinished, newest_resumable, session_id_of, session_under, weaker_sandbox
+from agent_host.host.serve import get_ready
 from config.policies import BUILT_IN
 
 if TYPE_CHECKING:
     import argparse
 
     from agent_host import Result, Session
-    from agent_host.api.options import ResolvedOptions
+    from agent_host.host.options import ResolvedOptions
 
 _SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 # The disk may have refused records before it refused the end.
@@ -169,7 +168,7 @@ async def _run(
     """None when a second signal ended it by force after its result was shown; else its result then says how the task
     stands, and the session is as after a crash."""
     # What runs a session is the most of the start, and a result that is only repeated does without.
-    from agent_host.api.tasks import run_to_end
+    from agent_host.host.sessions import run_to_end
 
     main_task = asyncio.current_task()
     sessions: list[Session] = []

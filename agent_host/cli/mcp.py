@@ -9,14 +9,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.api.records import own_sessions
 from agent_host.cli import exit_codes
-from agent_host.cli.command_line import CommandLine
 from agent_host.cli.policy import tried
-from agent_host.cli.shared import options_again
-from agent_host.cli.signals import on_signals
+from agent_host.cli.shared import CommandLine, on_signals, options_again
 from agent_host.cli.streams import protocol_streams
 from agent_host.errors import UsageError
+from agent_host.host.records import own_sessions
 
 if TYPE_CHECKING:
     import argparse
@@ -42,8 +40,7 @@ def mcp(namespace: argparse.Namespace) -> int:
 
 async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool) -> int:
     from agent_host.mcp_server.records import Records
-    from agent_host.mcp_server.serving import serve
-    from agent_host.mcp_server.sessions import Sessions
+    from agent_host.mcp_server.sessions import Sessions, serve
 
     stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

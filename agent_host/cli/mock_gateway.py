@@ -33,8 +33,8 @@ def mock_gateway(namespace: argparse.Namespace) -> int:
 
 def _record(namespace: argparse.Namespace) -> int:
     """Record until a signal comes; the exit code is 1 where an answer is not in the script."""
-    from agent_host.api.options import settings_from
-    from agent_host.api.recording import Recorder, create_script
+    from agent_host.host.options import settings_from
+    from agent_host.host.recording import Recorder, create_script
 
     skipped, workspace = 0, os.path.realpath(namespace.workspace)
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.api.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
-from agent_host.api.options import anchored
 from agent_host.cli import exit_codes
-from agent_host.cli.scope_words import scope_in_words
-from agent_host.cli.shared import given_settings, state_dir_of
+from agent_host.cli.shared import given_settings, scope_in_words, state_dir_of
 from agent_host.cli.streams import answer, notice
+from agent_host.display_text import escaped
 from agent_host.errors import UsageError
-from agent_host.shown_text import escaped
+from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
+from agent_host.host.options import anchored
 from config import json_text
 from config.load import read_regular_file
 from config.policies import BUILT_IN, as_file
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from agent_host.api.dry_runs import Tried
+    from agent_host.host.dry_runs import Tried
     from policy.decision import Decision
     from policy.scope import SandboxLevel
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.api.rejudging import NOT_ON_RECORD, rejudged_calls
 from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.shown_text import counted, one_line
+from agent_host.display_text import counted, one_line
+from agent_host.host.replay import NOT_ON_RECORD, rejudged_calls
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from agent_host.api.rejudging import Rejudged
+    from agent_host.host.replay import Rejudged
 
 
 def rejudge(namespace: argparse.Namespace) -> int:

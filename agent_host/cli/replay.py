@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.api.replaying import replay_session
 from agent_host.cli import exit_codes
-from agent_host.cli.scope_words import sandbox_in_words
-from agent_host.cli.shared import state_dir_of
+from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
+from agent_host.display_text import counted, one_line
 from agent_host.errors import UsageError
-from agent_host.shown_text import counted, one_line
+from agent_host.host.replay import replay_session
 
 if TYPE_CHECKING:
     import argparse
 
-    from agent_host.api.replaying import Replayed
+    from agent_host.host.replay import Replayed
 
 _NEEDS_A_PLACE = (
     "replay runs the session's commands and writes again: name the directory for that with --workspace, such as a "

@@ -7,13 +7,12 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.api.ahead import look_ahead
-from agent_host.api.options import LayeredOptions, anchored
 from agent_host.cli import exit_codes
-from agent_host.cli.command_line import CommandLine
-from agent_host.cli.signals import on_signals
+from agent_host.cli.shared import CommandLine, on_signals
 from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
+from agent_host.host.options import LayeredOptions, anchored
+from agent_host.host.serve import look_ahead
 
 if TYPE_CHECKING:
     import argparse
@@ -38,7 +37,7 @@ def serve(namespace: argparse.Namespace) -> int:
 
 async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
     # Imported while the levels of the sandbox are tried.
-    from agent_host.api.hosting import session_host
+    from agent_host.host.serve import session_host
     from agent_host.rpc.feed import Feed
     from agent_host.rpc.process import Server
     from agent_host.rpc.streams import StreamChannel

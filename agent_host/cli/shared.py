@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 from typing import TYPE_CHECKING, Any
 
-from agent_host.api.options import state_dir_from
+from agent_host.cli.streams import notice
+from agent_host.display_text import escaped
+from agent_host.host.options import LayeredOptions, OptionNames, SessionOptions, is_default_state_dir, state_dir_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 def _cost(text: str) -> float:
@@ -126,3 +130,130 @@ def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str
 def _amount(cost: float) -> str:
     """More digits the smaller it is."""
     return f"{cost:.{2 if cost >= 1 else 4 if cost >= 0.01 else 6}f}"
+
+
+# From one command line to the options of its sessions, for `run`, `resume` and `serve` alike.
+
+_OPTION_OF = {"session_id": "--session-id", "approvals": "--approve", **{key: name for name, key, _ in SETTING_OPTIONS}}
+_NAMES = OptionNames(
+    given_by="the command line",
+    workspace="--workspace",
+    client_workspace="workspaceHint.localPaths[0]:",
+    approvals="--approve",
+    not_text=lambda key, value: f"{_OPTION_OF.get(key, key)} {value!r}: it is not UTF-8",
+)
+
+
+class CommandLine:
+    """The options of a command line. `source` gives those of each session, `no_input` forbids questions. Raises
+    UsageError for options that cannot be used."""
+
+    def __init__(self, namespace: argparse.Namespace) -> None:
+        self._options = SessionOptions(
+            workspace=namespace.workspace,
+            state_dir=namespace.state_dir,
+            session_id=getattr(namespace, "session_id", None),
+            approvals=namespace.approve,
+            approve_all=namespace.approve_all,
+            settings=given_settings(namespace),
+        )
+        self.no_input: bool = getattr(namespace, "no_input", False)
+        self.source = LayeredOptions(self._options, _NAMES, notice)
+
+    def resume_command(self, session_id: str) -> str:
+        """The command that resumes the session. It names the workspace where that differs from the recorded one, and
+        the approvals that were given in advance, since none of them is recorded."""
+        import shlex  # only what stops half-way is resumed
+
+        source = self.source
+        options = "" if is_default_state_dir(source.state_dir) else f" --state-dir {shlex.quote(source.state_dir)}"
+        options += "" if source.moved is None else f" --workspace {shlex.quote(source.moved)}"
+        options += "".join(f" --approve {shlex.quote(name)}" for name in source.approvals)
+        options += " --approve-all" if self._options.approve_all else ""
+        return f"agent-host resume {session_id}{options}"
+
+
+# SIGINT, SIGTERM and SIGHUP on the event loop, on every platform.
+
+
+def on_signals(stop: Callable[[int], None]) -> None:
+    """Have `stop(number)` called on the running loop for each SIGINT and SIGTERM.
+
+    The same signal that comes twice before the loop turns counts once: `timeout` sends it to its child, and then to the
+    process group that the child is in.
+
+    A terminal that is closed counts as SIGTERM, once: the kernel and the shell may both say so, and nobody is
+    impatient. Not where it was to be ignored from the start, as `nohup` has it.
+    """
+    loop = asyncio.get_running_loop()
+    taken: set[int] = set()
+
+    def take(number: int) -> None:
+        if number not in taken:
+            taken.add(number)
+            loop.call_soon(taken.discard, number)
+            stop(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, take, number)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda received, _: loop.call_soon_threadsafe(take, received))
+    hang_up = getattr(signal, "SIGHUP", None)  # none on Windows
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return
+
+    def hung_up() -> None:
+        loop.add_signal_handler(hang_up, lambda: None)
+        stop(signal.SIGTERM)
+
+    loop.add_signal_handler(hang_up, hung_up)
+
+
+# A command's scope for people.
+
+_NO_SANDBOX = "no sandbox holds commands; one would give them this:"
+_MAX_PLACES = 12
+
+
+def sandbox_in_words(said: Mapping[str, Any]) -> str:
+    """How the commands of a session are held ({level, wanted, why?, scope?}), in lines."""
+    if said.get("scope"):
+        return scope_in_words(said["scope"], told=False)
+    why = f" ({said['why']})" if said.get("why") else ""
+    return f"{escaped(f'no sandbox holds commands{why}', keep='')}\n"
+
+
+def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
+    """A scope in JSON (`CommandScope.to_wire`) in lines: what a command reads, writes and reaches, and what is not
+    held; or, unless `told`, only how much is not."""
+    head = _NO_SANDBOX if row["level"] == "none" else f"commands are held at the level {row['level']}:"
+    lines = [
+        head,
+        f"  reads {_listed(row['reads'], 'every place')}",
+        f"  writes {_listed(row['writes'], 'every place')}",
+        f"  never reads {_listed(row['hidden'])}",
+        f"  never changes {_listed(row['guarded'])}",
+        f"  reaches {'no host' if row['domains'] == [] else _listed(row['domains'], 'any host')}",
+        f"  never reaches {_listed(row['blockedDomains'])}",
+        f"  uses the agents {_listed(row['agents'])}",
+        *(_unheld(row["unheld"]) if told else _counted(row["unheld"])),
+        *(f"  refused as well: {one}" for one in row.get("withheld", ())),
+    ]
+    return "".join(f"{escaped(line, keep='')}\n" for line in lines if not line.endswith(" -"))
+
+
+def _unheld(rules: list[str]) -> list[str]:
+    return [f"  not held: {one}" for one in rules]
+
+
+def _counted(rules: list[str]) -> list[str]:
+    return [f"  not held: {len(rules)} rules, which --output json names"] if rules else []
+
+
+def _listed(places: list[str] | None, every: str = "") -> str:
+    """The places in one line, `-` for none at all."""
+    if places is None:
+        return every
+    more = len(places) - _MAX_PLACES
+    return ", ".join(places[:_MAX_PLACES]) + (f" and {more} more" if more > 0 else "") or "-"

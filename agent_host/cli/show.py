@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.api.records import session_id_of, stored_sessions
-from agent_host.cli.scope_words import sandbox_in_words
-from agent_host.cli.shared import state_dir_of, tokens_in_words
+from agent_host.cli.shared import sandbox_in_words, state_dir_of, tokens_in_words
 from agent_host.cli.streams import answer
+from agent_host.display_text import escaped, one_line
 from agent_host.errors import UsageError
-from agent_host.shown_text import escaped, one_line
+from agent_host.host.records import session_id_of, stored_sessions
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from agent_host.api.records import StoredSession
+    from agent_host.host.records import StoredSession
 
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600

@@ -25,7 +25,7 @@ def tool_service(namespace: argparse.Namespace) -> int:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"`agent-host tool-service` needs {', '.join(missing)}: install agent-host[backend]")
-    from agent_host.tool_service.serving import ServiceOptions, serve
+    from agent_host.tool_service.server import ServiceOptions, serve
 
     gc.enable()
     artifacts = namespace.artifacts or os.path.join(state_dir_of(namespace), "tool-service", "artifacts")

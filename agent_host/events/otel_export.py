@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from opentelemetry.context import Context
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import INVALID_SPAN, Link, SpanKind, Status, StatusCode, set_span_in_context
 
+from agent_host.events.kinds import EventType
 from agent_host.events.otel_last import DeliveredSpans, LastSpan
-from agent_host.events.otel_parts import SCHEMA_URL, SCOPE, Endpoint
-from agent_host.events.otel_spans import Spans
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import ClassVar
+
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+    from agent_host.events.emitter import Event
 
 
 class Export:
@@ -88,3 +97,469 @@ class _OneTrace(RandomIdGenerator):  # type: ignore[misc]  # the SDK has no type
 
     def generate_trace_id(self) -> int:
         return int(super().generate_trace_id()) if self._trace_id is None else self._trace_id
+
+
+# Events into spans and metrics, by the OpenTelemetry semantic conventions for generative AI. No message contents.
+#
+#     agent_host.session                 a process that has the session
+#     └── invoke_agent agent-host        a task
+#         └── agent_host.step            one model turn and its calls
+#             ├── chat {model}
+#             ├── agent_host.approval    the wait for a person
+#             └── execute_tool {name}
+#
+# A process that was killed sends no end of what it had open. The spans of the next one are in the same trace, and its
+# `agent_host.session` is linked to the last span of the process before.
+
+_TASK_ENDS = frozenset(
+    {EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED}
+)
+_SESSION_ENDS = frozenset({EventType.SESSION_COMPLETED, EventType.SESSION_FAILED, EventType.SESSION_CANCELLED})
+
+
+class Spans:
+    """Takes the events of one session, in order. A span that an event belongs to and that was never begun, since
+    another process did it, begins with the event. `last` knows the last span of the process before."""
+
+    def __init__(
+        self, tracer: Tracer, meter: Meter, *, endpoint: Endpoint, last: LastSpan, on_session: Callable[[str], None]
+    ) -> None:
+        self._maker = SpanMaker(tracer, endpoint)
+        self._chat = ModelCalls(self._maker, meter, endpoint)
+        self._tools = ToolCalls(self._maker, meter)
+        self._last = last
+        self._on_session = on_session
+        self._session: Span | None = None
+        self._task: Span | None = None
+        self._step: Span | None = None
+        self._model = ""
+        # What a task that is resumed is linked to: the span before it, in another process or in this one.
+        self._before: SpanContext | None = None
+
+    def take(self, event: Event) -> None:
+        """What the event means for the spans."""
+        self._maker.at(event)
+        if self._session is None:
+            self._begin_session(event)
+        if event.event_type in _TASK_ENDS:
+            self._end_task(event)
+        elif event.event_type in _SESSION_ENDS:
+            self._end_session(event.payload.get("reason") if event.event_type is EventType.SESSION_FAILED else None)
+        else:
+            handler = self._HANDLERS.get(event.event_type)
+            if handler is not None:
+                handler(self, event)
+
+    def close(self) -> None:
+        """End what is open: the process goes."""
+        if self._session is not None:
+            self._end_session(None)
+
+    # Sessions and tasks
+
+    def _begin_session(self, event: Event) -> None:
+        self._on_session(event.chain["sessionId"])
+        self._before = self._last.read()
+        attributes = {"agent_host.workspace.id": event.chain["workspaceId"]}
+        self._session = self._maker.begin("agent_host.session", None, attributes, links=[self._before])
+        self._last.write(self._session.get_span_context())
+
+    def _session_started(self, event: Event) -> None:
+        self._model = str(event.payload.get("model", ""))
+        environment = event.payload.get("executionEnvironment")
+        if self._session is not None and environment is not None:
+            self._session.set_attribute("agent_host.execution_environment", str(environment))
+
+    def _session_resumed(self, event: Event) -> None:
+        if self._session is not None:
+            self._session.set_attribute("agent_host.resumed_from_step", event.payload["resumedFromStep"])
+        self._task_of(event, self._before)
+
+    def _task_started(self, event: Event) -> None:
+        self._task_of(event)
+
+    def _task_of(self, event: Event, before: SpanContext | None = None) -> Span:
+        if self._task is None:
+            attributes = {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": SCOPE,
+                "agent_host.task.id": event.task_id or "",
+            }
+            if self._model:
+                attributes["gen_ai.request.model"] = self._model
+            self._task = self._maker.begin(f"invoke_agent {SCOPE}", self._session, attributes, links=[before])
+        return self._task
+
+    def _end_task(self, event: Event) -> None:
+        failed = event.event_type in (EventType.TASK_FAILED, EventType.SESSION_PAUSED)
+        reason = str(event.payload.get("reason") or event.event_type)
+        task = self._task_of(event)
+        self._end_step(reason if failed else INTERRUPTED)
+        task.set_attribute("agent_host.task.outcome", event.event_type.value)
+        task.set_attribute("agent_host.task.steps", event.payload.get("stepCount", 0))
+        self._maker.end(task, reason if failed else None)
+        self._before = task.get_span_context()
+        self._task = None
+
+    def _end_session(self, error: str | None) -> None:
+        self._end_step(INTERRUPTED)
+        if self._task is not None:
+            self._maker.end(self._task, INTERRUPTED)
+            self._task = None
+        if self._session is not None:
+            self._maker.end(self._session, error)
+            self._session = None
+
+    # Steps
+
+    def _step_started(self, event: Event) -> None:
+        self._end_step(INTERRUPTED)
+        self._step_of(event).set_attribute("agent_host.step.number", event.payload["stepCount"])
+
+    def _step_completed(self, event: Event) -> None:
+        self._step_of(event)
+        self._end_step(None)
+
+    def _step_of(self, event: Event) -> Span:
+        if self._step is None:
+            attributes = {"agent_host.step.id": event.step_id or ""}
+            self._step = self._maker.begin("agent_host.step", self._task_of(event), attributes)
+        return self._step
+
+    def _end_step(self, error: str | None) -> None:
+        """A step ends with what is open in it; `error` where it did not come to its own end."""
+        self._chat.end(error or INTERRUPTED)
+        self._tools.end()
+        if self._step is not None:
+            self._maker.end(self._step, error)
+            self._step = None
+
+    # Calls
+
+    def _llm_started(self, event: Event) -> None:
+        self._model = event.payload["model"]
+        self._chat.started(event, self._step_of(event))
+
+    def _llm_retried(self, event: Event) -> None:
+        self._chat.retried(event)
+
+    def _llm_completed(self, event: Event) -> None:
+        self._chat.completed(event)
+
+    def _tool_requested(self, event: Event) -> None:
+        self._tools.requested(event, self._step_of(event))
+
+    def _tool_completed(self, event: Event) -> None:
+        self._tools.completed(event, self._step_of(event))
+
+    def _approval_requested(self, event: Event) -> None:
+        self._tools.approval_requested(event)
+
+    def _approval_resolved(self, event: Event) -> None:
+        self._tools.approval_resolved(event)
+
+    _HANDLERS: ClassVar[dict[EventType, Callable[[Spans, Event], None]]] = {
+        EventType.SESSION_STARTED: _session_started,
+        EventType.SESSION_RESUMED: _session_resumed,
+        EventType.TASK_STARTED: _task_started,
+        EventType.STEP_STARTED: _step_started,
+        EventType.STEP_COMPLETED: _step_completed,
+        EventType.LLM_REQUEST_STARTED: _llm_started,
+        EventType.LLM_RETRY: _llm_retried,
+        EventType.LLM_REQUEST_COMPLETED: _llm_completed,
+        EventType.TOOL_REQUESTED: _tool_requested,
+        EventType.TOOL_COMPLETED: _tool_completed,
+        EventType.APPROVAL_REQUESTED: _approval_requested,
+        EventType.APPROVAL_RESOLVED: _approval_resolved,
+    }
+
+
+# Spans and metrics of model calls and of tool calls; `otel_spans.py` has those around them.
+
+NON_ZERO_EXIT = "NON_ZERO_EXIT"
+"""`error.type` of a command that ran to its end and says that it failed."""
+ASKED_AGAIN = "ASKED_AGAIN"
+"""`error.type` of a model call that was given up for another one in its step."""
+_TOKENS = [4**power for power in range(14)]  # what the conventions advise
+_STATUS = "agent_host.tool.status"
+_POLICY = {
+    "capability": "agent_host.policy.capability",
+    "decision": "agent_host.policy.decision",
+    "riskLevel": "agent_host.policy.risk_level",
+}
+
+_NATIVE = "cp__"
+"""The beginning of the names of the native tools, which NT counts by themselves."""
+
+
+class ModelCalls:
+    """The call of the model that is under way: `chat {model}`, from the request to the end of the answer, with all
+    its retries."""
+
+    def __init__(self, maker: SpanMaker, meter: Meter, endpoint: Endpoint) -> None:
+        self._maker = maker
+        self._endpoint = endpoint
+        self._durations = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )  # fmt: skip
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )  # fmt: skip
+        self._span: Span | None = None
+        self._began = 0.0
+        self._measured: dict[str, Any] = {}
+
+    def started(self, event: Event, step: Span) -> None:
+        """`llm_request_started`: a span below that of the step."""
+        self.end(ASKED_AGAIN)  # in one step: shorter, or another model
+        model = event.payload["model"]
+        self._began = event.at
+        self._measured = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": self._endpoint.provider,
+            "gen_ai.request.model": model,
+            **self._endpoint.server,
+        }
+        attributes = {**self._measured, "gen_ai.request.stream": True}
+        if "maxOutputTokens" in event.payload:
+            attributes["gen_ai.request.max_tokens"] = event.payload["maxOutputTokens"]
+        self._span = self._maker.begin(f"chat {model}", step, attributes, kind=SpanKind.CLIENT)
+
+    def retried(self, event: Event) -> None:
+        """`llm_retry`: an event of the span."""
+        if self._span is not None:
+            details = {
+                "agent_host.retry.attempt": event.payload["attempt"],
+                "agent_host.retry.wait_ms": event.payload["waitMs"],
+            }
+            self._span.add_event("agent_host.llm_retry", details, nanoseconds(event.at))
+
+    def completed(self, event: Event) -> None:
+        """`llm_request_completed`: what the answer cost, who gave it, and the end of the span."""
+        if self._span is None:
+            return
+        payload = event.payload
+        attributes = {
+            "gen_ai.usage.input_tokens": payload["inputTokens"],
+            "gen_ai.usage.output_tokens": payload["outputTokens"],
+            "gen_ai.usage.cache_read.input_tokens": payload["cachedInputTokens"],
+            "gen_ai.usage.cache_creation.input_tokens": payload.get("cacheWriteTokens", 0),
+            "gen_ai.response.finish_reasons": [payload["stopReason"]],
+        }
+        if "responseId" in payload:
+            attributes["gen_ai.response.id"] = payload["responseId"]
+        if "responseModel" in payload:
+            attributes["gen_ai.response.model"] = payload["responseModel"]
+            self._measured |= cut({"gen_ai.response.model": payload["responseModel"]})
+        self._span.set_attributes(cut(attributes))
+        for kind, field in (("input", "inputTokens"), ("output", "outputTokens")):
+            self._tokens.record(payload[field], {**self._measured, "gen_ai.token.type": kind})
+        self.end(None)
+
+    def end(self, error: str | None) -> None:
+        """End the span, where one is open; `error` where the answer did not come to its end."""
+        if self._span is not None:
+            attributes = self._measured if error is None else {**self._measured, "error.type": error}
+            self._durations.record(max(0.0, self._maker.now - self._began), attributes)
+            self._maker.end(self._span, error)
+            self._span = None
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call that has no result yet. `ready` is when it could begin at the earliest, None while it waits for a
+    person, which `wait` is the span of."""
+
+    step: Span
+    attributes: dict[str, Any]
+    ready: float | None
+    wait: Span | None = None
+
+
+class ToolCalls:
+    """The tool calls that are under way. `execute_tool {name}` lasts from when the call began to run to its result; a
+    call that is not run has one without duration. The wait for a person is `agent_host.approval`, a span beside it.
+
+    A span is made when its end is known, since only the result says when the call began."""
+
+    def __init__(self, maker: SpanMaker, meter: Meter) -> None:
+        self._maker = maker
+        self._durations = meter.create_histogram(
+            "gen_ai.execute_tool.duration", "s", "GenAI tool execution duration.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )  # fmt: skip
+        self._counted = meter.create_counter("agent_host.tool.calls", "{call}", "Number of tool calls that ended.")
+        self._native = {
+            succeeded: meter.create_counter(f"cp_tool_{word}_total", "{call}", f"Native tool calls that {what}.")
+            for succeeded, word, what in ((True, "success", "succeeded"), (False, "error", "did not succeed"))
+        }
+        self._calls: dict[str, _Call] = {}
+
+    def requested(self, event: Event, step: Span) -> None:
+        """`tool_requested`: the call is known; again for one whose arguments were edited."""
+        payload = event.payload
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": payload["toolName"],
+            "gen_ai.tool.call.id": payload["toolCallId"],
+            "gen_ai.tool.type": "function",
+            **{attribute: payload[name] for name, attribute in _POLICY.items() if name in payload},
+        }
+        call = self._calls.setdefault(payload["toolCallId"], _Call(step, {}, event.at))
+        call.attributes |= attributes
+        call.ready = event.at
+
+    def approval_requested(self, event: Event) -> None:
+        """`approval_requested`: the wait for a person begins."""
+        call = self._call_of(event)
+        if call is not None:
+            attributes = {"gen_ai.tool.call.id": event.payload["toolCallId"], **_approval(event)}
+            call.wait = self._maker.begin("agent_host.approval", call.step, attributes)
+            call.ready = None
+
+    def approval_resolved(self, event: Event) -> None:
+        """`approval_resolved`: the end of the wait; there was none in this process for an answer on record."""
+        call = self._call_of(event)
+        if call is not None:
+            call.attributes |= _approval(event)
+            call.ready = event.at
+            if call.wait is not None:
+                call.wait.set_attributes(cut(_approval(event)))
+                self._maker.end(call.wait)
+                call.wait = None
+
+    def _call_of(self, event: Event) -> _Call | None:
+        """The call that waits; None for a question in the middle of one, whose time is part of the call's."""
+        return None if "isQuestion" in event.payload else self._calls.get(event.payload["toolCallId"])
+
+    def completed(self, event: Event, step: Span) -> None:
+        """`tool_completed`: the span of the call. One that another process requested begins and ends here."""
+        payload = event.payload
+        if payload["toolCallId"] not in self._calls:
+            self.requested(event, step)
+        call = self._calls.pop(payload["toolCallId"])
+        call.attributes[_STATUS] = payload["status"]
+        call.attributes["agent_host.tool.output_bytes"] = payload["outputBytes"]
+        error = None if payload["status"] == "succeeded" else str(payload.get("code") or payload["status"])
+        if "exitCode" in payload:  # as in the conventions for the spans of programs, 0 alone is a success
+            call.attributes["process.exit.code"] = payload["exitCode"]
+            error = error or (NON_ZERO_EXIT if payload["exitCode"] else None)
+        self._end(call, error, _seconds(payload.get("startedAt")))
+
+    def end(self) -> None:
+        """End the spans of all calls that have no result."""
+        for call in self._calls.values():
+            if call.wait is not None:
+                self._maker.end(call.wait, INTERRUPTED)
+            self._end(call, INTERRUPTED, 0.0)
+        self._calls.clear()
+
+    def _end(self, call: _Call, error: str | None, started: float) -> None:
+        now = self._maker.now
+        began = now if call.ready is None else min(now, max(call.ready, started))
+        name = call.attributes["gen_ai.tool.name"]
+        span = self._maker.begin(f"execute_tool {name}", call.step, call.attributes, began=began)
+        self._maker.end(span, error)
+        measured = cut({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name})
+        measured = measured if error is None else {**measured, "error.type": error}
+        self._durations.record(now - began, measured)
+        status = call.attributes.get(_STATUS, INTERRUPTED)
+        self._counted.add(1, {**measured, "agent_host.tool.status": status})
+        if name.startswith(_NATIVE):
+            self._native[status == "succeeded"].add(1, measured)
+
+
+def _approval(event: Event) -> dict[str, str]:
+    attributes = {"agent_host.approval.id": event.payload["approvalId"]}
+    if "decision" in event.payload:
+        attributes["agent_host.approval.decision"] = event.payload["decision"]
+    return attributes
+
+
+def _seconds(moment: str | None) -> float:
+    """A moment in RFC 3339 in seconds since the epoch; 0 without one."""
+    return 0.0 if moment is None else datetime.fromisoformat(moment).timestamp()
+
+
+# What every span of a session has in common, and how one begins and ends at the times of events.
+
+SCOPE = "agent-host"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
+"""The names of attributes and metrics are those of this version, the last one of the conventions for generative AI for
+which OpenTelemetry has published a schema. Later ones rename some of them."""
+INTERRUPTED = "interrupted"
+"""`error.type` of what did not come to its own end."""
+SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
+"""The buckets that the conventions advise for durations."""
+# As in `telemetry.py`: a model may call a tool by any name, however long.
+_MAX_CHARS = 128
+
+
+class Endpoint(NamedTuple):
+    """Whom the spans are about: the provider in the words of the conventions, and the gateway's host and port, where
+    they are known."""
+
+    provider: str
+    address: str = ""
+    port: int = 0
+
+    @property
+    def server(self) -> dict[str, str | int]:
+        """The attributes of the gateway; none where its address is not known."""
+        return {"server.address": self.address, "server.port": self.port} if self.address else {}
+
+
+class SpanMaker:
+    """Begins and ends the spans of one session. `now` is the time of the current event, in seconds since the epoch."""
+
+    def __init__(self, tracer: Tracer, endpoint: Endpoint) -> None:
+        self._tracer = tracer
+        self._common = {"gen_ai.provider.name": endpoint.provider}
+        self.now = 0.0
+
+    def at(self, event: Event) -> None:
+        """Take the time of the event, and the session that it is of."""
+        self.now = event.at
+        self._common["gen_ai.conversation.id"] = event.chain["sessionId"]
+
+    def begin(
+        self,
+        name: str,
+        parent: Span | None,
+        attributes: Mapping[str, Any],
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[SpanContext | None] = (),
+        began: float | None = None,
+    ) -> Span:
+        """A span that began at `began`, else now. A link that is None is left out."""
+        # Whatever the thread's own context holds is not ours.
+        context = set_span_in_context(INVALID_SPAN if parent is None else parent, Context())
+        return self._tracer.start_span(
+            name[:_MAX_CHARS],
+            context,
+            kind,
+            {**self._common, **cut(attributes)},
+            links=[Link(link) for link in links if link is not None],
+            start_time=nanoseconds(self.now if began is None else began),
+            record_exception=False,
+        )
+
+    def end(self, span: Span, error: str | None = None) -> None:
+        """End the span now, with `error` as the type of what went wrong."""
+        if error is not None:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(nanoseconds(self.now))
+
+
+def cut(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes, strings cut to 128 characters."""
+    return {name: value[:_MAX_CHARS] if isinstance(value, str) else value for name, value in attributes.items()}
+
+
+def nanoseconds(at: float) -> int:
+    """Seconds since the epoch as the SDK takes them."""
+    return int(at * 1_000_000_000)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from agent_host.regular_files import open_regular
+from agent_host.safe_open import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,12 @@ Words of the user, of the model or of a file, arguments, paths and hashes of con
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent_host.events.kinds import EventType
+from agent_host.events.kinds import LIVE_ONLY, EventType
+
+if TYPE_CHECKING:
+    from agent_host.events.emitter import Event
 
 Kind = Literal["string", "integer", "number", "true", "boolean", "list of strings", "object"]
 
@@ -397,3 +400,24 @@ PAYLOADS: dict[EventType, Shape] = {
     EventType.CHECKPOINT_FAILED: Shape("the disk did not take a record", (_MESSAGE, _CODE)),
     EventType.STORAGE_LIMIT_REACHED: Shape("the session may keep no more", (_MESSAGE,)),
 }
+
+
+# What the Telemetry Service gets (AH 12): that things happened, how long they took and how they ended, and nothing of
+# what they were about. Use: `BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)`.
+
+TELEMETRY_EVENTS = frozenset(EventType) - LIVE_ONLY
+"""Pieces of streams are content, and not sent at all."""
+
+_FIELDS = {
+    event_type: tuple(field.name for field in shape.fields if field.telemetry) for event_type, shape in PAYLOADS.items()
+}
+# A model may call a tool by any name, however long.
+_MAX_CHARS = 128
+
+
+def telemetry_line(event: Event) -> bytes:
+    """The event's envelope with only those fields of its payload that are marked for telemetry in `payloads.py`."""
+    payload = event.payload
+    sent = {name: payload[name] for name in _FIELDS[event.event_type] if name in payload}
+    cut = {name: value[:_MAX_CHARS] if isinstance(value, str) else value for name, value in sent.items()}
+    return event.encode(event.envelope_of(cut))

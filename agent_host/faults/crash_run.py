@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from agent_host.display_text import counted
 from agent_host.faults.census import left_by
 from agent_host.faults.scenarios import RunOutcome, Scenario
-from agent_host.shown_text import counted
 from agent_host.testing.gateway import MockGateway
 from state.locations import SessionPaths
 

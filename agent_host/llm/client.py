@@ -3,36 +3,93 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent_host.errors import GatewayRejected, GatewayUnavailable
-from agent_host.http_basics import TlsContext, first_line, shown_url, without_html
-from agent_host.llm import error_bodies
-from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
+from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable
+from agent_host.http import TlsContext, first_line, retry_after_s, shown_url, without_html
+from agent_host.llm import errors
+from agent_host.llm.connection import FAILED, LATE, connection_to
+from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
 from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.gateway_connection import FAILED, LATE, connection_to
-from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
-from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
 from agent_host.llm.limits import AnswerTooLarge, Patience
-from agent_host.llm.repetition import MAX_RUN_BYTES, RepetitionWatch
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
-from agent_host.scrub import Scrubber
+from agent_host.redaction import Scrubber
+from config.lean_typing import NamedTuple
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     import httpx
     from httpx_sse import EventSource
 
     from agent_host.errors import GatewayError, GuardrailBlocked
-    from agent_host.llm.error_bodies import Said
-    from agent_host.llm.gateway_connection import Answer
-    from agent_host.llm.gateway_errors import Kind
+    from agent_host.llm.connection import Answer
+    from agent_host.llm.errors import Kind, Said
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
+
+# The error that a gateway's refusal becomes: what it means in words, what to do, and whether it may be tried again.
+
+_AGAIN = {"true": True, "false": False}
+
+
+class RetryHints(NamedTuple):
+    """What the headers of an answer ask of a client, as the official SDKs read them. `again`: whether the request is to
+    be repeated (x-should-retry), None where that is not said; `after_s`: after which wait."""
+
+    again: bool | None = None
+    after_s: float | None = None
+
+    @classmethod
+    def of(cls, headers: Mapping[str, Any]) -> RetryHints:
+        """The hints of an answer with these headers."""
+        said = str(headers.get("x-should-retry", "")).strip().lower()
+        return cls(_AGAIN.get(said), retry_after_s(headers))
+
+
+NO_HINTS = RetryHints()
+_FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
+_NOT_THERE = frozenset({404, 405})
+
+
+def refusal(
+    kind: Kind,
+    where: str,
+    said: Said,
+    shown: str,
+    hints: RetryHints = NO_HINTS,
+    *,
+    status: int | None = None,
+    has_token: bool = True,
+    at: str = "",
+) -> GatewayError | GuardrailBlocked:
+    """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `shown` are its words as they may be
+    shown, `status` is that of the answer, None for an error inside of one, and `at` the URL of the request. What would
+    repeat counts as passing where the gateway asks for a retry, but for a request that is too long: a shorter one is
+    sent in any case."""
+    meant = KINDS[kind]
+    status = said.status if status is None else status
+    advice = meant.advice
+    if not advice and status in _NOT_THERE:
+        advice = f"there may be nothing at {at}: check the URL and --dialect"
+    if not has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
+        no_token = f"no token was sent: set {TOKEN_VARIABLE}"
+        advice = no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
+    message = f"{meant.says} ({where}): {shown}" + (f"; {advice}" if advice else "")
+    details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
+    if issubclass(meant.error, GatewayUnavailable):
+        again, gets_ready = hints.again is not False, kind == "loading" or status in GETTING_READY
+        return meant.error(message, retry_after_s=hints.after_s, again=again, gets_ready=gets_ready, **details)
+    if kind == "too_long":
+        return ContextTooLong(message, limit=limit_of(said))
+    if hints.again:
+        return GatewayUnavailable(message, retry_after_s=hints.after_s)
+    return meant.error(message, **details)
+
 
 _OK = 200
 _TOKEN_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
@@ -161,7 +218,7 @@ class LlmClient:
             raise self._fault(error) from error
 
     async def _http_error(self, answer: Answer) -> GatewayError | GuardrailBlocked:
-        said = error_bodies.read(await _read_bounded(answer))
+        said = errors.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
         hints = RetryHints.of(answer.headers)
         return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
@@ -173,12 +230,12 @@ class LlmClient:
         if "json" in kind:
             stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
             body = "".join([piece async for piece in stream.aiter_text()])
-            value = error_bodies.parsed(body.encode("utf-8", "replace"))
-            if error_bodies.is_error(value):
-                said = error_bodies.read_value(value)
+            value = errors.parsed(body.encode("utf-8", "replace"))
+            if errors.is_error(value):
+                said = errors.read_value(value)
                 where = f"HTTP {answer.status} with an error in its body"
                 raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(answer.headers))
-            if error_bodies.is_whole_answer(value):
+            if errors.is_whole_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
                     return list(self.dialect.whole(body))
@@ -186,8 +243,8 @@ class LlmClient:
 
     def _fault(self, fault: StreamFault) -> GatewayError | GuardrailBlocked:
         """The error for one that the gateway reported inside its answer."""
-        said = error_bodies.read_value(fault.body)
-        said = said._replace(message=str(fault), names=said.names | error_bodies.names_in(str(fault)))
+        said = errors.read_value(fault.body)
+        said = said._replace(message=str(fault), names=said.names | errors.names_in(str(fault)))
         return self._refusal(kind_of_event(said, passing=fault.retryable), _IN_THE_MIDDLE, said)
 
     def _refusal(
@@ -290,3 +347,132 @@ async def _read_bounded(answer: Answer) -> bytes:
     except (UnknownCoding, StreamProtocolError):
         return b""
     return bytes(body[:_MAX_ERROR_BYTES])
+
+
+# An answer that repeats itself: a model that is caught in a loop writes until its limit of output.
+#
+# A run of one visible character proves no loop: a rule, a filler and a picture in letters are runs too. Such an
+# answer is read on, and how it ends says what it was.
+
+REPEATED_BYTES: Final = 8 * 1024
+"""So many bytes at the end of an answer that are one piece, over and over, are a loop."""
+MAX_PIECE_BYTES: Final = 512
+MAX_RUN_BYTES: Final = 1024 * 1024
+"""So long a run of one visible character is a loop, however the answer would end."""
+_LOOK_EVERY_BYTES: Final = 1024
+
+
+class RepetitionWatch:
+    """Watches the texts of one kind, such as an answer's text or its thinking, as they come. `max_run_bytes` is how
+    long a run of one visible character may be while the answer goes on."""
+
+    def __init__(self, max_run_bytes: int = REPEATED_BYTES) -> None:
+        self._max_run_bytes = max_run_bytes
+        self._tail = b""
+        self._unseen = 0
+        self._run = 0
+
+    def repeated(self, text: str) -> int:
+        """Take a text; returns how many bytes at the end of all texts say nothing new, because they repeat the piece
+        before them; 0 if there is no loop."""
+        data = text.encode("utf-8", "replace")
+        self._tail = (self._tail + data)[-max(REPEATED_BYTES, len(data)) :]
+        self._unseen += len(data)
+        return self._look(self._max_run_bytes) if self._unseen >= _LOOK_EVERY_BYTES else 0
+
+    def repeated_at_end(self, *, by_itself: bool) -> int:
+        """The same once the last text was taken; `by_itself`: nothing cut the answer, so a run has its end."""
+        return self._look(self._max_run_bytes if by_itself else REPEATED_BYTES)
+
+    def _look(self, max_run_bytes: int) -> int:
+        tail, newest = self._tail, len(self._tail) - REPEATED_BYTES
+        if newest < 0:
+            return 0
+        new, self._unseen = self._unseen, 0
+        starts: list[int] = [*range(0, newest, _LOOK_EVERY_BYTES), newest]
+        piece = 0
+        for start in starts:
+            window = tail[start : start + REPEATED_BYTES]
+            piece = _piece_of(window)
+            if piece and not _is_visible_character(window[:piece]):
+                return len(tail) - start - piece
+        in_tail = len(tail) - len(tail.rstrip(tail[-piece:])) if piece else 0
+        self._run = in_tail if in_tail < len(tail) else max(in_tail, self._run + new)
+        return self._run - piece if self._run >= max_run_bytes else 0
+
+
+def _piece_of(tail: bytes) -> int:
+    """The length of the shortest piece that `tail` repeats, 0 for none of at most `MAX_PIECE_BYTES`."""
+    # A text that repeats a piece has its end once more, one piece before it. Two pieces find the shortest.
+    end = tail[-2 * MAX_PIECE_BYTES :]
+    place = tail.rfind(end, len(tail) - 3 * MAX_PIECE_BYTES, len(tail) - 1)
+    length = len(tail) - len(end) - place
+    return length if place >= 0 and tail[length:] == tail[:-length] else 0
+
+
+def _is_visible_character(piece: bytes) -> bool:
+    """True for the bytes of one character, from any of them on, that is no white space."""
+    return sum(byte & 0xC0 != 0x80 for byte in piece) == 1 and not piece.isspace()
+
+
+# The body of an answer as its sender wrote it, decompressed in pieces: a kilobyte of gzip may hold a megabyte, and
+# nobody who counts bytes can count them before they exist.
+
+ACCEPTED = "gzip, deflate"
+"""What a request may say in its accept-encoding."""
+
+_PIECE_BYTES = 64 * 1024
+_GZIP = 16 + zlib.MAX_WBITS
+_WBITS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
+
+
+class UnknownCoding(Exception):
+    """The body is coded in a way that the request did not offer."""
+
+
+def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
+    """What makes pieces of at most 64 KiB of each chunk of a body with this Content-Encoding; a chunk that is not coded
+    is its own piece.
+
+    Raises UnknownCoding. What is returned raises StreamProtocolError for what cannot be decompressed.
+    """
+    names = [name.strip().lower() for name in content_encoding.split(",")]
+    coded = [name for name in names if name not in ("", "identity")]
+    if not coded:
+        return _as_it_is
+    wbits = _WBITS.get(coded[0])
+    if wbits is None or len(coded) > 1:
+        raise UnknownCoding(", ".join(coded))
+    return _Inflater(wbits).pieces
+
+
+def _as_it_is(chunk: bytes) -> Iterable[bytes]:
+    return (chunk,)
+
+
+class _Inflater:
+    def __init__(self, wbits: int) -> None:
+        self._zlib = zlib.decompressobj(wbits)
+        self._may_be_bare = wbits == zlib.MAX_WBITS
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        """See `decoder`. What stands behind the end of the compressed data is passed over, as clients do."""
+        if self._may_be_bare and chunk:
+            self._may_be_bare = False
+            if not _begins_with_zlib_header(chunk):  # some servers take "deflate" by its word
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
+        while not self._zlib.eof:
+            try:
+                piece = self._zlib.decompress(chunk, _PIECE_BYTES)
+            except zlib.error as error:
+                raise StreamProtocolError(f"it cannot be decompressed: {error}") from error
+            if piece:
+                yield piece
+            chunk = self._zlib.unconsumed_tail
+            if len(piece) < _PIECE_BYTES:
+                return
+
+
+def _begins_with_zlib_header(chunk: bytes) -> bool:
+    """RFC 1950: method 8 and, where the second byte is there too, a check of both."""
+    return chunk[0] & 0x0F == 8 and (len(chunk) == 1 or int.from_bytes(chunk[:2]) % 31 == 0)

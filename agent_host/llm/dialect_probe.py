@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable
-from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
+from agent_host.http import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
 from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, request_url

@@ -4,24 +4,43 @@ server-sent events (AH 6.2, 6.3)."""
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
 from agent_host.lenient_json import to_keep
-from agent_host.llm.raw_json import members
-from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
-from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
-from agent_host.thread.messages import NOTHING_SAID
+from agent_host.llm.answer_calls import (
+    CallReader,
+    SentNames,
+    as_written,
+    meaning_with,
+    sendable_name,
+    sent_arguments,
+    with_usable_ids,
+)
+from agent_host.llm.errors import fault_of
+from agent_host.llm.openai_chat_calls import StreamedCalls
+from agent_host.llm.raw_json import (
+    OpaqueFields,
+    elements,
+    loads_with_halves,
+    may_hold_halves,
+    members,
+    repaired,
+    without_open_end,
+)
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
+from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, shortest
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
-    from agent_host.llm.openai_chat_answer import ChatAssembler
     from agent_host.llm.stream import CacheTtl
-    from agent_host.thread.messages import Message, ToolCall
+    from agent_host.thread.messages import Message, Order, ToolCall
 
 NAME: Final = "openai"
 OF_MESSAGE: Final = "message"
@@ -184,13 +203,12 @@ class ChatDialect:
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> ChatAssembler:
         """A fresh one."""
-        from agent_host.llm.openai_chat_answer import ChatAssembler  # with the first answer
 
         return ChatAssembler(max_call_arguments_bytes, self._names.real)
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.whole_answer import chat_events  # few gateways answer so
+        from agent_host.llm.event_stream import chat_events  # few gateways answer so
 
         return chat_events(body)
 
@@ -198,3 +216,309 @@ class ChatDialect:
         name = self._names.offer(tool.name)
         function = {"name": name, "description": tool.description, "parameters": tool.input_schema}
         return {"type": "function", "function": function}
+
+
+# Answers of the Chat Completions dialect: a turn out of the chunks of one stream (AH 6.3).
+
+# Each end of an answer that is known of any server; OpenAI's own come first in each group.
+_MEANINGS: Mapping[str, Meaning] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", ""), "complete"),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "empty"),
+    **dict.fromkeys(("length", "max_tokens", "model_length"), "cut"),
+    **dict.fromkeys(("content_filter", "refusal", "safety", "sensitive", "recitation", "guardrail"), "blocked"),
+}
+# The server gave up: the answer is not whole, and another try may be.
+_FAILED: Final = frozenset({"error", "abort", "network_error", "insufficient_system_resource", "overloaded"})
+_EVENTS: Final = ("message", "error")
+_REFUSAL: Final = "refusal"
+_KNOWN: Final = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
+# Under the first of these names that a delta has, the model's thinking is a text.
+_THINKING: Final = ("reasoning_content", "reasoning")
+# Where servers count tokens that were read from a cache and written to it.
+_READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+# Far above what any model takes; the sums of a whole session stay countable in any JSON.
+_MAX_COUNT = 10**9
+_MAX_NAME_CHARS = 256
+
+
+def meaning_of(stop_reason: str) -> Meaning:
+    """What a stop reason of this dialect means."""
+    return _MEANINGS.get(stop_reason, "unknown")
+
+
+def _as_it_is(name: str) -> str:
+    return name
+
+
+class ChatAssembler:
+    """Puts a turn together from chunks with deltas of the first choice. `real_name` gives the tool that the model means
+    by a name. No limit of the arguments where `max_call_arguments_bytes` is None."""
+
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _as_it_is
+    ) -> None:
+        self.content = 0
+        self.thinking = ""
+        self._reader = CallReader(max_call_arguments_bytes)
+        self._calls = StreamedCalls(self._reader, real_name)
+        self._fields = OpaqueFields()
+        self._texts: list[str] = []
+        self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
+        self._refusal: list[str] = []
+        self._halves = False
+        self._replaced = self._unread = 0
+        self._usage: dict[str, Any] = {}
+        self._response_id = self._response_model = ""
+        self._stop_reason: str | None = None
+        self._started = self._done = False
+        self._raw = RawChunk("")
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one event. What is behind `[DONE]` is skipped, and so are events without data, or of other names without
+        an object."""
+        self.thinking = ""
+        if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
+            return None
+        if data.startswith("[DONE]"):
+            self._done = True
+            return self._closed_text() if self._halves else None
+        try:
+            self._raw = RawChunk(data)
+            return self._chunk(event, self._loads(data))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            # Its frames hold what was read of the chunk, and a retry holds the error while it reads the next answer.
+            raise StreamProtocolError("a chunk of the answer is malformed") from error.with_traceback(None)
+
+    def finish(self) -> ModelTurn:
+        """The turn, when a chunk gave the reason of its end. An empty reason counts with `[DONE]` only: servers that
+        send it do so in every chunk."""
+        if not self._started:
+            raise StreamProtocolError("there was no chunk of Chat Completions in it: check --dialect")
+        if self._stop_reason is None or (not self._stop_reason and not self._done):
+            raise StreamProtocolError("the stream ended before the answer did")
+        if self._stop_reason in _FAILED:
+            raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")
+        self._closed_text()
+        stop_reason = _REFUSAL if self._refusal else self._stop_reason
+        meaning = meaning_of(stop_reason)
+        text = "".join(self._texts)
+        calls, blocks, order = self._parts(text, cut=meaning == "cut")
+        return ModelTurn(
+            text,
+            with_usable_ids(calls),
+            stop_reason,
+            meaning_with(calls, meaning),
+            _token_usage(self._usage),
+            self._replaced + self._calls.replaced + self._fields.replaced,
+            blocks,
+            order,
+            self._unread + self._fields.dropped + self._calls.dropped,
+            self._response_id,
+            self._response_model,
+            self._detail(stop_reason, meaning),
+        )
+
+    def _detail(self, stop_reason: str, meaning: Meaning) -> str:
+        """Which limit cut the answer; what the model said when it refused, in one line, or what filtered it."""
+        said = repaired(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
+        return (said or stop_reason) if meaning in ("cut", "blocked") else ""
+
+    def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:
+        """The calls, what only the provider reads of the message and of each call, and their order."""
+        calls: list[ToolCall] = []
+        blocks: list[Block] = []
+        order: list[int | Literal["call", "block"]] = []
+        found = list(self._calls.read(cut=cut))
+        fields = self._fields.whole()
+        if fields is not None and (text or found or not cut):  # thinking that the limit cut does not go back
+            blocks.append(Block(f'{{"{OF_MESSAGE}":{fields}}}', NAME))
+            order.append("block")
+        if text:
+            order.append(len(text))
+        for call, arguments, beside, of_function in found:
+            calls.append(call)
+            order.append("call")
+            written = as_written(call, arguments, NAME)
+            if written is not None:
+                blocks.append(written)
+                order.append("block")
+            named = ((OF_CALL, beside), (OF_FUNCTION, of_function))
+            members = [f'"{name}":{fields}' for name, fields in named if fields is not None]
+            if members:
+                blocks.append(Block(f"{{{','.join(members)}}}", NAME))
+                order.append("block")
+        return calls, tuple(blocks), shortest(tuple(order))
+
+    def _loads(self, data: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        self._halves = True  # the second half may come with the next delta
+        return loads_with_halves(data)
+
+    def _chunk(self, event: str, chunk: dict[str, Any]) -> str | None:
+        self._started = self._started or "choices" in chunk
+        error = chunk.get("error") or (chunk if event == "error" else None)
+        if error:
+            raise fault_of(error)
+        self._response_id = self._response_id or _name(chunk.get("id"))
+        self._response_model = self._response_model or _name(chunk.get("model"))
+        self._note_usage(chunk.get("usage"))
+        shown = ""
+        for place, choice in enumerate(chunk.get("choices") or ()):
+            if choice.get("index") in (0, None):
+                shown += self._choice(choice, place)
+        return shown or None
+
+    def _choice(self, choice: dict[str, Any], place: int) -> str:
+        if choice.get("error"):
+            raise fault_of(choice["error"])
+        delta: dict[str, Any] = choice.get("delta") or {}
+        shown = self._add_text(self._text_of(delta.get("content"))) if delta.get("content") else ""
+        if delta.get("refusal"):
+            self._refusal.append(self._text_of(delta["refusal"]))
+            shown += self._add_text(self._refusal[-1])
+        self._add_calls(delta, place)
+        if not delta.keys() <= _KNOWN:
+            self._add_fields(delta, place)
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            shown += self._end(reason)
+        self._note_usage(choice.get("usage"))
+        return shown
+
+    def _text_of(self, content: Any) -> str:
+        """The text of a delta; some servers send it in parts, and other parts beside it, which are lost."""
+        if isinstance(content, str):
+            return content
+        texts = [part.get("text") if part.get("type") == "text" else None for part in content]
+        self._unread += texts.count(None)
+        return "".join(filter(None, texts))
+
+    def _add_text(self, text: str) -> str:
+        self.content += len(text)
+        if self._halves:
+            text, self._open_text = without_open_end(self._open_text + text)
+            text = self._repaired(text)
+        self._texts.append(text)
+        return text
+
+    def _add_calls(self, delta: dict[str, Any], place: int) -> None:
+        for number, entry in enumerate(delta.get("tool_calls") or ()):
+            self.content += self._calls.add(entry, partial(self._raw.call, place, number))
+        function = delta.get("function_call")  # the form before `tool_calls`
+        if function:
+            raw = partial(self._raw.function_call, place)
+            self.content += self._calls.add({"index": -1, "function": function}, raw)
+
+    def _add_fields(self, delta: dict[str, Any], place: int) -> None:
+        texts = self._raw.delta(place) if any(map(_is_structure, delta.values())) else {}
+        for name, value in delta.items():
+            if name not in _KNOWN:
+                self.content += self._fields.add(name, value, texts.get(name, ""))
+        thought = next((delta[name] for name in _THINKING if delta.get(name)), None) or _told(delta)
+        if isinstance(thought, str) and thought:
+            thought, self._open_thought = without_open_end(self._open_thought + thought)
+            self.thinking += repaired(thought)[0]
+
+    def _end(self, reason: str) -> str:
+        reason = self._repaired(_string(reason))
+        self.content += reason not in ("", self._stop_reason)
+        self._stop_reason = reason or self._stop_reason or ""
+        return self._closed_text() if self._halves and reason else ""
+
+    def _closed_text(self) -> str:
+        """What is shown for a first half whose second never came."""
+        end, self._open_text = self._repaired(self._open_text), ""
+        self._texts.append(end)
+        return end
+
+    def _repaired(self, text: str) -> str:
+        text, count = repaired(text)
+        self._replaced += count
+        return text
+
+    def _note_usage(self, usage: Any) -> None:
+        """Counts of a later chunk replace those before: some servers send them in each, as far as they are."""
+        if isinstance(usage, dict) and usage:
+            self._usage = usage
+
+
+def _is_structure(value: object) -> bool:
+    """True if the JSON text of `value` is needed: texts are put together from pieces anyway."""
+    return value is not None and not isinstance(value, str)
+
+
+def _told(delta: dict[str, Any]) -> str:
+    """The thinking in `reasoning_details`, where it stands nowhere else."""
+    details = delta.get("reasoning_details")
+    entries = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
+    texts = (entry.get("text") or entry.get("summary") for entry in entries)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
+    """The counts. `prompt_tokens` is all input. Reasoning counts as output; servers that leave it out of
+    `completion_tokens` have it in the total."""
+    details = usage.get("prompt_tokens_details")
+    counts = {**usage, **(details if isinstance(details, dict) else {})}
+    given = _count(counts, ("prompt_tokens",))
+    beyond = _count(counts, ("total_tokens",)) - given if given else 0
+    read = min(_count(counts, _READ), given)
+    written = min(_count(counts, _WRITTEN), given - read)
+    return TokenUsage(given, max(_count(counts, ("completion_tokens",)), beyond), read, written)
+
+
+def _count(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """The first of these counts that is one."""
+    found = (counts.get(name) for name in names)
+    return next((min(count, _MAX_COUNT) for count in found if type(count) is int and count >= 0), 0)
+
+
+def _string(value: object) -> str:
+    """`value` itself. Raises ValueError for what is no string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _name(value: object) -> str:
+    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
+    could not be found any more."""
+    return repaired(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
+
+
+# The JSON text of parts of one chunk of a Chat Completions stream.
+
+
+class RawChunk:
+    """Each part is looked for once, when it is first asked for: nearly all chunks hold texts only. All methods raise
+    ValueError or LookupError for what is not there."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+        self._deltas: dict[int, Mapping[str, str]] = {}
+        self._calls: dict[int, list[str]] = {}
+
+    def delta(self, choice: int) -> Mapping[str, str]:
+        """The members of the delta of the choice at this place, by name."""
+        if choice not in self._deltas:
+            self._deltas[choice] = members(members(self._choices[choice])["delta"])
+        return self._deltas[choice]
+
+    def call(self, choice: int, number: int) -> Mapping[str, str]:
+        """The members of an entry of that delta's `tool_calls`."""
+        if choice not in self._calls:
+            self._calls[choice] = elements(self.delta(choice)["tool_calls"])
+        return members(self._calls[choice][number])
+
+    def function_call(self, choice: int) -> Mapping[str, str]:
+        """The delta's `function_call`, as the member of a call."""
+        return {"function": self.delta(choice)["function_call"]}
+
+    @cached_property
+    def _choices(self) -> list[str]:
+        return elements(members(self._data)["choices"])

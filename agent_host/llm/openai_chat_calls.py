@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.llm.answer_calls import NOT_CLOSED
-from agent_host.llm.opaque_fields import OpaqueFields
-from agent_host.llm.raw_json import members
-from agent_host.llm.surrogates import repaired
+from agent_host.llm.raw_json import OpaqueFields, members, repaired
 from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:

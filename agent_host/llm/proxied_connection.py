@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import httpcore
 
 from agent_host.errors import UsageError
-from agent_host.http_basics import shown_url
+from agent_host.http import shown_url
 from agent_host.lean_httpx import httpx
-from agent_host.llm.gateway_connection import Answer
+from agent_host.llm.connection import Answer
 
 if TYPE_CHECKING:
     import ssl

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
-    from agent_host.thread.blocks import Block, Order
-    from agent_host.thread.messages import ToolCall
+    from agent_host.thread.messages import Block, Order, ToolCall
     from agent_host.thread.thread import Renderer
     from state.usage import TokenUsage
 
@@ -33,7 +32,7 @@ CacheTtl = Literal["5m", "1h"]
 class ModelTurn(NamedTuple):
     """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
     `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`
-    is their place among text and calls (`agent_host.thread.blocks`); `dropped_blocks` counts those that cannot be sent
+    is their place among text and calls (`agent_host.thread.messages`); `dropped_blocks` counts those that cannot go
     back unchanged. `response_id` and `response_model` are what the gateway calls the answer and the model that made it,
     "" where it does not say. `detail` is what it says of the stop besides: which limit cut the answer, why the model
     refused; "" for nothing, at most `MAX_DETAIL` characters."""
@@ -58,7 +57,7 @@ class StreamProtocolError(Exception):
 
 class StreamFault(Exception):
     """The gateway reported an error inside the stream. `body` is the error as JSON value, by which
-    `agent_host.llm.gateway_errors` says what it means; `retryable` counts where that knows nothing of it."""
+    `agent_host.llm.errors` says what it means; `retryable` counts where that knows nothing of it."""
 
     def __init__(self, message: str, *, retryable: bool = True, body: Any = None) -> None:
         super().__init__(message)

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
-from agent_host.http_basics import shown_url, usable_in_header
+from agent_host.http import shown_url, usable_in_header
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
-from agent_host.loop.call_run import CallState, Refusal
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import approves_in_advance, bound_to, edit, judge_again, record_start
-from agent_host.loop.secrets import holds_secret
+from agent_host.loop.journal import holds_secret
+from agent_host.loop.prepare import CallState, Refusal, approves_in_advance, bound_to, edit, judge_again, record_start
 from policy.facts import NamedToolFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.canonical import policy_hash
@@ -24,8 +23,8 @@ from state.errors import WriteFailed
 
 if TYPE_CHECKING:
     from agent_host.loop.admission import PathTurn, Slot
-    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import CallRun
 
 _MAX_AUDITED_BYTES = 16 * 1024
 _NOT_STARTED = "not started: the task was cancelled first"
@@ -232,8 +231,7 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
     if decision is None or spec is None or facts is None or run.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
     # Imported here since most sessions ask for nothing.
-    from agent_host.approval.details import describe
-    from agent_host.approval.screen import Act
+    from agent_host.approval.details import Act, describe
 
     clean = ctx.scrubber.text
     workspace = ctx.judge.environment.workspace

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact, Maker, Spooled, ToolResult
     from agent_host.loop.context import LoopContext
-    from agent_host.scrub import Scrubber
+    from agent_host.redaction import Scrubber
 
 _BY_FORCE = "given up: the task was ended by force"
 _NOT_KEPT = "it was not kept on this disk, and the process that had it is gone"

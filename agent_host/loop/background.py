@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import CommandEnd, ToolRequest
 from agent_host.events.kinds import EventType
-from agent_host.loop.command_changes import CUT_OFF, see_background_changes
+from state.blobs import UNAVAILABLE, mode_and_blob, with_mode
 from state.records import ChangesSeen, CommandEnded, CommandStarted
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from agent_host.contracts import ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.loop.context import LoopContext
     from agent_host.loop.journal import Journal
+    from agent_host.workspace_changes.watch import Changes, Watch, Window
+    from policy.facts import ActionFacts
     from state.checkpoint import Checkpoint
     from state.records import CommandRow
 
@@ -90,3 +96,126 @@ async def end_commands(ctx: LoopContext) -> None:
     if left.ended or left.running:
         still = {"processesLeft": len(left.running)} if left.running else {}
         ctx.emit(EventType.COMMAND_ENDED, None, reason="session_ended", processesEnded=left.ended, **still)
+
+
+# What a command changed in the workspace: looked at around its call, kept as first versions are, and put on record
+# with its result (decision 0039).
+
+CUT_OFF = "a command was cut off by a crash: what it changed was not looked at"
+_FAILED = "the workspace could not be looked at"
+
+
+class CommandChanges:
+    """What a command changed: the versions before it, by path, as `CallFinished.changed` has them, and what of the
+    workspace was not looked at. `runs_on`: it runs on in the background, and is looked at behind each step."""
+
+    def __init__(self, unseen: str | None = None) -> None:
+        self.files: dict[str, str | None] = {}
+        self.unseen = unseen
+        self.runs_on = False
+
+
+class CommandWatch:
+    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
+    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
+
+    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
+        self._workspace = workspace
+        self._excluded = tuple(excluded)
+        self._watch: Watch | None = None
+        self.behind: Window | None = None
+
+    def watch(self) -> Watch:
+        """What looks; made with the first command."""
+        if self._watch is None:
+            from agent_host.workspace_changes.watch import Watch
+
+            self._watch = Watch(self._workspace, self._excluded)
+        return self._watch
+
+
+def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None) -> bool:
+    """True if there is a look around a call of the tool: of one that runs commands, or deletes a whole directory, where
+    the settings have it."""
+    if ctx.command_watch is None or spec is None:
+        return False
+    if getattr(facts, "tree", False):  # of a path; a new session has no facts yet
+        return True
+    return spec.subject.kind in ("command", "program", "script") or (bool(spec.runs) and spec.side_effects)
+
+
+@contextlib.asynccontextmanager
+async def watched(ctx: LoopContext, spec: ToolSpec, facts: ActionFacts | None = None) -> AsyncIterator[CommandChanges]:
+    """Around the execution of a call: what it changed is in the result when the block is over, also where the block
+    ends with an error. Nothing for a call that is not watched. The looks run in another thread."""
+    found = CommandChanges()
+    if ctx.command_watch is None or not is_watched(ctx, spec, facts):
+        yield found
+        return
+    watch = ctx.command_watch.watch()
+    try:
+        window = await asyncio.to_thread(watch.begin)
+    except OSError:
+        found.unseen = _FAILED
+        yield found
+        return
+    try:
+        yield found
+    finally:
+        if found.runs_on and ctx.command_watch.behind is None:
+            ctx.command_watch.behind = window
+        else:
+            await _end(ctx, watch, window, found)
+
+
+async def see_background_changes(ctx: LoopContext) -> bool:
+    """Put on record what commands in the background have changed since the look before, and look again where one still
+    runs; True if they changed something. Nothing where none has run since."""
+    commands = ctx.command_watch
+    if commands is None or commands.behind is None:
+        return False
+    watch, window, found = commands.watch(), commands.behind, CommandChanges()
+    commands.behind = None
+    try:
+        if any("ended" not in row for row in ctx.state.commands.values()):
+            commands.behind = await asyncio.to_thread(watch.begin)  # before the other ends: nothing lies between them
+    except OSError:
+        found.unseen = _FAILED
+    await _end(ctx, watch, window, found)
+    files = {
+        path: before
+        for path, before in found.files.items()
+        if path not in ctx.task.baselines or mode_and_blob(before or "")[0] is not None
+    }
+    if files or found.unseen is not None:
+        ctx.journal.checkpoint(None, ChangesSeen(files, found.unseen), sync=False)
+    return bool(found.files)
+
+
+async def _end(ctx: LoopContext, watch: Watch, window: Window, found: CommandChanges) -> None:
+    try:
+        changes = await asyncio.to_thread(watch.end, window, lambda path: _may_keep(ctx, path))
+        _take(ctx, changes, found)
+    except OSError:
+        found.unseen = _FAILED
+    finally:
+        watch.give_up(window)
+
+
+def _may_keep(ctx: LoopContext, path: str) -> bool:
+    """True if the bundle lets anybody read the file: what it held is kept only then."""
+    from policy.facts import PathFacts  # a new session has no facts yet
+
+    return ctx.judge.may_read(PathFacts(path, path, path, "file"))
+
+
+def _take(ctx: LoopContext, changes: Changes, found: CommandChanges) -> None:
+    for path, before in changes.files.items():
+        if not isinstance(before, bytes):
+            version = before
+        elif path in ctx.task.baselines and not ctx.journal.keeps_versions:
+            version = UNAVAILABLE
+        else:
+            version = ctx.journal.keep(ctx.scrubber.data(before))
+        found.files[path] = with_mode(changes.modes[path], version) if version and path in changes.modes else version
+    found.unseen = changes.unseen

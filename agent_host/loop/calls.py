@@ -19,13 +19,12 @@ from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
+from agent_host.loop.background import CommandChanges, watched
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import names_taken, record_start, request_for
-from agent_host.loop.recover import recover_calls
-from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of, with_note
-from agent_host.loop.taking import NOTHING_KNOWN, take_result
+from agent_host.loop.recovery import recover_calls
+from agent_host.loop.results import NOTHING_KNOWN, SHOWN_BYTES, CallEnd, finish, head_of, take_result, with_note
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolResult
     from agent_host.loop.admission import PathTurn, Slot
-    from agent_host.loop.call_run import CallRun, Refusal
     from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import CallRun, Refusal
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
     from policy.scope import CommandScope

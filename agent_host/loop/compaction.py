@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.loop.counted_usage import LEAST_SHARE, with_counted_usage
+from agent_host.loop.costs import LEAST_SHARE, with_counted_usage
 from agent_host.loop.limits import Request, check_request, emit_compacted, estimated_input, room_for_conversation
 from agent_host.retrying import with_retries
-from agent_host.thread.cleared import saved_by_clearing
 from agent_host.thread.messages import decode
-from agent_host.thread.summary import MAX_CHARS, question, summary_message
+from agent_host.thread.thread import MAX_CHARS, question, saved_by_clearing, summary_message
 from policy.check_llm import check_llm
 from state.records import ContextCompacted
 

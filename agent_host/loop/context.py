@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-from agent_host.loop.skills import limit_tools
-from agent_host.routing.registry import Registry
+from agent_host.judging.environment import Registry
 from config.lean_typing import NamedTuple
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.contracts import Category, ToolRouter
+    from agent_host.contracts import Category, LoadedSkill, ToolRouter
     from agent_host.events.emitter import Emitter
     from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
+    from agent_host.judging.judge import Judge
+    from agent_host.loop.background import CommandWatch
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.loop.command_changes import CommandWatch
     from agent_host.loop.conversation import Conversation
+    from agent_host.loop.elicitation import Questions
     from agent_host.loop.journal import Journal
     from agent_host.loop.progress import Progress
-    from agent_host.loop.questions import Questions
-    from agent_host.routing.judge import Judge
-    from agent_host.scrub import Scrubber
+    from agent_host.redaction import Scrubber
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
@@ -156,3 +155,33 @@ class LoopContext(NamedTuple):
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
         """An event of the current task, or of the session before its first one."""
         self.emitter.emit(event_type, payload, task_id=self.journal.task_id, step_id=step_id)
+
+
+# The skills that the current task uses: from the call that has read one until the task ends, each leaves only the
+# tools that it names (SK 3.1).
+
+
+def limit_tools(judge: Judge, skills: Mapping[str, Sequence[str] | None]) -> bool:
+    """Have the `allowed-tools` of these skills hold, by their names; None leaves all tools. Whether that changed
+    anything."""
+    limits = {limit for limit in judge.limits if limit.commands is None}
+    limited = {name: allowed for name, allowed in skills.items() if allowed is not None}
+    if limited:
+        from policy.rules.skills import skill_tools  # with it comes what reads command lines
+
+        limits |= {skill_tools(name, allowed, judge.tools.names).limit for name, allowed in limited.items()}
+    if limits == judge.limits:
+        return False
+    judge.limits = frozenset(limits)
+    return True
+
+
+def note_on(judge: Judge, skill: LoadedSkill) -> str:
+    """What the model has to know of the tools that a skill leaves; empty where it leaves all."""
+    if skill.allowed_tools is None:
+        return ""
+    from policy.rules.skills import skill_tools
+
+    unknown = skill_tools(skill.name, skill.allowed_tools, judge.tools.names).unknown
+    named = f", of which these name no tool here: {', '.join(unknown)}" if unknown else ""
+    return f"\n[Until the task ends only the tools of its allowed-tools can be used{named}]"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.errors import UsageError
 from agent_host.thread.messages import Message, encodable
-from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
+from agent_host.thread.thread import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent_host.contracts import Image
+    from agent_host.judging.judge import Judge
     from agent_host.llm.deferred import KnownModels, Model
     from agent_host.llm.models import ModelFacts
     from agent_host.retrying import RetryPolicy
-    from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
     from state.checkpoint import Checkpoint, Task
     from state.records import ContextStrategy

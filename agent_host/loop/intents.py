@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent_host.regular_files import link_at, read_real
+from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName

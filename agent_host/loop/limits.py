@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import BudgetExceeded, CheckpointWriteFailed, PolicyDenied, PolicyExpired, RequestTooLong
 from agent_host.events.kinds import EventType
-from agent_host.loop.costs import affordable_output
-from agent_host.loop.counted_usage import LEAST_SHARE
+from agent_host.loop.costs import LEAST_SHARE, affordable_output
 from agent_host.thread.tokens import estimate
 from config.lean_typing import NamedTuple
 from policy.check_llm import check_llm

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
 from agent_host import lenient_json
+from agent_host.contracts import Maker
 from agent_host.events.kinds import EventType
-from agent_host.loop.command_changes import CommandChanges
-from agent_host.loop.edits import kept_arguments, note_of_edit
-from agent_host.thread.messages import Message, ToolCall, encodable, encode
+from agent_host.judging.host_tools import unless_lost
+from agent_host.loop.artifacts import hand_over, keep_artifacts, parts_of, reference_note, with_references
+from agent_host.loop.background import CommandChanges
+from agent_host.loop.context import note_on
+from agent_host.thread.messages import Message, ToolCall, decode, encodable, encode
+from agent_host.thread.thread import RESULTS
 from agent_host.thread.tokens import image_tokens, message_tokens
 from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
@@ -22,7 +27,11 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, LoadedSkill, ToolResult, ToolSpec
     from agent_host.loop.context import LoopContext
+    from agent_host.services.workspace import ArtifactHome
+    from state.checkpoint import Checkpoint
     from state.records import ReplayRow, UsedSkill
+    from state.recovery import Call
+    from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024
 """What events carry of a call's arguments, and of its output. What is longer is in the transcript."""
@@ -228,3 +237,126 @@ def text_of(result: ToolResult) -> str:
     if result.output_text:
         parts.append(result.output_text)
     return "\n".join(parts)
+
+
+# Arguments that the person who approved a call wrote in place of the model's: what runs, and what the model reads.
+
+_MAX_SHOWN_CHARS = 2000
+_MAX_KEPT_BYTES = 16 * 1024
+# As earlier versions began it; what they kept has the arguments nowhere else.
+_OLD_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
+_START = "[The person who approved this call changed its arguments. It was run, or refused, with: "
+_END = "]"
+
+
+def call_on_record(call: Call) -> ToolCall:
+    """`call` as it is run, or was."""
+    if call.edited_arguments is None:
+        return ToolCall(call.call_id, call.tool_name, call.arguments, call.problem)
+    return ToolCall(call.call_id, call.tool_name, call.edited_arguments)
+
+
+def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
+    """What the model reads in front of the result of an edited call; ends its line."""
+    shown = lenient_json.dumps(ctx.scrubber.value(call.arguments)).decode()
+    if len(shown) > _MAX_SHOWN_CHARS:
+        shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
+    return f"{_START}{shown}{_END}\n"
+
+
+def kept_arguments(ctx: LoopContext, call: ToolCall) -> Any | None:
+    """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
+    longer than a message holds itself (`state.large`)."""
+    clean = ctx.scrubber.value(call.arguments)
+    return clean if len(lenient_json.dumps(clean)) <= _MAX_KEPT_BYTES else None
+
+
+def arguments_in_note(text: str) -> dict[str, Any] | None:
+    """The arguments that `note_of_edit` put in front of the result `text`, without their secrets; None where they were
+    too long for it. For records of earlier versions, which have them nowhere else, and only for the result of a call
+    that is known to be edited: any tool may print the like."""
+    line = text.partition("\n")[0]
+    start = next((one for one in (_START, _OLD_START) if line.startswith(one)), None)
+    if start is None or not line.endswith(_END):
+        return None
+    try:
+        arguments = orjson.loads(line[len(start) : -len(_END)])
+    except orjson.JSONDecodeError:
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+# A result that the runtime gave for a call: what it left is kept, and it goes on record and to the observers.
+
+NOTHING_KNOWN = CallEnd("", None, "")
+"""Of a call of which nothing is known but its result."""
+
+
+async def take_result(
+    ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec, result: ToolResult, known: CallEnd = NOTHING_KNOWN
+) -> Message:
+    """Put what the runtime gave for a call on record; returns it as it enters the thread. `known` is what is known of
+    the call besides."""
+    maker = Maker(call.name, spec.needed(call.arguments))
+    artifacts = result.artifacts
+    left = await keep_artifacts(ctx, step_id, maker, artifacts)
+    result = unless_lost(result, [one.row.get("why") for one in left])
+    text = with_note(spec, text_of(with_references(result, artifacts, left)), reference_note(artifacts, left))
+    if result.skill is not None:
+        text = with_note(spec, text, note_on(ctx.judge, result.skill))
+    end = known._replace(
+        status=result.status,
+        code=None if result.error is None else result.error.code,
+        text=text,
+        result=result,
+        name=None if result.error is None else result.error.name,
+        left=[one.row for one in left],
+        parts=parts_of(artifacts, left),
+    )
+    message = finish(ctx, step_id, call, end)
+    if result.settle is not None:
+        result.settle()
+    hand_over(ctx, step_id, call.call_id, left)
+    return message
+
+
+# What ReadOutput reads: artifacts of calls, and results of the conversation that requests leave out.
+
+
+class RecordedResults:
+    """References of one session: `home` has its artifacts, the record of `store` the results in the conversation."""
+
+    def __init__(self, store: OpenSession, home: ArtifactHome) -> None:
+        self._store = store
+        self._home = home
+
+    def maker_of(self, ref: str) -> Maker | None:
+        """The call that left what `ref` names; None for no reference of this session."""
+        call_id = _call_id(ref)
+        if call_id is None:
+            return self._home.maker_of(ref)
+        for message in _with(self._store.state, call_id):
+            for call in message.tool_calls:
+                if call.call_id == call_id:
+                    return Maker(call.name, ())
+        return None
+
+    def open(self, ref: str) -> BinaryIO | None:
+        """What `ref` names, to be closed by the caller; None for no reference of this session. Raises OSError."""
+        call_id = _call_id(ref)
+        if call_id is None:
+            return self._home.open(ref)
+        for message in _with(self._store.state, call_id):
+            if message.tool_call_id == call_id:
+                return io.BytesIO(message.content.encode("utf-8", "replace"))
+        return None
+
+
+def _call_id(ref: str) -> str | None:
+    return ref.removeprefix(RESULTS) if ref.startswith(RESULTS) else None
+
+
+def _with(state: Checkpoint, call_id: str) -> list[Message]:
+    """The messages that hold the id, as they are on record."""
+    wanted = call_id.encode("utf-8", "replace")
+    return [decode(data) for data in state.thread if wanted in data]

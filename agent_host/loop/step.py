@@ -5,39 +5,37 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
+from agent_host.display_text import one_line
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.llm.anthropic_answer import meaning_of
-from agent_host.loop.asking import ask, cut_window
+from agent_host.llm.anthropic import meaning_of
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
-from agent_host.loop.costs import cost_of
-from agent_host.loop.counted_usage import LEAST_SHARE, with_counted_usage
+from agent_host.loop.costs import LEAST_SHARE, cost_of, with_counted_usage
+from agent_host.loop.journal import clean_message
+from agent_host.loop.model_call import ask, cut_window
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.progress import NOTES, meaning_without_calls
-from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
-from agent_host.shown_text import one_line
-from agent_host.thread.blocks import holds_arguments
-from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode
+from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode, holds_arguments
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
-from state.boot import boot_id
+from state.disk import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from agent_host.llm.stream import Meaning, ModelTurn
-    from agent_host.loop.asking import Attempts
-    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
     from agent_host.loop.limits import Request
+    from agent_host.loop.model_call import Attempts
+    from agent_host.loop.prepare import CallRun
     from agent_host.thread.messages import ToolCall
-    from state.open_step import OpenStep
     from state.records import TaskStatus, Window
+    from state.recovery import OpenStep
 
 # What a step that ends its task puts on record about it.
 _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {

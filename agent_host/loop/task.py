@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent_host.display_text import one_line
 from agent_host.errors import (
     CANCELLED,
     MAX_STEPS_EXCEEDED,
@@ -26,14 +27,13 @@ from agent_host.errors import (
     RequestTooLong,
     UsageError,
 )
+from agent_host.loop.background import see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.command_changes import see_background_changes
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
-from agent_host.loop.replay import take_replay
+from agent_host.loop.recovery import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
-from agent_host.shown_text import one_line
 from agent_host.thread.messages import last_answer
 from state.records import SessionStatusChanged, TaskEnded
 

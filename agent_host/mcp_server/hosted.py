@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.api.records import Owner
+from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
+from agent_host.host.records import Owner
 from agent_host.ids import new_id, now_rfc3339
+from agent_host.mcp_server.approving import question_in
 from agent_host.mcp_server.child import HostChild, Refused
-from agent_host.mcp_server.questions import question_in
 from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
-from agent_host.shown_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.mcp_server.approving import Answer
-    from agent_host.mcp_server.questions import Question
+    from agent_host.mcp_server.approving import Answer, Question
     from agent_host.mcp_server.records import Records
 
 CANCELLING: Final = "the task is being cancelled"

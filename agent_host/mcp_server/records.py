@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.api.records import stored_sessions
-from agent_host.mcp_server.questions import question_in
+from agent_host.host.records import stored_sessions
+from agent_host.mcp_server.approving import question_in
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from agent_host.api.records import Owner
+    from agent_host.host.records import Owner
 
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
 RUNNING: Final = "RUNNING"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import mcp_types as types
 import orjson
 from mcp.server import Server
-from pydantic import ValidationError
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
 
 from agent_host.errors import AgentHostError
+from agent_host.ids import now_rfc3339
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicited, form_request
-from agent_host.mcp_server.arguments import Approve, RunTask, SessionStatus, what_is_wrong
 from agent_host.mcp_server.child import Refused
-from agent_host.mcp_server.tasks import TaskExtension
+from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -23,13 +26,14 @@ if TYPE_CHECKING:
 
     from mcp.server import ServerRequestContext
 
-    from agent_host.mcp_server.arguments import Arguments
+    from agent_host.mcp_server.approving import Question
     from agent_host.mcp_server.hosted import HostedSession
-    from agent_host.mcp_server.questions import Question
     from agent_host.mcp_server.sessions import Sessions
 
+if TYPE_CHECKING:
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
+
 
 _INSTRUCTIONS: Final = (
     "run_task hands a task to an agent that works in one workspace under a policy. Its answer says how the task ended; "
@@ -238,3 +242,221 @@ def _result(found: dict[str, Any]) -> types.CallToolResult:
 
 def _failed(code: str, message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=f"{code}: {message}")], is_error=True)
+
+
+# What the tools of the MCP server take. The models are their input schemas as well.
+
+_MAX_WAIT_S = 86_400.0
+
+SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+WaitS = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        le=_MAX_WAIT_S,
+        description="Seconds to wait for the task; then the answer is how far it is. Default: until it is over",
+    ),
+]
+
+
+class Arguments(BaseModel):
+    """Base of all: other names than those given are refused."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True)
+
+
+class RunTask(Arguments):
+    """Of `run_task`."""
+
+    prompt: Annotated[str | None, Field(min_length=1, max_length=1_000_000, description="What to do")] = None
+    session_id: Annotated[
+        SessionId | None,
+        Field(
+            description="Session of an earlier task, which knows what was said there. Without a prompt the task that "
+            "is open there goes on. Default: a new session"
+        ),
+    ] = None
+    max_steps: Annotated[int | None, Field(ge=1, le=10_000, description="Limit of steps. Default: the host's")] = None
+    model: Annotated[str | None, Field(max_length=256, description="A model that the policy allows")] = None
+    wait_s: WaitS = None
+
+
+class SessionStatus(Arguments):
+    """Of `session_status`."""
+
+    session_id: Annotated[SessionId | None, Field(description="Default: all sessions on record, newest first")] = None
+    task_id: Annotated[
+        str | None, Field(min_length=1, max_length=128, description="Default: the session's last task")
+    ] = None
+    wait_s: Annotated[
+        float, Field(ge=0, le=_MAX_WAIT_S, description="Seconds to wait for the task to be over. Default: 0")
+    ] = 0.0
+
+
+class Approve(Arguments):
+    """Of `approve`."""
+
+    session_id: SessionId
+    approval_id: Annotated[str, Field(min_length=1, max_length=128)]
+    decision: Literal["approved", "denied"]
+    scope: Annotated[
+        Literal["once", "task", "session"],
+        Field(description="How far it holds for the same action. Default: once"),
+    ] = "once"
+    reason: Annotated[str, Field(max_length=2000)] = ""
+    answers: Annotated[
+        dict[str, str | int | float | bool | list[str]] | None,
+        Field(description="Of an approval with `form`: what is filled in"),
+    ] = None
+    wait_s: WaitS = None
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """The first mistake, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"$.{place}: {first['msg']}" if place else first["msg"]
+
+
+# The tasks extension of MCP 2026-07-28 (SEP-2663): `run_task` answers at once with a task that the client asks about.
+#
+# The SDK has no tasks of its own; it takes methods and kinds of results that it does not know. The task of the
+# extension is the task of the session, by its id. What waits for a person is what the task asks for
+# (`input_required`).
+
+if TYPE_CHECKING:
+    TasksContext: TypeAlias = ServerRequestContext[Any, Any]
+
+
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+_POLL_MS: Final = 1000
+_TTL_MS: Final = 3_600_000
+
+
+class _OfTask(types.RequestParams):
+    task_id: str
+
+
+class _Update(_OfTask):
+    input_responses: dict[str, Any]
+
+
+class TaskExtension:
+    """The methods of the extension over `sessions`. `result_of` makes the tool's result of a report. With
+    `allow_approve` the client has a tool to approve with, where it has no elicitation."""
+
+    def __init__(
+        self, sessions: Sessions, result_of: Callable[[dict[str, Any]], types.CallToolResult], *, allow_approve: bool
+    ) -> None:
+        self._sessions = sessions
+        self._result_of = result_of
+        self._allow_approve = allow_approve
+
+    def add_to(self, server: Server[Any]) -> None:
+        """Have the server say that it has the extension, and serve it."""
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", _OfTask, self._get)
+        server.add_request_handler("tasks/update", _Update, self._update)
+        server.add_request_handler("tasks/cancel", _OfTask, self._cancel)
+
+    @staticmethod
+    def is_wanted(context: TasksContext) -> bool:
+        """True if the client takes a task for an answer."""
+        capabilities = context.session.client_capabilities
+        known = {} if capabilities is None else capabilities.extensions or {}
+        return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
+
+    def created(self, session: HostedSession) -> dict[str, Any]:
+        """The answer to the call that has begun the task."""
+        return {"resultType": "task", **self._task(session.task_id, session.since, "working", session.doing)}
+
+    async def _get(self, context: TasksContext, params: _OfTask) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            report = await self._on_record(params.task_id)
+            since = report.get("startedAt", now_rfc3339())
+            if report["status"] in (RUNNING, APPROVAL_REQUIRED):
+                return self._task(params.task_id, since, "working", report["doing"])
+            return self._over(params.task_id, since, report)
+        if session.questions and not can_elicit(context) and not self._allow_approve:
+            for approval_id in list(session.questions):
+                await self._refusable(session.answer(approval_id, approved=False, reason=NOBODY))
+        if not session.is_running:
+            return self._over(session.task_id, session.since, await session.report())
+        if session.questions and can_elicit(context):
+            asked = {
+                one.approval_id: form_request(one).model_dump(mode="json", by_alias=True, exclude_none=True)
+                for one in session.questions.values()
+            }
+            said = self._task(session.task_id, session.since, "input_required", "somebody is asked")
+            return {**said, "inputRequests": asked}
+        doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
+        return self._task(session.task_id, session.since, "working", doing)
+
+    async def _update(self, context: TasksContext, params: _Update) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            await self._on_record(params.task_id)
+        for approval_id, response in params.input_responses.items() if session is not None else ():
+            question = None if session is None else session.questions.get(approval_id)
+            if session is not None and question is not None:
+                try:
+                    said = answer_in(question, types.ElicitResult.model_validate(response))
+                except ValidationError as error:
+                    raise MCPError(types.INVALID_PARAMS, f"inputResponses.{approval_id}: not an answer") from error
+                await self._refusable(session.answer_as(approval_id, said))
+        return {}
+
+    async def _cancel(self, context: TasksContext, params: _OfTask) -> dict[str, Any]:
+        session = self._session(context, params.task_id)
+        if session is None:
+            await self._on_record(params.task_id)
+        else:
+            await session.cancel()
+        return {}
+
+    @staticmethod
+    async def _refusable(answering: Any) -> None:
+        try:
+            await answering
+        except Refused as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+
+    async def _on_record(self, task_id: str) -> dict[str, Any]:
+        """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
+        records = self._sessions.records
+        try:
+            session_id = await asyncio.to_thread(records.session_of, task_id)
+            if session_id is not None:
+                return await asyncio.to_thread(records.report, session_id, task_id)
+        except AgentHostError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+        raise MCPError(types.INVALID_PARAMS, "there is no such task")
+
+    def _session(self, context: TasksContext, task_id: str) -> HostedSession | None:
+        """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
+        has not said that it has the extension."""
+        if not self.is_wanted(context):
+            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+            message = f"tasks are for clients with the extension {EXTENSION}"
+            raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+        return self._sessions.with_task(task_id)
+
+    def _over(self, task_id: str, since: str, report: dict[str, Any]) -> dict[str, Any]:
+        if report["status"] == "TASK_CANCELLED":
+            return self._task(task_id, since, "cancelled", str(report.get("message", "")))
+        result = self._result_of(report).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {**self._task(task_id, since, "completed", ""), "result": {"resultType": "complete", **result}}
+
+    @staticmethod
+    def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]:
+        said = {"statusMessage": message} if message else {}
+        return {
+            "taskId": task_id,
+            "status": status,
+            **said,
+            "createdAt": since,
+            "lastUpdatedAt": now_rfc3339(),
+            "ttlMs": _TTL_MS,
+            "pollIntervalMs": _POLL_MS,
+        }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.events.outbox import Outbox
-from agent_host.events.ring import EventRing, Since
+from agent_host.events.outbox import EventRing, Outbox, Since
 
 if TYPE_CHECKING:
     from agent_host.events.emitter import Event

@@ -8,18 +8,18 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.errors import Incompatible, UsageError
-from agent_host.rpc.params import InvalidParams, name, params, prose
+from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Owner
 from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.rpc.feed import Feed
-    from agent_host.rpc.params import Params
+    from agent_host.rpc.messages import Params
     from agent_host.session.host import Opened, SessionHost
 
 PROTOCOL_VERSIONS: Final = ("1.0",)

@@ -19,22 +19,24 @@ from agent_host.rpc.messages import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Fault,
+    InvalidParams,
     Line,
     Request,
+    check,
     encode_event,
     encode_fault,
     encode_result,
+    ignored,
     parse,
     refuse_line,
 )
-from agent_host.rpc.params import InvalidParams, check, ignored
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.events.outbox import Outbox
-    from agent_host.rpc.params import Params
+    from agent_host.rpc.messages import Params
     from agent_host.rpc.transport import Channel
 
 _MAX_IN_FLIGHT = 64

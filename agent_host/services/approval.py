@@ -13,7 +13,7 @@ import orjson
 from agent_host import lenient_json
 from agent_host.errors import ServiceError, ServiceRejected, ServiceUnavailable
 from agent_host.lenient_json import encodable
-from agent_host.regular_files import open_regular
+from agent_host.safe_open import open_regular
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

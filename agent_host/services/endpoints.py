@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
-from agent_host.http_basics import shown_url
+from agent_host.http import shown_url
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -18,17 +18,9 @@ from agent_host.errors import (
     ServiceUnreachable,
     UsageError,
 )
-from agent_host.http_basics import (
-    LOOPBACK,
-    TlsContext,
-    first_line,
-    retry_after_s,
-    shown_url,
-    usable_in_header,
-    without_html,
-)
+from agent_host.http import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header, without_html
+from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy, with_retries
-from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
 from config import json_text
 

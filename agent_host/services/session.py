@@ -9,7 +9,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
-from agent_host.http_basics import usable_in_header
+from agent_host.http import usable_in_header
 from agent_host.ids import new_id
 from agent_host.services.answers import as_line, as_object, checked_id
 from config.lean_typing import NamedTuple

@@ -7,7 +7,9 @@ import asyncio
 import errno
 import hashlib
 import os
-from typing import TYPE_CHECKING, Protocol
+import threading
+from base64 import b64encode
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
@@ -16,9 +18,8 @@ from agent_host.contracts import Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
-from agent_host.regular_files import open_regular
+from agent_host.safe_open import open_regular
 from agent_host.services.answers import as_object, checked_id, checked_uri
-from agent_host.services.artifact_files import StoredFile, UploadBody
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
@@ -26,7 +27,7 @@ from state.files import TEMPORARY, write_new
 from state.locations import make_private_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, BinaryIO
 
     from agent_host.contracts import Artifact, Spooled
@@ -288,3 +289,61 @@ def _refuse_large(artifact: Artifact) -> None:
 def shown_name(name: str) -> str:
     """The name of an artifact as one line may hold it."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+
+
+# Artifacts that do not fit into memory: read from this disk, and sent, a piece at a time (AH 7.5).
+
+_PIECE_BYTES: Final = 384 * 1024
+
+
+class StoredFile:
+    """An artifact's open file on this disk, as a `Spooled`. It owns the file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._guard = threading.Lock()  # a thread may be reading what its caller closes
+        self.size = os.fstat(file.fileno()).st_size
+        """See Spooled."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """See Spooled."""
+        for at in range(0, self.size, _PIECE_BYTES):
+            with self._guard:
+                if self._file.closed:
+                    raise OSError(errno.EBADF, "the file was closed")
+                self._file.seek(at)
+                piece = self._file.read(_PIECE_BYTES)
+            yield piece
+
+    def close(self) -> None:
+        """See Spooled."""
+        with self._guard:
+            self._file.close()
+
+
+class UploadBody:
+    """The JSON of an upload, encoded a piece at a time; base64 needs no escaping, so no JSON encoder sees it."""
+
+    def __init__(self, fields: Mapping[str, str], artifact: Artifact) -> None:
+        self._head = lenient_json.dumps(fields)[:-1] + b',"contentBase64":"'
+        self._artifact = artifact
+
+    def __len__(self) -> int:
+        return len(self._head) + (self._artifact.size + 2) // 3 * 4 + 2
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `services.http.Body`. Raises OSError."""
+        yield self._head
+        rest = b""
+        for piece in _in_parts(self._artifact.pieces()):
+            rest += piece
+            whole = len(rest) // 3 * 3
+            yield b64encode(rest[:whole])
+            rest = rest[whole:]
+        yield b64encode(rest) + b'"}'
+
+
+def _in_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        for start in range(0, len(piece), _PIECE_BYTES):
+            yield piece[start : start + _PIECE_BYTES]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_host.display_text import one_line
 from agent_host.events.kinds import EventType
 from agent_host.ids import rfc3339
 from agent_host.services.approval import ApprovalDecision
-from agent_host.shown_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.events.emitter import Event
-    from agent_host.routing.registry import Registry
+    from agent_host.judging.environment import Registry
     from agent_host.services.approval import ApprovalReporter
     from state.checkpoint import Checkpoint, SessionIdentity
-    from state.open_step import Call
+    from state.recovery import Call
 
 
 # The task that asked has stopped; what is asked again by a resume is asked with all of it.

@@ -17,8 +17,7 @@ from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
-from agent_host.session.reports import cost_fields
-from agent_host.session.verdicts import ended
+from agent_host.session.reports import cost_fields, ended
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary

@@ -7,8 +7,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
-from agent_host.own_packages import places_in
-from agent_host.routing.environment import on_this_disk
+from agent_host.import_isolation import places_in
+from agent_host.judging.environment import on_this_disk
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from agent_host.routing.environment import Environment
-    from agent_host.routing.registry import Registry
-    from agent_host.session.outside_bundles import FileSource
+    from agent_host.judging.environment import Environment, Registry
+    from agent_host.session.external_bundles import FileSource
     from config.settings import Settings
     from policy.bundle.model import CommandPolicy, PolicyBundle
 
@@ -54,9 +53,9 @@ def load_bundle(
     places = _places(environment, state_dir, session_id, _configured(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
-        from agent_host.session import outside_bundles
+        from agent_host.session import external_bundles
 
-        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
+        bundle = external_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
     elif policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now, held=held)
     else:
@@ -150,9 +149,9 @@ def bundle_in_file(
     raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
-    from agent_host.session import outside_bundles
+    from agent_host.session import external_bundles
 
-    file = outside_bundles.FileSource("", raw, models=(), steering=own_files())
+    file = external_bundles.FileSource("", raw, models=(), steering=own_files())
     return file.read(_places(environment, state_dir, ANY_SESSION), now, held=held)
 
 
@@ -228,18 +227,18 @@ def _programs(settings: Settings) -> tuple[str, ...]:
     """What the user's configuration adds to a built-in's list of commands. Raises UsageError."""
     names = settings.names("policy.allowed_commands")
     if names:
-        from agent_host.session import outside_bundles
+        from agent_host.session import external_bundles
 
-        outside_bundles.refuse_odd_programs(names)
+        external_bundles.refuse_odd_programs(names)
     return names
 
 
 def _file(settings: Settings) -> FileSource:
     """The file that `host.policy` names. Raises UsageError when there is none."""
-    from agent_host.session import outside_bundles
+    from agent_host.session import external_bundles
 
     name = settings.text("host.policy")
-    return outside_bundles.FileSource(
+    return external_bundles.FileSource(
         name,
         _content(name),
         models=_models(settings),
@@ -263,9 +262,9 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
     tables = settings.tables("policy.command_policies")
     if not tables:
         return ()
-    from agent_host.session import outside_bundles
+    from agent_host.session import external_bundles
 
-    return outside_bundles.command_policies(tables)
+    return external_bundles.command_policies(tables)
 
 
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:

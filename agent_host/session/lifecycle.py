@@ -9,19 +9,17 @@ from agent_host.errors import CANCELLED, ErrorCode, OutOfOrder, SessionNotReady,
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.context import TaskEnd
-from agent_host.session.denials import replays_approved
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import refuse_foreign_cursor, temporary_of
-from agent_host.session.reports import session_state
+from agent_host.session.reports import replays_approved, session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.policies import is_built_in
-from policy.rules.guarded import guarded_risk
-from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, guarded_risk
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
@@ -30,12 +28,12 @@ if TYPE_CHECKING:
 
     from agent_host.approval.pending import Delivery, PendingApprovals
     from agent_host.approval.request import Scope
-    from agent_host.events.losses import Losses
+    from agent_host.events.emitter import Losses
     from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
-    from policy.rules.options import TaskOptions
+    from policy.rules.toolset import TaskOptions
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
     from state.store import LoadReport
@@ -175,7 +173,7 @@ class Session:
         bundle = self._ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
-        from policy.rules.admitted import in_one_line
+        from policy.rules.bundle_summary import in_one_line
 
         return in_one_line(bundle)
 
@@ -190,9 +188,9 @@ class Session:
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
-        from agent_host.session import previews  # comparing files is a large import, and the first reply needs none
+        from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
-        return previews.as_text(previews.preview_of(self._ctx)(), self.unseen())
+        return patches.as_text(patches.preview_of(self._ctx)(), self.unseen())
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does
@@ -202,10 +200,10 @@ class Session:
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
         """What the session or one of its tasks changed, file by file; see `session.patches.preview`. Raises UsageError
         for a task that it does not know."""
-        from agent_host.session import previews  # see `patch`
+        from agent_host.session import patches  # see `patch`
 
         try:
-            return await asyncio.to_thread(previews.preview_of(self._ctx, task_id, file_paths))
+            return await asyncio.to_thread(patches.preview_of(self._ctx, task_id, file_paths))
         except LookupError as error:
             raise UsageError(str(error.args[0])) from error
 

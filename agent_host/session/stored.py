@@ -13,9 +13,9 @@ import orjson
 from agent_host.errors import ErrorCode, SessionNotFound, UsageError
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
+from agent_host.session.reports import of_result, on_record
 from agent_host.session.stored_tasks import SessionRecord
 from agent_host.session.transcripts import read_run_log
-from agent_host.session.verdicts import of_result, on_record
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
@@ -41,7 +41,7 @@ class StoredSession(NamedTuple):
     `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
     JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
     them. `ending` has the verdict, and of what has ended by whom and whether a retry can help
-    (`agent_host.session.verdicts`); `reason` is why, where it is not completed."""
+    (`agent_host.session.reports`); `reason` is why, where it is not completed."""
 
     session_id: str
     status: str

@@ -13,11 +13,9 @@ import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.session.moves import workspaces
-from agent_host.session.reports import ON_RECORD
-from agent_host.session.tasks import first_versions
+from agent_host.session.reports import ON_RECORD, ended, of_result
+from agent_host.session.tasks import first_versions, workspaces
 from agent_host.session.transcripts import described, items_of
-from agent_host.session.verdicts import ended, of_result
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
 

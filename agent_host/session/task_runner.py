@@ -19,13 +19,10 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
-from agent_host.session.denials import approvals_of_open_calls, calls_to_replay
-from agent_host.session.history import History
-from agent_host.session.moves import note_of_move
-from agent_host.session.new_task import record_of_task
-from agent_host.session.reports import not_uploaded, result_object
-from agent_host.session.task_queue import TaskQueue
-from agent_host.session.verdicts import ended
+from agent_host.session.new_task import TaskQueue, record_of_task
+from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, ended, not_uploaded, result_object
+from agent_host.session.tasks import note_of_move
+from agent_host.session.transcripts import History
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 

@@ -10,27 +10,27 @@ For tests and CI jobs that must not depend on a model. `docs/mock-gateway.md` de
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.testing.anthropic_wire import Anthropic
-from agent_host.testing.chat_wire import ChatCompletions
-from agent_host.testing.delivery import JSON_HEADERS, deliver
+from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.dialect import BadRequest, Dialect, RequestView
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, Reply
 from agent_host.testing.mock_server import MockServer
-from agent_host.testing.placeholders import fill
+from agent_host.testing.openai_chat import ChatCompletions
+from agent_host.testing.openai_responses import Responses
 from agent_host.testing.prompt_cache import PromptCache, TooManyMarks, tokens_of
-from agent_host.testing.responses_wire import Responses
 from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn, Usage
-from agent_host.testing.turns import OffTheEnd, TurnChooser
+from agent_host.testing.values import fill
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent_host.testing.script import TurnKind
 
 __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forever"]
 
@@ -247,3 +247,164 @@ async def serve_forever(
         await asyncio.Event().wait()
     finally:
         await gateway.aclose()
+
+
+# Sending the answer that a turn describes, with everything that can go wrong on the way.
+
+JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+STREAM_HEADERS: Mapping[str, str] = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body cut to pieces; when not `complete`, the connection is to be closed after the last of them."""
+
+    pieces: tuple[bytes, ...]
+    complete: bool
+
+
+async def deliver(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+    """Send the answer of `turn`, after its delay."""
+    if turn.delay_ms:
+        await asyncio.sleep(turn.delay_ms / 1000)
+    await _DELIVERIES[turn.kind](turn, dialect, view, reply)
+
+
+def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> Body:
+    """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
+    events = dialect.stream_events(turn, view)
+    if turn.stream_error is not None:
+        # By default as late as can be: all content is out, the events that declare it complete are not.
+        stop = len(events) - dialect.closing_events if turn.cut_after_events is None else turn.cut_after_events
+        events = [*events[:stop], dialect.error_event(turn.stream_error, view)]
+    elif turn.cut_after_events is not None:
+        events = events[: turn.cut_after_events]
+    return _cut(turn, tuple(events))
+
+
+def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> Body:
+    if turn.cut_after_bytes is not None:
+        pieces = (b"".join(pieces)[: turn.cut_after_bytes],)
+    if (size := turn.split_bytes) is not None:
+        joined = b"".join(pieces)
+        pieces = tuple(joined[start : start + size] for start in range(0, len(joined), size))
+    return Body(pieces, complete=not turn.cut)
+
+
+async def _send(turn: Turn, headers: Mapping[str, str], body: Body, reply: Reply) -> None:
+    await reply.stream(
+        turn.status,
+        {**headers, **turn.headers},
+        body.pieces,
+        apart=bool(turn.split_bytes or turn.chunk_delay_ms),
+        pause_s=turn.chunk_delay_ms / 1000,
+        complete=body.complete,
+    )
+
+
+async def _answer(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+    headers = {"request-id": f"req_{view.session}_{view.turn_index}"}
+    if view.stream:
+        await _send(turn, {**STREAM_HEADERS, **headers}, stream_body(turn, dialect, view), reply)
+    elif turn.stream_error is not None:
+        # Without a stream there is no "after the answer has begun": the nearest thing is an HTTP error.
+        failed = dialect.failed_message(turn.stream_error, view)
+        status, said = (500, dialect.error(500, turn.stream_error)) if failed is None else (200, failed)
+        await reply.send(status, {**JSON_HEADERS, **headers, **turn.headers}, said)
+    else:
+        body = b"" if turn.cut_after_events is not None else dialect.message(turn, view)
+        await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)
+
+
+async def _http_error(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+    del view
+    await reply.send(turn.status, {**JSON_HEADERS, **turn.headers}, dialect.error(turn.status, turn.error))
+
+
+async def _garbage(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+    del dialect
+    headers = STREAM_HEADERS if view.stream else JSON_HEADERS
+    await _send(turn, headers, _cut(turn, (turn.garbage or b"",)), reply)
+
+
+async def _hang(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
+    del turn, dialect, view
+    await reply.until_client_leaves()
+
+
+_DELIVERIES: Mapping[TurnKind, Callable[[Turn, Dialect, RequestView, Reply], Awaitable[None]]] = {
+    "answer": _answer,
+    "http_error": _http_error,
+    "garbage": _garbage,
+    "hang": _hang,
+}
+
+
+# Which turn answers a request.
+
+_MAX_SESSIONS = 10_000
+
+
+class OffTheEnd(LookupError):
+    """The script has no turn for the request; the text says which one was wanted."""
+
+
+class TurnChooser:
+    """Chooses by the last message first, then by position.
+
+    The only state is how often turns with a limit have been served, per session, so a request that is sent again,
+    by the same process or the next, gets the same answer again.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._variables = script.variables
+        self._conditional = [turn for turn in script.turns if turn.when is not None]
+        self._by_position: list[tuple[Turn, ...]] = []
+        failing: tuple[Turn, ...] = ()
+        for turn in script.turns:
+            if turn.when is not None:
+                continue
+            if turn.fails:
+                failing += (turn,)
+            else:
+                # A failing turn leaves no message in the thread: it shares the position of the answer it delays.
+                self._by_position.append((*failing, turn))
+                self._by_position.extend([(turn,)] * (turn.repeat - 1))
+                failing = ()
+        if failing:
+            self._by_position.append(failing)
+        self._served: OrderedDict[str, Counter[int]] = OrderedDict()
+
+    def choose(self, view: RequestView) -> Turn:
+        """The turn for a request. Nothing is counted yet: see `served`.
+
+        Raises:
+            OffTheEnd: no turn with conditions matches and the position is beyond the last one.
+        """
+        counts: Mapping[int, int] = self._served.get(view.session, {})
+        variables = {**self._variables, "turn": str(view.turn_index)}
+        for turn in self._conditional:
+            if _left(turn, counts) and all(fill(condition, variables).met(view) for condition in turn.when or ()):
+                return turn
+        if view.position < len(self._by_position):
+            for turn in self._by_position[view.position]:
+                if _left(turn, counts):
+                    return turn
+        raise OffTheEnd(
+            f"the script has no answer left: it has {len(self._by_position)} by position, answer "
+            f"{view.position + 1} is asked for, and no 'when' matches"
+        )
+
+    def served(self, turn: Turn, session: str) -> None:
+        """Count one use of `turn`. The counts of the sessions used longest ago are dropped beyond 10,000 sessions."""
+        if turn.limit is None:
+            return
+        counts = self._served.setdefault(session, Counter())
+        counts[turn.number] += 1
+        self._served.move_to_end(session)
+        if len(self._served) > _MAX_SESSIONS:
+            self._served.popitem(last=False)
+
+
+def _left(turn: Turn, counts: Mapping[int, int]) -> bool:
+    return turn.limit is None or counts.get(turn.number, 0) < turn.limit

@@ -7,18 +7,152 @@ file, the turn and the key.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from agent_host.testing import placeholders
-from agent_host.testing.values import BadValue, string, table
+from agent_host.testing import values as placeholders
+from agent_host.testing.values import (
+    BadValue,
+    Reader,
+    array_of,
+    boolean,
+    natural,
+    pattern,
+    positions,
+    string,
+    strings,
+    table,
+    table_of,
+    whole_number,
+)
+from config.shapes import FLAG, TEXT, AnyOf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    import re
+    from collections.abc import Callable, Iterable, Sequence
 
-    from agent_host.testing.conditions import Condition
+    from agent_host.testing.dialect import RequestView
+
+# Conditions on a request: what `when` matches on and `expect` insists on, one table for both.
+#
+# Each row knows how to read its value from the script and how to say what a request lacks.
+
+_EXCERPT_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One key of a `when` or `expect` table with its value as read by the row of `CONDITIONS`."""
+
+    key: str
+    value: Any
+
+    def miss(self, view: RequestView) -> str | None:
+        """None when `view` meets the condition, else the difference in words."""
+        return CONDITIONS[self.key].miss(self.value, view)
+
+    def met(self, view: RequestView) -> bool:
+        """True if `view` meets the condition."""
+        return self.miss(view) is None
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionKind:
+    """How one condition is read (raises `values.BadValue`) and judged (None means met)."""
+
+    read: Callable[[Any], Any]
+    miss: Callable[[Any, RequestView], str | None]
+
+
+def _equals(field: str) -> Callable[[Any, RequestView], str | None]:
+    def miss(wanted: Any, view: RequestView) -> str | None:
+        found = getattr(view, field)
+        return None if found == wanted else f"is {found!r}, wanted {wanted!r}"
+
+    return miss
+
+
+def _contains(field: str) -> Callable[[tuple[str, ...], RequestView], str | None]:
+    def miss(wanted: tuple[str, ...], view: RequestView) -> str | None:
+        found: str = getattr(view, field)
+        lacking = [part for part in wanted if part not in found]
+        return f"lacks {_listed(lacking)} in {_excerpt(found)}" if lacking else None
+
+    return miss
+
+
+def _last_matches(wanted: re.Pattern[str], view: RequestView) -> str | None:
+    return None if wanted.search(view.last_text) else f"{wanted.pattern!r} finds nothing in {_excerpt(view.last_text)}"
+
+
+def _last_images(wanted: tuple[str, ...], view: RequestView) -> str | None:
+    found = view.last_images
+    return None if found == wanted else f"is {_listed(found) or 'none'}, wanted {_listed(wanted) or 'none'}"
+
+
+def _offered(wanted: tuple[str, ...], view: RequestView) -> str | None:
+    lacking = [name for name in wanted if name not in view.tools]
+    return f"lacks {_listed(lacking)}; offered: {_listed(view.tools) or 'none'}" if lacking else None
+
+
+def _not_offered(unwanted: tuple[str, ...], view: RequestView) -> str | None:
+    found = [name for name in unwanted if name in view.tools]
+    return f"offered all the same: {_listed(found)}" if found else None
+
+
+def _position(wanted: tuple[int, ...], view: RequestView) -> str | None:
+    return None if view.position + 1 in wanted else f"is {view.position + 1}, wanted {' or '.join(map(str, wanted))}"
+
+
+def _headers(wanted: Mapping[str, str | bool], view: RequestView) -> str | None:
+    problems = []
+    for name, value in wanted.items():
+        found = view.headers.get(name.lower())
+        met = (found is not None) is value if isinstance(value, bool) else found == value
+        if not met:
+            # A header may hold a secret: its value is shown only beside the value that the script spells out.
+            shown = "absent" if found is None else "present" if isinstance(value, bool) else repr(found)
+            problems.append(f"{name} is {shown}, wanted {_wanted_header(value)}")
+    return "; ".join(problems) or None
+
+
+def _wanted_header(value: str | bool) -> str:
+    return repr(value) if isinstance(value, str) else "present" if value else "absent"
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _excerpt(text: str) -> str:
+    """`text` as a literal, its end kept when it is long: test runners and compilers sum up at the end."""
+    if len(text) <= _EXCERPT_CHARS:
+        return repr(text)
+    return f"...{text[-_EXCERPT_CHARS:]!r} ({len(text)} characters)"
+
+
+CONDITIONS: Mapping[str, ConditionKind] = {
+    "session": ConditionKind(string, _equals("session")),
+    "model": ConditionKind(string, _equals("model")),
+    "max_tokens": ConditionKind(natural, _equals("max_tokens")),
+    "stream": ConditionKind(boolean, _equals("stream")),
+    "position": ConditionKind(positions, _position),
+    "message_count": ConditionKind(natural, _equals("message_count")),
+    "system_contains": ConditionKind(strings, _contains("system")),
+    "last_role": ConditionKind(string, _equals("last_role")),
+    "last_contains": ConditionKind(strings, _contains("last_text")),
+    "last_matches": ConditionKind(pattern, _last_matches),
+    "last_tool_error": ConditionKind(boolean, _equals("last_tool_error")),
+    "last_images": ConditionKind(strings, _last_images),
+    "image_count": ConditionKind(natural, _equals("image_count")),
+    "tools": ConditionKind(strings, _offered),
+    "tools_absent": ConditionKind(strings, _not_offered),
+    "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), _headers),
+}
+
 
 TurnKind = Literal["answer", "http_error", "garbage", "hang"]
 ALWAYS = "always"
@@ -160,7 +294,6 @@ class Script:
         Raises:
             ScriptError: a turn is not valid.
         """
-        from agent_host.testing.script_keys import read_turn
 
         read = []
         for number, raw in enumerate(turns, 1):
@@ -195,3 +328,137 @@ class Script:
     @staticmethod
     def _error(name: str, number: int, key: str, text: str) -> ScriptError:
         return ScriptError(f"{name}: turn {number}: {f'key {key!r} ' if key else ''}{text}")
+
+
+# The keys of a turn as tables: which there are, how each is read, and which go together.
+
+
+def _conditions(raw: Any) -> tuple[Condition, ...]:
+    values = table(raw, {key: kind.read for key, kind in CONDITIONS.items()})
+    return tuple(Condition(key, value) for key, value in values.items())
+
+
+def _arguments(raw: Any) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise BadValue("must be a table; raw_arguments takes what is not")
+    try:
+        orjson.dumps(raw)
+    except TypeError as error:
+        raise BadValue(f"cannot be written as JSON: {error}") from None
+    return dict(raw)
+
+
+def _tool_call(raw: Any) -> ToolCall:
+    values = table(raw, TOOL_CALL_KEYS, required=("name",))
+    if "arguments" in values and "raw_arguments" in values:
+        raise BadValue("and arguments exclude each other", "raw_arguments")
+    return ToolCall(**values)
+
+
+def _error(raw: Any) -> ErrorBody:
+    return ErrorBody(**table(raw, ERROR_KEYS, required=("message",)))
+
+
+def _stream_error(raw: Any) -> ErrorBody:
+    return ErrorBody(**table(raw, STREAM_ERROR_KEYS, required=("message",)))
+
+
+def _usage(raw: Any) -> Usage:
+    usage = Usage(**table(raw, USAGE_KEYS))
+    if usage.cache_creation_1h_input_tokens > usage.cache_creation_input_tokens:
+        raise BadValue("is a part of cache_creation_input_tokens, and is more", "cache_creation_1h_input_tokens")
+    return usage
+
+
+def _garbage(raw: Any) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, str):
+        return string(raw).encode()
+    return bytes(array_of(whole_number(0, 255))(raw))
+
+
+def _times(raw: Any) -> int | str:
+    if raw == ALWAYS:
+        return ALWAYS
+    if isinstance(raw, str):
+        raise BadValue(f"must be a whole number or {ALWAYS!r}, not {raw!r}")
+    return whole_number(1)(raw)
+
+
+TOOL_CALL_KEYS: Mapping[str, Reader] = {
+    "name": string,
+    "arguments": _arguments,
+    "raw_arguments": string,
+    "id": string,
+}
+USAGE_KEYS: Mapping[str, Reader] = dict.fromkeys(Usage.__dataclass_fields__, natural)
+ERROR_KEYS: Mapping[str, Reader] = {"type": string, "message": string}
+STREAM_ERROR_KEYS: Mapping[str, Reader] = {**ERROR_KEYS, "failed": boolean}
+TURN_KEYS: Mapping[str, Reader] = {
+    "when": _conditions,
+    "expect": _conditions,
+    "text": string,
+    "thinking": string,
+    "redacted_thinking": string,
+    "tool_calls": array_of(_tool_call),
+    "usage": _usage,
+    "stop_reason": string,
+    "delay_ms": natural,
+    "chunk_delay_ms": natural,
+    "chunk_chars": whole_number(1),
+    "split_bytes": whole_number(1),
+    "cut_after_events": natural,
+    "cut_after_bytes": natural,
+    "pings": natural,
+    "status": whole_number(400, 599),
+    "error": _error,
+    "headers": table_of(TEXT),
+    "stream_error": _stream_error,
+    "garbage": _garbage,
+    "hang": boolean,
+    "times": _times,
+    "repeat": whole_number(1),
+}
+
+_ANSWER = ("text", "thinking", "redacted_thinking", "tool_calls")
+_WAYS_TO_ANSWER = (*_ANSWER, "stream_error", "status", "garbage", "hang")
+_ANSWER_KEYS = (
+    *_ANSWER,
+    "usage",
+    "stop_reason",
+    "chunk_chars",
+    "cut_after_events",
+    "pings",
+    "stream_error",
+)
+_EXCLUDES: Mapping[str, tuple[str, ...]] = {
+    "status": (*_ANSWER_KEYS, "garbage", "hang", "cut_after_bytes", "split_bytes", "chunk_delay_ms"),
+    "garbage": (*_ANSWER_KEYS, "hang"),
+    "hang": (*_ANSWER_KEYS, "cut_after_bytes", "split_bytes", "chunk_delay_ms", "headers"),
+    "cut_after_bytes": ("cut_after_events", "stream_error"),
+    "repeat": ("when",),
+}
+"""Keys that cannot stand beside a key, because one of the two would have no effect."""
+
+
+def read_turn(number: int, raw: Any) -> Turn:
+    """One turn from its table.
+
+    Raises:
+        BadValue: with the path of the key below the turn.
+    """
+    values = table(raw, TURN_KEYS)
+    for key, excluded in _EXCLUDES.items():
+        if key in values and (clash := next((other for other in excluded if other in values), None)):
+            raise BadValue(f"cannot stand beside {clash!r}", key)
+    if not any(key in values for key in _WAYS_TO_ANSWER):
+        raise BadValue(f"answers nothing; give one of {', '.join(_WAYS_TO_ANSWER)}")
+    if "error" in values and "status" not in values:
+        raise BadValue("needs 'status' (an error inside the stream is 'stream_error')", "error")
+    turn = Turn(number=number, **values)
+    if turn.times is not None and not turn.fails and turn.when is None:
+        raise BadValue("is for turns that fail or have 'when'; one that answers by position takes 'repeat'", "times")
+    if turn.repeat > 1 and turn.fails:
+        raise BadValue("is for turns that answer; one that fails takes 'times'", "repeat")
+    return turn

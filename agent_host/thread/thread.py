@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
 
-from agent_host.thread.cleared import cleared
-from agent_host.thread.messages import Message
-from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
-from agent_host.thread.plain import as_text
-from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
+from agent_host.thread.messages import Message, encodable
+from agent_host.thread.tokens import message_tokens
 from agent_host.thread.wire import Mark, WireBuffer
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _MARKER_TOKENS = 20
 
@@ -274,3 +273,184 @@ class Thread:
         self._sizes.append(tokens)
         self._messages.append(messages)
         self._kept += tokens
+
+
+# Results whose text is left out of requests to make room: the record keeps it, and the model can read it again.
+
+RESULTS: Final = "results/"
+"""The references of results in the thread begin so; the id of the call follows."""
+MIN_TOKENS: Final = 200
+"""A smaller result stays: what would stand in its place is not much shorter."""
+_LEFT_TOKENS: Final = 60
+_HEAD_CHARS: Final = 1_000
+_HEAD_FROM_TOKENS: Final = 2_000
+"""So large a result keeps its start, which says what it is and costs little of it."""
+
+
+def cleared(result: Message) -> Message:
+    """The result with a note in the place of its text and pictures, where that is shorter; a very large one keeps its
+    start. The note names the reference that ReadOutput takes."""
+    if result.role != "tool" or result.tokens < MIN_TOKENS:
+        return result
+    shown = result.content[:_HEAD_CHARS] if result.tokens >= _HEAD_FROM_TOKENS else ""
+    note = (
+        f"[{len(result.content) - len(shown)} characters of output were left out to make room. ReadOutput with the ref "
+        f"{RESULTS}{result.tool_call_id}, or ReadFile with it as the path, gives them again.]"
+    )
+    tokens = _LEFT_TOKENS + -(-result.tokens * len(shown) // max(1, len(result.content)))
+    if tokens >= result.tokens:  # its tokens are those of its pictures
+        shown, tokens = "", _LEFT_TOKENS
+    return result._replace(content=f"{shown}\n{note}" if shown else note, tokens=tokens, images=())
+
+
+def saved_by_clearing(result: Message) -> int:
+    """Tokens that `cleared` takes away."""
+    return result.tokens - cleared(result).tokens
+
+
+# Which part of the conversation is sent when all of it no longer fits (AH 5.4). Pure.
+
+# After a cut the window is filled to this share of the budget, so that the next cut is many steps away: a prefix that
+# stays the same from call to call is what gateways cache.
+REFILL = 0.4
+# The recency window: so many of the last units are kept even when that leaves the refill mark unreached.
+RECENT_UNITS = 4
+
+
+def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
+    """Where the window starts now.
+
+    `sizes` are tokens of each unit (a user message, or an assistant message with all its results), `start` the present
+    first unit, `kept` the tokens from there on, `budget` what may be kept. Returns the new (start, kept). A unit is
+    kept or dropped whole, so no call ever loses its result; the last unit is always kept.
+    """
+    if kept <= budget:
+        return start, kept
+    target = int(budget * REFILL)
+    newest = len(sizes) - 1
+    while start < newest and kept > (target if start < len(sizes) - RECENT_UNITS else budget):
+        kept -= sizes[start]
+        start += 1
+    return start, kept
+
+
+def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
+    """Where the window starts when no more than `budget` tokens may be left, recent units or not; as `advance`."""
+    newest = len(sizes) - 1
+    while start < newest and kept > budget:
+        kept -= sizes[start]
+        start += 1
+    return start, kept
+
+
+# A model's turn as plain text, for models that verify their thinking.
+#
+# Such a model refuses the whole request where anything in front of its signed thinking was changed. When a request
+# leaves something out, the turns behind it can no longer go back as they came; as text of the user they can.
+
+
+def as_text(assistant: Message, results: Sequence[Message]) -> Message:
+    """What the model said and called, and what came of it; without pictures and what only its provider reads."""
+    parts = ["[An earlier turn of yours, as text.]"]
+    if assistant.content.strip():
+        parts.append(assistant.content)
+    for call, result in zip(assistant.tool_calls, results, strict=True):
+        failed = " failed" if result.is_error else ""
+        parts.append(f"[You called {call.name} with {call.arguments_json.decode()}. It{failed or ' gave'}:]")
+        parts.append(result.content)
+    return Message("system", "\n".join(parts), assistant.tokens + sum(result.tokens for result in results))
+
+
+# A summary of the conversation in the place of its older part (AH 5.4, phase 2).
+
+MAX_CHARS: Final = 32_000
+"""A longer summary is cut."""
+QUESTION: Final = (
+    "[The conversation is too long to go on with. Write down what is needed to finish the task without it: the user's "
+    "request and every condition that was set; decisions, and why; files that were read or changed, with their paths; "
+    "commands that were run, and their outcome; what is left to do. Call no tools. Answer with these notes only.]"
+)
+
+
+def question(count: Callable[[str], int]) -> Message:
+    """The message that asks for a summary."""
+    return Message("system", QUESTION, message_tokens(count, QUESTION))
+
+
+def summary_message(text: str, count: Callable[[str], int]) -> Message:
+    """The summary `text` as it stands in a request, behind the note that says how many messages were left out."""
+    shown = encodable(f"[Your own notes on them:]\n{text}")
+    return Message("system", shown, message_tokens(count, shown))
+
+
+# Which pictures of a conversation are sent: the newest, as many as gateways take.
+#
+# When there are too many, the older half goes at once, so that what stands before the newest stays the same for many
+# steps: a prefix that stays is what gateways cache.
+
+MAX_SENT: Final = 20
+"""Pictures in one request. With more of them Anthropic refuses sides of more than 2000 pixels."""
+MAX_SENT_BYTES: Final = 12 * 1024 * 1024
+"""Bytes of the pictures in one request, before base64: gateways take requests of 20 to 32 MB."""
+MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of the pictures that a session keeps: all of its messages are in memory, and in one artifact at its end."""
+
+NONE_TAKEN: Final = "this model takes no images"
+ALL_KEPT: Final = f"not shown: this session has {MAX_KEPT_BYTES // 1024**2} MiB of pictures and keeps no more"
+_OLDER: Final = "not shown any more, newer pictures have taken its place: read it again to see it"
+_TOO_MANY: Final = "not shown: too many pictures at once, read it again to see it"
+
+
+class Pictured(NamedTuple):
+    """A unit of the thread that has pictures: how many, their bytes, what they count in tokens, and the unit as it is
+    sent without them."""
+
+    unit: int
+    pictures: int
+    size: int
+    tokens: int
+    without: bytes
+
+
+def sizes_of(results: Sequence[Message]) -> list[int]:
+    """The bytes of each picture of `results`."""
+    return [len(image.data) for result in results for image in result.images]
+
+
+def without_pictures(results: Sequence[Message], why: str = _OLDER) -> list[Message]:
+    """`results` with `why` in the place of their pictures."""
+    return [result.without_images(why) for result in results]
+
+
+class SentPictures:
+    """The units with pictures that are sent, oldest first. With `takes_images` false no picture is."""
+
+    def __init__(self, *, takes_images: bool) -> None:
+        self._takes_images = takes_images
+        self._units: deque[Pictured] = deque()
+        self._count = self._size = 0
+
+    def admitted(self, results: Sequence[Message]) -> list[Message]:
+        """The results of one turn with those of their pictures that one request may have, the last ones first."""
+        if not self._takes_images:
+            return without_pictures(results, NONE_TAKEN)
+        admitted: list[Message] = []
+        count, size = MAX_SENT, MAX_SENT_BYTES
+        for result in reversed(results):
+            sizes = sizes_of([result])
+            fits = len(sizes) <= count and sum(sizes) <= size
+            admitted.append(result if fits else result.without_images(_TOO_MANY))
+            if fits:
+                count, size = count - len(sizes), size - sum(sizes)
+        return admitted[::-1]
+
+    def add(self, added: Pictured) -> Iterator[Pictured]:
+        """Take a unit behind the others; gives those that are to be sent without their pictures from now on."""
+        self._units.append(added)
+        self._count, self._size = self._count + added.pictures, self._size + added.size
+        if self._count <= MAX_SENT and self._size <= MAX_SENT_BYTES:
+            return
+        while len(self._units) > 1 and (self._count > MAX_SENT // 2 or self._size > MAX_SENT_BYTES // 2):
+            oldest = self._units.popleft()
+            self._count, self._size = self._count - oldest.pictures, self._size - oldest.size
+            yield oldest

@@ -1,7 +1,7 @@
 """How many calls of a tenant run at once, and how many wait for that. What is beyond both is refused at once.
 
 A call holds one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or over all
-workers where they share a database (`agent_host.tool_service.postgres_slots`).
+workers where they share a database (`agent_host.tool_service.postgres`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.errors import ErrorCode
-from agent_host.tool_service.refusals import Refusal
+from agent_host.tool_service.tool import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

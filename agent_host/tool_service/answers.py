@@ -2,7 +2,7 @@
 twice.
 
 A key holds within tenant, session and tool, for calls of the same arguments. Answers are kept for a bounded time, in
-this process (`MemoryAnswers`) or, for several workers, in PostgreSQL (`agent_host.tool_service.postgres_answers`).
+this process (`MemoryAnswers`) or, for several workers, in PostgreSQL (`agent_host.tool_service.postgres`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from agent_host.errors import UsageError
-from agent_host.http_basics import usable_in_header
-from agent_host.tool_service.buckets import BUCKET_SHAPE, BucketSettings
+from agent_host.http import usable_in_header
+from agent_host.tool_service.storage import BUCKET_SHAPE, BucketSettings
 from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, listed, number, whole
 

@@ -3,16 +3,17 @@ own."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
 
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.tool_service.admission import Admission
-from agent_host.tool_service.buckets import Bucket
-from agent_host.tool_service.handles import Handles
-from agent_host.tool_service.refusals import Refusal
-from agent_host.tool_service.tool import OpenedSecret, TenantServices, ToolFault
+from agent_host.tool_service.storage import Bucket
+from agent_host.tool_service.tool import OpenedSecret, Refusal, TenantServices, ToolFault
 from agent_host.tool_service.tools.vault import VaultRead, VaultReadTool
 from tool_runtime.foreign_schema import foreign_judge
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
     from agent_host.tool_service.admission import Slots
     from agent_host.tool_service.configuration import Configuration, Tenant
-    from agent_host.tool_service.storing import Storage
+    from agent_host.tool_service.storage import Storage
     from agent_host.tool_service.tool import BackendTool, RunningTool
     from tool_runtime.schema import Judge
 
+if TYPE_CHECKING:
     StorageOf = Callable[[Bucket | None], Storage]
+
 
 _BEARER: Final = "bearer "
 
@@ -115,3 +118,45 @@ class Tenants:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+# Handles of secrets: what a model holds in place of a value. A handle names secret, version and tenant under a MAC,
+# so that it opens for its tenant alone and nobody can make one up.
+
+PREFIX: Final = "secret:"
+_MAX_CHARS: Final = 4096
+
+
+class SecretName(NamedTuple):
+    """A version of a secret."""
+
+    name: str
+    version: int
+
+
+class Handles:
+    """Makes and reads the handles of one tenant. `key` is the service's key of grants, from which one for handles is
+    derived, so that neither can stand for the other."""
+
+    def __init__(self, key: bytes, tenant: str) -> None:
+        self._key = hmac.new(key, b"agent-host secret handles", hashlib.sha256).digest()
+        self._tenant = tenant
+
+    def sealed(self, name: str, version: int) -> str:
+        """The handle of a version of a secret."""
+        payload = base64.urlsafe_b64encode(orjson.dumps([name, version])).rstrip(b"=").decode()
+        return f"{PREFIX}{payload}.{self._mac(payload)}"
+
+    def opened(self, handle: str) -> SecretName:
+        """What a handle of this tenant stands for. Raises ToolFault for any other text."""
+        payload, _, mac = handle.removeprefix(PREFIX).partition(".")
+        right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS
+        if not right or not hmac.compare_digest(mac, self._mac(payload)):
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, "this is no handle of a secret that you may use")
+        name, version = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return SecretName(name, version)
+
+    def _mac(self, payload: str) -> str:
+        # The tenant is of a length of its own before the payload: no two pairs give one text.
+        text = b"%d:%s:%s" % (len(self._tenant.encode()), self._tenant.encode(), payload.encode())
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()

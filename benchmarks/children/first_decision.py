@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.policy import NOW, bundle, shell
 from benchmarks.report import milliseconds
-from policy.check import check_tool
+from policy.decide import check_tool
 
 
 def main() -> None:

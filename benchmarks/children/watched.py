@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
+from agent_host.host.opening import SessionOpener
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.server import Connection
 from agent_host.rpc.streams import StreamChannel

@@ -7,21 +7,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from policy import patterns
-from policy.bundle.entry_meaning import (
-    at_least,
-    list_problems,
-    objects,
-    rule_problems,
-    scope_problems,
-    tool_policy_problems,
-)
-from policy.bundle.problems import Problem, nearest
-from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
+from policy.bundle.model import Capability, Problem, json_names, nearest
+from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
+from policy.names import CapabilityName as Name
+from policy.paths import is_absolute, nested_parts, normalize
+from policy.urls import UrlProblem, canonical_domain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from policy.bundle.entry_meaning import EntryChecks
+    from policy.facts import OsFamily
 
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
@@ -167,3 +162,245 @@ def _capability(
     yield from _unique(f"{path}.toolPolicies", of_tools, "tool")
     for place, policy in of_tools:
         yield from tool_policy_problems(f"{path}.toolPolicies[{place}]", policy, rules)
+
+
+# What the entries of a capability's lists must be, and which of its fields mean anything at all (AH 8.2).
+
+if TYPE_CHECKING:
+    EntryChecks = Mapping[str, Callable[[str], tuple[str, str] | None]]
+
+
+_PATHS = words("allowedPaths blockedPaths")
+SCOPES: dict[str, frozenset[str]] = {
+    Name.FILE_READ: _PATHS,
+    Name.FILE_WRITE: _PATHS,
+    Name.FILE_DELETE: _PATHS,
+    Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies allowedVariables"),
+    Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
+    Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},
+    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames toolPolicies insteadOf"),
+    Name.MCP_INVOKE: words("allowedToolNames toolPolicies"),
+    Name.TOOL_INVOKE: words("allowedToolNames toolPolicies"),
+    Name.LLM_CALL: frozenset(),
+}
+"""Which lists restrict a capability. Another list would look like a limit and be none."""
+SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
+"""All of those lists, in the order of the class."""
+SENT_ELSEWHERE: tuple[str, ...] = (
+    Name.FILE_READ,
+    Name.FILE_WRITE,
+    Name.FILE_DELETE,
+    Name.SHELL_EXEC,
+    Name.NETWORK_HTTP,
+    Name.TOOL_INVOKE,
+)
+"""The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
+HARMLESS_EMPTY = words(
+    "allowedVariables blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf"
+)
+"""Lists that restrict nothing when they are empty: those that write every field down may write these everywhere."""
+
+VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+CONTROLS = r"\x00-\x1f\x7f-\x9f"
+"""What no path and no program is named with, for a class of characters."""
+NO_PROGRAM = "*?;|&<>$`\"'(){}"
+"""Characters that mean something to a shell, or to those who hope for a pattern."""
+CONTROL = re.compile(f"[{CONTROLS}]")
+_BRACKETS = words("[ [[ ]]")
+_WHOLE = "an entry covers everything below it: leave the stars out"
+_NESTED = "a name at any depth below ROOT is written ROOT/**/NAME, and only NAME may begin with a star"
+
+
+def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+    """Lists that restrict nothing, since calls of this capability are not judged by them."""
+    name = entry.get("name")
+    if not isinstance(name, str) or name not in SCOPES:
+        return
+    known = SCOPES[name]
+    for field in SCOPE_FIELDS:
+        value = entry.get(field)
+        if field in known or value is None or (field in HARMLESS_EMPTY and value in ([], ())):
+            continue
+        meant = [other for other in ALL_CAPABILITIES if field in SCOPES[other]]
+        limits = ", ".join(one for one in json_names(Capability) if one in known)
+        hint = f"{name} has {limits}" if limits else f"it is for {', '.join(meant)}"
+        yield Problem(f"{path}.{field}", f"restricts nothing in {name}", hint)
+
+
+def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[Problem]:
+    """What is wrong with the entries of a capability's lists beyond their types; `checks` are those of the wire unless
+    others are given."""
+    for field, check in (checks or ENTRY_CHECKS).items():
+        values = entry.get(field)
+        for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
+            problem = check(value) if isinstance(value, str) else None
+            if problem is not None:
+                yield Problem(f"{path}.{field}[{place}]", *problem)
+    for place, policy in objects(entry.get("commandPolicies")):
+        yield from command_policy_problems(f"{path}.commandPolicies[{place}]", policy)
+
+
+def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The objects in a list with their places; none where it is no list."""
+    items = value if isinstance(value, (list, tuple)) else []
+    return [(place, item) for place, item in enumerate(items) if isinstance(item, dict)]
+
+
+def is_whole(value: Any) -> bool:
+    """True for what JSON Schema calls an integer, 1.0 included."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+
+
+def at_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[Problem]:
+    """The whole numbers of `shape` that are below their bounds."""
+    for name, bound in least.items():
+        value = shape.get(name)
+        if value is not None and is_whole(value) and value < bound:
+            yield Problem(f"{path}.{name}", f"must be at least {bound}", hint)
+
+
+def path_entry(value: str) -> tuple[str, str] | None:
+    """What is wrong with an absolute path of a list."""
+    if CONTROL.search(value):
+        return f"{value!r} has control characters", "no path is written with them"
+    if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
+        return f"{value!r} is not absolute", "entries are absolute directories or files"
+    return None
+
+
+def _allowed_path_entry(value: str) -> tuple[str, str] | None:
+    if {"*", "**"}.isdisjoint(_parts(value)) or path_entry(value):
+        return path_entry(value)
+    return f"{value!r} is a pattern", f"{_WHOLE}; ROOT/**/NAME is for blockedPaths" if _is_nested(value) else _WHOLE
+
+
+def _blocked_path_entry(value: str) -> tuple[str, str] | None:
+    """A star in front of a name is refused where it means nothing: what it was to protect would lie open."""
+    parts = _parts(value)
+    starred = [part.startswith("*") for part in parts]
+    if not any(starred) or path_entry(value):
+        return path_entry(value)
+    if _is_nested(value) and not any(starred[:-2]):
+        return None
+    return f"{value!r} is a pattern", _WHOLE if parts[-1] in {"*", "**"} else _NESTED
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path of either system."""
+    return [part for part in re.split(r"[\\/]", path) if part]
+
+
+def _is_nested(value: str) -> bool:
+    os: OsFamily = "posix" if is_absolute(value, "posix") else "windows"
+    return nested_parts(normalize(value, os), os) is not None
+
+
+def command_entry(value: str) -> tuple[str, str] | None:
+    """What is wrong with a program of a list."""
+    if not value or any(character.isspace() for character in value):
+        return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
+    if CONTROL.search(value):
+        return f"{value!r} has control characters", "no program is named with them"
+    if any(character in NO_PROGRAM for character in value) or (
+        value not in _BRACKETS and any(character in "[]" for character in value)
+    ):
+        return f"{value!r} is not a program name", "entries are compared as they are, not as patterns or lines"
+    return None
+
+
+def _domain_entry(value: str) -> tuple[str, str] | None:
+    try:
+        canonical_domain(value)
+    except UrlProblem as problem:
+        host, _, port = value.rpartition(":")
+        if host and port.isdecimal():
+            return str(problem), "a port is a number from 1 to 65535: example.com:8080, 127.0.0.1:8080, [::1]:8080"
+        return str(problem), "entries are example.com, *.example.com or an address"
+    return None
+
+
+def _tool_entry(value: str) -> tuple[str, str] | None:
+    if not value or CONTROL.search(value) or any(character.isspace() for character in value):
+        return (
+            f"{value!r} is not the name of a tool",
+            "entries are names, or patterns such as server/*",
+        )
+    return None
+
+
+def _variable_entry(value: str) -> tuple[str, str] | None:
+    if re.fullmatch(VARIABLE_NAME, value):
+        return None
+    return f"{value!r} is not the name of a variable", "letters, digits and _, such as NODE_ENV"
+
+
+def _sent_entry(value: str) -> tuple[str, str] | None:
+    return (
+        None
+        if value in SENT_ELSEWHERE
+        else (f"{value!r} has no tools that could run there", f"these have: {', '.join(SENT_ELSEWHERE)}")
+    )
+
+
+ENTRY_CHECKS: EntryChecks = {
+    "allowedToolNames": _tool_entry,
+    "insteadOf": _sent_entry,
+    "allowedPaths": _allowed_path_entry,
+    "blockedPaths": _blocked_path_entry,
+    "allowedCommands": command_entry,
+    "blockedCommands": command_entry,
+    "allowedDomains": _domain_entry,
+    "blockedDomains": _domain_entry,
+    "allowedVariables": _variable_entry,
+}
+"""By the name of a list: what is wrong with one of its entries, and what may help."""
+
+
+def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with an entry of commandPolicies beyond its types."""
+    command = policy.get("command")
+    problem = command_entry(command) if isinstance(command, str) else None
+    if problem is not None:
+        yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
+    yield from at_least(path, policy, {"maxArguments": 0}, "0 stands for none")
+    most = policy.get("maxArguments")
+    for place, rule in objects(policy.get("arguments")):
+        yield from _argument_problems(f"{path}.arguments[{place}]", rule, most)
+
+
+def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[Problem]:
+    yield from at_least(path, rule, {"index": 0}, "0 is the first argument")
+    index = rule.get("index")
+    if is_whole(index) and is_whole(most) and 0 <= most <= index:
+        yield Problem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
+    pattern = rule.get("pattern")
+    if pattern is None and rule.get("enum") is None:
+        yield Problem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
+    said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
+    if said is not None:
+        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
+
+
+def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with an entry of toolPolicies beyond its types; `rules` are the ids of the approval rules."""
+    tool = policy.get("tool")
+    problem = _tool_entry(tool) if isinstance(tool, str) else None
+    if problem is not None:
+        yield Problem(f"{path}.tool", *problem)
+    rule = policy.get("approvalRuleId")
+    if isinstance(rule, str):
+        yield from rule_problems(path, rule, rules)
+    if isinstance(rule, str) and policy.get("requiresApproval") is not True:
+        yield Problem(f"{path}.approvalRuleId", "means nothing without an approval", "add requiresApproval: true")
+    if all(policy.get(name) is None for name in ("requiresApproval", "repeatable")):
+        yield Problem(path, "says nothing of the tool", "give requiresApproval, repeatable, or both")
+
+
+def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with an approvalRuleId."""
+    if rule not in rules:
+        hint = nearest(rule, rules) if rules else "approvalRules is empty"
+        yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
+
+
+assert set(ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names

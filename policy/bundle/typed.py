@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.lean_typing import NamedTuple
 from policy.bundle import model
-from policy.bundle.model import NO_DEFAULT, is_part, json_names, members
-from policy.bundle.problems import Problem, nearest
+from policy.bundle.model import NO_DEFAULT, Problem, is_part, json_names, members, nearest
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from config.json_text import TooDeep, check_depth
-from policy.bundle.meaning import meaning
-from policy.bundle.model import PolicyBundle
-from policy.bundle.problems import BundleProblems, Problem, together
-from policy.bundle.typed import WRONG, read_object
+from policy.bundle.meaning import command_policy_problems, meaning
+from policy.bundle.model import BundleProblems, CommandPolicy, PolicyBundle, Problem, together
+from policy.bundle.typed import WRONG, read_list, read_object
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
-
 
 MAX_BYTES = 16 * 1024 * 1024
 
@@ -97,3 +96,32 @@ def typed(shape: Any) -> tuple[PolicyBundle | None, list[Problem]]:
     problems: list[Problem] = []
     bundle = read_object(PolicyBundle, shape, problems)
     return None if bundle is WRONG else bundle, problems
+
+
+# commandPolicies from configuration, which only narrows: the rules and messages of a bundle, and one rule more.
+
+
+def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
+    """The entries (JSON shape) as values. `name` is what the problems call the list.
+
+    Raises BundleProblems with all that is wrong, `startsPrograms: true` included: nothing here can add.
+    """
+    try:
+        shape = json.loads(json.dumps(list(entries), allow_nan=False))
+    except (ValueError, TypeError) as fault:
+        raise BundleProblems((Problem(name, f"is not JSON: {fault}"),)) from None
+    of_types: list[Problem] = []
+    policies = read_list(CommandPolicy, shape, of_types, (name,))
+    of_values: list[Problem] = []
+    for place, entry in enumerate(entries):
+        of_values += command_policy_problems(f"{name}[{place}]", entry)
+        of_values += _grants(f"{name}[{place}]", entry)
+    problems = together(of_types, of_values)
+    if problems:
+        raise BundleProblems(problems)
+    return tuple(policies)
+
+
+def _grants(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+    if entry.get("startsPrograms") is True:
+        yield Problem(f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out")

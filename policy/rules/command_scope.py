@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, nested_parts, nested_path, normalize
-from policy.places import Places
-from policy.rules.repository_paths import is_called, is_git, names_repository
-from policy.rules.scope_verdict import may_write
-from policy.rules.session_paths import is_shared_temporary
+from policy.paths import Places, is_absolute, nested_parts, nested_path, normalize
+from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
+from policy.rules.sandbox import may_write
 from policy.scope import CommandScope, Widening
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, key, nested_parts, normalize, process_place, roots
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, denied, where
-from policy.rules.repository_paths import repositories_by_shape
-from policy.rules.session_paths import session_samples
+from policy.rules.protected_paths import repositories_by_shape, session_samples
 from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
 
 if TYPE_CHECKING:

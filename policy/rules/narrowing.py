@@ -10,18 +10,15 @@ from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, Ur
 from policy.names import CapabilityName, words
 from policy.programs.table import program_named
 from policy.rules.commands import wide_name
-from policy.rules.guarded import RULE, guarded_risk
-from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.risk import assess
-from policy.rules.toolset import exceeds, order, over
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, RULE, exceeds, guarded_risk, order, over
 from policy.shell.commands import parsed_line
 
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ShellName
-    from policy.rules.options import TaskOptions
-    from policy.rules.toolset import Limits
+    from policy.rules.toolset import Limits, TaskOptions
     from policy.shell.commands import SimpleCommand
 
 _MODE_RULE = "taskOptions.approvalMode"

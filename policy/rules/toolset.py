@@ -7,25 +7,42 @@ matters, and each tool that is withheld can say by whom.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from config.lean_typing import NamedTuple
-from policy.decision import RISK_LEVELS, RiskLevel
+from policy.decision import RISK_LEVELS, Decision, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
-from policy.rules.guarded import GUARDED_TOOLS, SETTING, guarded_risk
+from policy.rules.case import where
 from policy.rules.named_tools import for_tool, lists
-from policy.rules.options import AS_THE_BUNDLE_SAYS
-from policy.rules.sent_elsewhere import reason_for, sent_elsewhere
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
-    from policy.rules.options import TaskOptions
+
+# What a task may do less than its bundle allows (interface section 2, `taskOptions`).
+
+ApprovalMode = Literal["always", "on_risky_actions", "never"]
+
+
+class TaskOptions(NamedTuple):
+    """How one task is narrowed; None leaves it to the bundle.
+
+    `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
+    risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
+    `allow_network` False takes requests and known network programs away; True gives nothing.
+    """
+
+    approval_mode: ApprovalMode | None = None
+    allow_network: bool | None = None
+
+
+AS_THE_BUNDLE_SAYS = TaskOptions()
+
 
 _EMPTY = "{}.{} of the bundle is empty"
 _UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is refused"
@@ -184,3 +201,51 @@ def exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:
 def over(limit: ToolLimit, level: RiskLevel) -> str:
     """The reason for what a limit's ceiling takes away."""
     return f"its risk is {level}, and {limit.source} admits {limit.risk_ceiling} at most"
+
+
+# Tools that are off until the user's configuration names them, and that a person is asked about whenever they are
+# called (SK 2.2, 3.2): whatever a bundle grants, and however much was approved in advance without their name. Pure.
+
+SETTING: Final = "skills.enabled_tools"
+RULE: Final = "builtin.guardedTools"
+_GUARDED: Final[Mapping[tuple[str, str], RiskLevel]] = {
+    ("run_script", Name.SHELL_EXEC): "medium",
+    ("write_file", Name.FILE_WRITE): "high",
+    ("delete_file", Name.FILE_DELETE): "high",
+    ("network_request", Name.NETWORK_HTTP): "high",
+}
+"""By name and capability, since a tool of an embedding program may have such a name; with the risk of every call
+(SK 2.3)."""
+GUARDED_TOOLS: Final = tuple(name for name, _ in _GUARDED)
+
+
+def guarded_risk(tool_name: str, capability: str) -> RiskLevel | None:
+    """The least risk of a call of a guarded tool; None for any other tool."""
+    return _GUARDED.get((tool_name, capability))
+
+
+# Kinds of tools that a tenant has run in the Backend Tool Service and not on this machine (BT, "When to Use Remote
+# Tools"): `insteadOf` of BackendTool.Invoke. It only takes away: a call is then judged by both capabilities. Pure.
+
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+def sent_elsewhere(bundle: PolicyBundle) -> frozenset[str]:
+    """The capabilities whose tools run in the Backend Tool Service only."""
+    entry = bundle.capability(Name.BACKEND_TOOL_INVOKE)
+    return _NONE if entry is None or entry.instead_of is None else frozenset(entry.instead_of)
+
+
+def not_here(bundle: PolicyBundle, capabilities: Iterable[str]) -> Decision | None:
+    """The denial of a call that would run on this machine and needs these `capabilities`; None where it may run
+    here."""
+    entry, elsewhere = bundle.capability(Name.BACKEND_TOOL_INVOKE), sent_elsewhere(bundle)
+    sent = next((name for name in capabilities if name in elsewhere), None)
+    if entry is None or sent is None:
+        return None
+    return Decision("DENIED", reason_for(sent), sent, where(entry, "insteadOf", sent))
+
+
+def reason_for(capability: str) -> str:
+    """Why a tool of this capability does not run here."""
+    return f"the policy has tools of {capability} run in the Backend Tool Service, which has none of this name"

@@ -10,11 +10,10 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
+from policy.shell.arithmetic import assigned_in_numbers, compares_numbers, evaluated_text
 from policy.shell.findings import check_assignment
-from policy.shell.nodes import text_of
-from policy.shell.numbers import assigned_in_numbers, compares_numbers, evaluated_text
 from policy.shell.tables import NAMING_BUILTINS
-from policy.shell.words import plain
+from policy.shell.words import plain, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

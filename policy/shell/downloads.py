@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy.shell.file_uses import FileUse, use_of
+from policy.shell.findings import FileUse, use_of
 from policy.shell.words import Word, plain
 
 if TYPE_CHECKING:
-    from policy.shell.file_uses import FileCase
-    from policy.shell.findings import Findings
+    from policy.shell.findings import FileCase, Findings
     from policy.shell.options import Given
 
 _BEHIND = re.compile(r"(?:[^=@]*=)?[@<]\"?(?P<path>[^;,\"]*)|[^=@]*@(?P<behind>.*)", re.DOTALL)

@@ -18,12 +18,9 @@ from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
 from policy.shell.assigned import assigned_by_builtin, note_assigned
 from policy.shell.file_effects import STRICT, note_files
-from policy.shell.file_uses import FileCase
-from policy.shell.find import found_below
-from policy.shell.findings import Findings, Script, check_assignment, note_declared
-from policy.shell.git import judge_git
+from policy.shell.findings import FileCase, Findings, Script, check_assignment, note_declared
 from policy.shell.options import Given, Used, read_options
-from policy.shell.sed import judge_sed
+from policy.shell.program_texts import found_below, judge_git, judge_sed
 from policy.shell.shown import INPUT_FILES
 from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
 

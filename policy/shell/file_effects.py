@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from policy.shell.downloads import curl_files, wget_files
-from policy.shell.file_uses import FileCase, FileUse, Made, split_pattern, use_of
-from policy.shell.find import WRITES as FIND_WRITES
-from policy.shell.find import found_below
+from policy.shell.findings import FileCase, FileUse, Made, split_pattern, use_of
+from policy.shell.program_texts import WRITES as FIND_WRITES
+from policy.shell.program_texts import found_below
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:

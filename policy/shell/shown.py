@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
 from policy.programs.table import PROGRAMS
-from policy.shell.nodes import text_of
 from policy.shell.tables import READS_FILES
-from policy.shell.words import decode_escapes
+from policy.shell.words import decode_escapes, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

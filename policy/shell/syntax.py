@@ -16,12 +16,10 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
+from policy.shell.arithmetic import EVERYWHERE, assigned_in_numbers, compares_numbers, evaluated_text, names_evaluated
 from policy.shell.assigned import CONSTRUCTS, Assigned, assigned, note_assigned
-from policy.shell.evaluated import EVERYWHERE
 from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
-from policy.shell.nodes import text_of
-from policy.shell.numbers import assigned_in_numbers, compares_numbers, evaluated_text, names_evaluated
 from policy.shell.shown import Shown, Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
@@ -33,7 +31,7 @@ from policy.shell.undecidable import (
     spaces,
 )
 from policy.shell.variables import Here, Variables, rounds
-from policy.shell.words import Word, plain, read_word
+from policy.shell.words import Word, plain, read_word, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

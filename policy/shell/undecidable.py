@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.nodes import descendants, text_of, without_parts
-from policy.shell.numbers import arithmetic, comparison, counting_loop
+from policy.shell.arithmetic import arithmetic, comparison, counting_loop
 from policy.shell.tables import BUILTINS_THAT_MATTER
+from policy.shell.words import descendants, text_of, without_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
+from policy.shell.arithmetic import gives_numbers, is_number_word
 from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assigned, assigned_by_builtin
-from policy.shell.numeric import gives_numbers, is_number_word
 from policy.shell.words import read_word
 
 if TYPE_CHECKING:

@@ -10,7 +10,11 @@ from policy.globs import ELSEWHERE
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from tree_sitter import Node
+
     from policy.shell.shown import Shown
+
+if TYPE_CHECKING:
 
     class Values(Protocol):
         """What is known of the variables at one place of a line."""
@@ -288,3 +292,36 @@ def braces_spelled_out(word: Word) -> list[Word]:
     if len(texts) > _MAX_SPELLED or any(set("{}") & set(one) for one in texts):
         return [word._replace(pattern=None, globs=False)]
     return [read_word(one) for one in texts]
+
+
+# Nodes of the grammar's tree, and the text that they stand for.
+
+
+def text_of(source: bytes, node: Node) -> str:
+    """The text that a node stands for."""
+    return source[node.start_byte : node.end_byte].decode()
+
+
+def without_parts(source: bytes, node: Node, kinds: frozenset[str], mark: bytes = b"x") -> str:
+    """A node's text with `mark` in the place of each byte of the outermost nodes of these kinds below it."""
+    text = bytearray(source[node.start_byte : node.end_byte])
+    pending = list(node.children)
+    while pending:
+        one = pending.pop()
+        if one.type in kinds:
+            text[one.start_byte - node.start_byte : one.end_byte - node.start_byte] = mark * (
+                one.end_byte - one.start_byte
+            )
+        else:
+            pending.extend(one.children)
+    return text.decode()
+
+
+def descendants(node: Node) -> list[Node]:
+    """A node and all below it."""
+    seen, pending = [], [node]
+    while pending:
+        one = pending.pop()
+        seen.append(one)
+        pending.extend(one.children)
+    return seen

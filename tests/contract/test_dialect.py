@@ -10,14 +10,14 @@ import pytest
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.error_bodies import read
+from agent_host.llm.errors import read
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.testing.anthropic_wire import Anthropic
-from agent_host.testing.chat_wire import ChatCompletions
+from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.gateway import Script
-from agent_host.testing.responses_wire import Responses
+from agent_host.testing.openai_chat import ChatCompletions
+from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread

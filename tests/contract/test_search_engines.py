@@ -13,12 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.patterns import compiled
-from tool_runtime.core import grep as engine
-from tool_runtime.core.grep import GrepOutcome, GrepParams, grep
-from tool_runtime.core.paths import Scope
-from tool_runtime.core.ripgrep import Question, Ripgrep, Search, for_ripgrep, installed
-from tool_runtime.faults import ToolFault
-from tool_runtime.tool import Abandoned
+from tool_runtime.files import grep as engine
+from tool_runtime.files.grep import GrepOutcome, GrepParams, Question, Ripgrep, Search, for_ripgrep, grep, installed
+from tool_runtime.files.paths import Scope
+from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ import pytest
 
 from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolRequest, ToolRouter, ToolSpec
 from agent_host.errors import ErrorCode
-from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools
+from agent_host.judging.host_tools import UPLOAD_ARTIFACT, HostTools
 from tests.unit.tool_runtime.conftest import until
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import specs_of
 from tool_runtime.families.desktop.specs import SPECS
-from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import Tool, ToolOutput

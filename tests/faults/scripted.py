@@ -30,7 +30,7 @@ from tests.unit.state.helpers import OPTIONS, message
 if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
     from state.file_session import FileSession
-    from state.open_step import Call
+    from state.recovery import Call
 
 STATE_DIR = "/home/state"
 SESSION = "s1"
@@ -269,7 +269,7 @@ class Host:
         return {call.path: self.session.keep(call.file) for call in calls if call.file is not None}
 
     def _recover(self, number: int) -> list[Planned]:
-        """What is left to run of the open step, as agent_host.loop.recover has it."""
+        """What is left to run of the open step, as agent_host.loop.recovery has it."""
         step = self.session.state.open_step
         assert step is not None
         same_boot = step.boot is not None and step.boot == self.disk.boot_id()

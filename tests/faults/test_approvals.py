@@ -17,7 +17,7 @@ from tests.support.records import answered
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
-    from state.open_step import Call
+    from state.recovery import Call
     from tests.support.person import Word
     from tests.support.process import Gateway, Outcome, Process, Turn
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import Host, eventually, gateway, say, shell, use
-from tool_runtime.core import sandbox
+from tool_runtime.sandbox import levels
 
 if sys.platform != "linux":
     pytest.skip("there is no sandbox", allow_module_level=True)
@@ -95,10 +95,10 @@ def groups() -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("level", "step"), [(level, step) for level, steps in STEPS.items() for step in steps])
 def test_what_a_killed_host_has_started_is_held_and_ended(
-    host: Host, level: sandbox.Level, step: str, orphans: set[int]
+    host: Host, level: levels.Level, step: str, orphans: set[int]
 ) -> None:
-    if not sandbox.look(level).works:
-        pytest.skip(sandbox.look(level).problem)
+    if not levels.look(level).works:
+        pytest.skip(levels.look(level).problem)
     (host.workspace / ".git").mkdir()
     (host.workspace / ".git" / "config").write_text("mine")
     (host.workspace / "try.sh").write_text(SCRIPT)

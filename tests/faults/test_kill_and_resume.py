@@ -29,7 +29,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from tests.faults.jobs import passes, runs
 from tests.support.process import eventually
-from tool_runtime.core.sandbox import look
+from tool_runtime.sandbox.levels import look
 
 if TYPE_CHECKING:
     from agent_host.faults.command import Job, Verdict
@@ -169,7 +169,7 @@ def test_what_a_dead_host_and_its_watcher_left_running_is_ended_by_the_resume(tm
         os.kill(process.pid, signal.SIGSTOP)  # a host that runs would start another watcher
         eventually(lambda: is_stopped(process.pid), "the host's stop")
         for pid in children(process.pid):
-            if "watcher.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            if "orphan_reaper.py" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
         process.kill()
         crash_run.finish(process)

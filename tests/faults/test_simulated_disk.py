@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import EXTREMES, Chosen
+from agent_host.faults.disk import EXTREMES, Chosen, SimulatedDisk
 from agent_host.faults.disk_faults import CODES, Faults
 from state import recovery
 from state.errors import StateError
@@ -26,8 +25,8 @@ from tests.faults.scripted import SCRIPT, STATE_DIR, World, advance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent_host.faults.disk_content import Outcome
-    from state.open_step import Call
+    from agent_host.faults.disk import Outcome
+    from state.recovery import Call
 
 SHARDS = 4
 RANDOM_OUTCOMES = 2

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.headless import run_headless
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
-from policy.rules.options import TaskOptions
+from agent_host.host.run import run_headless
+from policy.rules.toolset import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent_host.app.headless import Finished
     from agent_host.events.emitter import Event
+    from agent_host.host.run import Finished
     from agent_host.session.lifecycle import Session
-    from state.open_step import Call
+    from state.recovery import Call
 
 FOREVER, AT_ONCE = 3600.0, 0.01
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]

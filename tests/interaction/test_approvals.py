@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.opener import SessionOpener
 from agent_host.events.kinds import EventType
+from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
 from state.file_session import FileSession

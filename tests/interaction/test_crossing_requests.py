@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.opener import SessionOpener
 from agent_host.events.kinds import EventType
+from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
-from agent_host.testing.service_state import Refused
-from agent_host.testing.services import MockServices
+from agent_host.testing.services import MockServices, Refused
 from state.errors import WriteFailed
 from state.file_session import FileSession
 from state.records import CallStarted, Record

@@ -44,7 +44,7 @@ def test_every_name_is_there_and_no_other() -> None:
 def test_the_import_alone_loads_next_to_nothing() -> None:
     code = "import sys; before = set(sys.modules); import agent_host; print(sorted(set(sys.modules) - before))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "['agent_host', 'agent_host.own_packages']"
+    assert ended.stdout.strip() == "['agent_host', 'agent_host.import_isolation']"
 
 
 def test_no_module_of_another_package_is_switched_off() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
 from agent_host.events.kinds import LIVE_ONLY, EventType
-from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
+from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
 from agent_host.testing.services import MockServices
 from tests.support.backends import run, services_at
 from tests.support.person import SESSION, Person, drive, resolved_options

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import CheckpointWriteFailed, SessionNotReady
+from agent_host.host.opening import SessionOpener
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions
 from state.errors import WriteFailed

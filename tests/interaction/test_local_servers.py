@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.server_settings import SHIPPED_SMALL, SMALL_WINDOW_TOKENS
-from agent_host.llm.model_table import ROWS
+from agent_host.host.gateway import SHIPPED_SMALL, SMALL_WINDOW_TOKENS
+from agent_host.llm.models import ROWS
 from tests.support.process import MODEL, call, gateway, say, use
 
 if TYPE_CHECKING:

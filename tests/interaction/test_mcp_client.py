@@ -11,12 +11,12 @@ import psutil  # type: ignore[import-untyped]  # it has none
 import pytest
 import trustme
 
-from agent_host.llm.tool_names import sendable_name
+from agent_host.llm.answer_calls import sendable_name
 from agent_host.testing.services import MockServices
 from tests.support.mcp_servers import command, logged, over_http
 from tests.support.process import bundle, call, eventually, gateway, say, use
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.core import sandbox
+from tool_runtime.sandbox import levels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,11 @@ def mcp(tool: str, **arguments: Any) -> dict[str, Any]:
 
 def configure(host: Host, *options: str, kind: str = "odd", log: bool = True, more: str = "", **fields: Any) -> Path:
     """A server in the user's configuration; returns what it logs."""
-    host.imports = ("tool_runtime.mcp.http", "tool_runtime.mcp.source", "tool_runtime.mcp.stdio")
+    host.imports = (
+        "tool_runtime.remote.mcp.connection",
+        "tool_runtime.remote.mcp.source",
+        "tool_runtime.remote.mcp.connection",
+    )
     path = host.root / "mcp.log"
     program, *args = command(kind, path if log else None, *options)
     given = fields or {"transport": "stdio", "command": program, "args": args}
@@ -76,7 +80,7 @@ def test_the_workspace_built_in_asks_for_what_the_configuration_names(host: Host
     assert servers_of(host) == []
 
 
-@pytest.mark.parametrize("level", [level for level in sandbox.LEVELS if sandbox.look(level).works])
+@pytest.mark.parametrize("level", [level for level in levels.LEVELS if levels.look(level).works])
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_program_is_held_to_what_its_entry_says(host: Host, level: str, is_open: bool) -> None:
     """It writes its log, or finds that it cannot."""
@@ -109,7 +113,7 @@ app.run("stdio")
 """
 
 
-@pytest.mark.parametrize("level", [level for level in sandbox.LEVELS if sandbox.look(level).works])
+@pytest.mark.parametrize("level", [level for level in levels.LEVELS if levels.look(level).works])
 def test_a_program_reads_its_script_and_the_paths_that_it_is_given(host: Host, level: str) -> None:
     script, served = host.root / "elsewhere" / "server.py", host.root / "served"
     script.parent.mkdir()
@@ -305,7 +309,7 @@ def test_a_server_that_does_not_answer_is_said_in_every_form_of_output(
     assert outcome.stdout.count(b"tools_unavailable") == (form == "jsonl")
 
 
-@pytest.mark.parametrize("level", ["none", *(level for level in sandbox.LEVELS if sandbox.look(level).works)])
+@pytest.mark.parametrize("level", ["none", *(level for level in levels.LEVELS if levels.look(level).works)])
 def test_a_program_that_is_not_there_is_named(host: Host, level: str) -> None:
     configure(host, command="no-such-program")
     with gateway(say("Done.")) as model:

@@ -19,9 +19,9 @@ from state.tool_lists import ToolLists
 from tests.support.node_packages import FOLDER, NODE
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
-from tool_runtime.mcp.source import McpSource
-from tool_runtime.remote import RemoteTools, Terms
+from tool_runtime.remote.lists import RemoteTools, Terms
+from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 

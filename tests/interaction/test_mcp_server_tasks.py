@@ -13,7 +13,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
-from agent_host.mcp_server.tasks import EXTENSION
+from agent_host.mcp_server.server import EXTENSION
 from tests.interaction.test_mcp_server import EFFECT, call, client_of, effects, person
 from tests.support.process import PATIENCE_S, eventually, gateway, say, shell, use, write_to_pipe
 

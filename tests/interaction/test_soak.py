@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from agent_host.cli.command_line import CommandLine
 from agent_host.cli.options import parse
 from agent_host.cli.serve import _serve
+from agent_host.cli.shared import CommandLine
 from tests.support.process import PATIENCE_S, Turn, bundle, call, checked, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Usage(NamedTuple):
 def is_watcher(pid: str) -> bool:
     """Whether it is the host's own watcher, which stays as long as the host."""
     try:
-        return b"watcher.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"orphan_reaper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -15,7 +15,7 @@ from agent_host import SessionOptions
 from config.policies import BUILT_IN
 from state.temporary import session_directory
 from tests.support.process import bundle, call, gateway, say, shell, use
-from tool_runtime.core import sandbox
+from tool_runtime.sandbox import levels
 
 if TYPE_CHECKING:
     from tests.support.process import Host, Outcome
@@ -220,7 +220,7 @@ def run(host: Host, url: str, *options: str, env: dict[str, str]) -> Outcome:
 # Bundle files in the workspace
 
 
-WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+WORKING = [level for level in levels.LEVELS if levels.look(level).works]
 TRIES = [
     call("WriteFile", path="policies/own.json", content="{}"),
     call("EditFile", path="policies/own.json", old_string="full", new_string="ci"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from config.policies import BUILT_IN
-from policy.bundle.json_schema import bundle_schema
+from tests.support.bundle_schema import bundle_schema
 
 FILE = Path(__file__).resolve().parents[2] / "config" / "policy-bundle.schema.json"
 

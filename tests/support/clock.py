@@ -18,7 +18,7 @@ class DueCall:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """See agent_host.cli.running.Timer."""
+        """See agent_host.cli.progress.Timer."""
         self.cancelled = True
 
 

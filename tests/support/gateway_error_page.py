@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent_host.llm.gateway_errors import KINDS, NAMES, STATUSES, reading_of
-from agent_host.llm.gateway_words import WORDS
+from agent_host.llm.errors import KINDS, NAMES, STATUSES, WORDS, reading_of
 from agent_host.loop.task import _ENDS
 
 if TYPE_CHECKING:
-    from agent_host.llm.gateway_errors import Kind, Reading
+    from agent_host.llm.errors import Kind, Reading
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway-errors.md"
 
@@ -36,7 +35,7 @@ _OTHERS: Final = (("other 4xx, 2xx and 3xx", 418), ("other 5xx", 500))
 _HEAD = """\
 # Errors of the gateway
 
-Made from `agent_host/llm/gateway_errors.py` and `agent_host/llm/gateway_words.py` by
+Made from `agent_host/llm/errors.py` and `agent_host/llm/errors.py` by
 `python -m tests.support.gateway_error_page`.
 
 An error is read by what it means: first by its HTTP status, which says what the body may mean, then by the types and

@@ -24,15 +24,15 @@ from contextlib import suppress
 from typing import Any, Final
 
 from policy.scope import CommandScope
-from tool_runtime.core import domain_proxy, guarded, holding, linux_probe
-from tool_runtime.core import sandbox as sandbox_levels
-from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
-from tool_runtime.core.sandbox import open_sandbox
 from tool_runtime.platform import landlock, linux_calls
+from tool_runtime.processes.command import CommandOutcome, CommandParams, run_command
+from tool_runtime.sandbox import levels as sandbox_levels
+from tool_runtime.sandbox import probe, protected_paths, proxy, session
+from tool_runtime.sandbox.levels import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
-__all__ = ["guarded", "holding", "linux_probe", "unicodedata"]
+__all__ = ["probe", "protected_paths", "session", "unicodedata"]
 NOBODY: Final = 65534
 PYTHON: Final = "/usr/bin/python3"
 """One that every user may start."""
@@ -246,7 +246,7 @@ def _params(place: Place, name: str, argv: list[str], environment: dict[str, str
 class Runner:
     """Runs rows one after the other; without a `sandbox` nothing is held."""
 
-    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, path: str) -> None:
+    def __init__(self, place: Place, sandbox: session.Sandbox | None, pool: DaemonPool, path: str) -> None:
         self._place = place
         self._path = path
         self._sandbox = sandbox
@@ -415,7 +415,7 @@ async def main() -> None:
     if "abi" in asked:
         mask(asked["abi"])
     sandbox_levels.forget()  # this process became another user on its way
-    vars(domain_proxy)["resolve"] = lambda host, _port: [_HOSTS[host]] if host in _HOSTS else []
+    vars(proxy)["resolve"] = lambda host, _port: [_HOSTS[host]] if host in _HOSTS else []
     pool, place, sandbox = DaemonPool(), Place(), None
     try:
         if asked["level"] != "none":

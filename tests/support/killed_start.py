@@ -13,19 +13,19 @@ import signal
 import sys
 from typing import Any
 
-from tool_runtime.core import holding
+from tool_runtime.sandbox import session
 
 
 def kill_at(step: str) -> None:
     """From the first held start on this process dies at the step, without a warning."""
     begun = []
-    start = holding.HeldCommand.start
+    start = session.HeldCommand.start
 
     def beginning(*arguments: Any) -> Any:
         begun.append(True)
         return start(*arguments)
 
-    setattr(holding.HeldCommand, "start", beginning)  # noqa: B010  the one seam that every held start passes
+    setattr(session.HeldCommand, "start", beginning)  # noqa: B010  the one seam that every held start passes
     place, when, number = step.split(" ")
     module, _, name = place.partition(":")
     owner: Any = importlib.import_module(module)

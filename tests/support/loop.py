@@ -16,31 +16,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.app.tools import BUILT_IN
-from agent_host.approval.gate import UnattendedGate
-from agent_host.approval.watched import WatchedGate
+from agent_host.approval.gate import UnattendedGate, WatchedGate
 from agent_host.events.live_output import LiveOutput
+from agent_host.host.local_tools import BUILT_IN
+from agent_host.judging.environment import Environment
+from agent_host.judging.judge import Judge
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import KnownModels
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
+from agent_host.loop.elicitation import Questions
 from agent_host.loop.journal import Journal
 from agent_host.loop.progress import Progress
-from agent_host.loop.questions import Questions
 from agent_host.loop.task import run_task
+from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy
-from agent_host.routing.environment import Environment
-from agent_host.routing.judge import Judge
-from agent_host.scrub import Scrubber
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.states import task_machine
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
-from policy.detectors.redaction import Redaction
-from policy.rules.options import AS_THE_BUNDLE_SAYS
-from policy.rules.toolset import NO_LIMITS
+from policy.redaction.redact import Redaction
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
@@ -58,8 +56,7 @@ if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.loop.context import TaskEnd
     from policy.bundle.model import PolicyBundle
-    from policy.rules.options import TaskOptions
-    from policy.rules.toolset import Limits
+    from policy.rules.toolset import Limits, TaskOptions
     from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from agent_host.app import assembly, runtime
 from agent_host.cli.main import main
+from agent_host.host import compose
+from agent_host.host import compose as runtime
 
 _made = runtime.runtime_settings
 
@@ -19,5 +20,5 @@ def _near(*arguments: Any, **named: Any) -> Any:
 
 
 if __name__ == "__main__":
-    setattr(assembly, "runtime_settings", _near)  # noqa: B010  the one seam between configuration and runtime
+    setattr(compose, "runtime_settings", _near)  # noqa: B010  the one seam between configuration and runtime
     sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from state.records import fields_of
 
 if TYPE_CHECKING:
-    from state.open_step import Call
+    from state.recovery import Call
 
 _OF_THE_CALL = ("callId", "approvalId", "arguments")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from agent_host.events.losses import Losses
+from agent_host.events.emitter import Losses
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.lifecycle import Session
 from config.load import load

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.routing.facts import read_from
+from agent_host.judging.facts import read_from
 from config.policies import template
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import step_files
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parsed_line, referenced_paths
 

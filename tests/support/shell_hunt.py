@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import gather
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import gather
 from policy.bundle.model import bundle_from_trusted
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.shell.commands import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits

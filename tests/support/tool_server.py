@@ -14,7 +14,7 @@ import orjson
 
 from agent_host.capability_grants import GRANT_HEADER, GrantRefused, grant_key, verified
 from agent_host.testing.mock_server import MockServer
-from tool_runtime.backend.invocations import EPOCH_HEADER
+from tool_runtime.remote.backend.invocations import EPOCH_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -20,10 +20,9 @@ import orjson
 import uvicorn
 
 from agent_host.capability_grants import CapabilityGrant, signed
-from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import read_configuration
 from agent_host.tool_service.connections import Connections
-from agent_host.tool_service.serving import application
+from agent_host.tool_service.server import all_tools, application
 from agent_host.tool_service.tool import Output
 from config.shapes import OBJECT
 

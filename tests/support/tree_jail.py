@@ -13,11 +13,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_host.routing.environment import Environment, on_this_disk
-from agent_host.routing.facts import gather
+from agent_host.judging.environment import Environment, on_this_disk
+from agent_host.judging.facts import gather
 from config.policies import template
 from policy.bundle.builtin import instantiate
-from policy.check import check_tool
+from policy.decide import check_tool
 from tests.support.jail_tree import make_tree
 from tests.support.shell_jail import Jail
 from tests.support.tools import TOOLS

@@ -23,27 +23,27 @@ from tests.support.warm_starts import NUMBER
 
 # What a session with a command and a file imports sooner or later, by what imports the rest.
 _OF_A_SESSION = (
-    "agent_host.api.tasks",
+    "agent_host.host.sessions",
     "agent_host.cli.main",
     "agent_host.cli.options",
     "agent_host.cli.headless",
     "agent_host.cli.serve",
     "agent_host.rpc.process",
-    "agent_host.app.headless",
+    "agent_host.host.run",
     "agent_host.llm.client",
     "agent_host.llm.anthropic",
-    "agent_host.llm.anthropic_answer",
+    "agent_host.llm.anthropic",
     "agent_host.llm.event_stream",
     "agent_host.loop.task",
-    "agent_host.routing.decisions",
-    "agent_host.session.outside_bundles",
+    "agent_host.judging.decisions",
+    "agent_host.session.external_bundles",
     "agent_host.workspace_changes.watch",
     "policy.bundle.file_bundle",
     "policy.shell.reader",
-    "tool_runtime.families.desktop.background_tools",
+    "tool_runtime.families.desktop.command_tools",
     "tool_runtime.families.desktop.command_tools",
     "tool_runtime.families.desktop.runner",
-    "tool_runtime.core.linux_probe",
+    "tool_runtime.sandbox.probe",
     "anyio._backends._asyncio",
     "httpcore",
     "re2",
@@ -134,9 +134,9 @@ def _become(program: str, arguments: list[str], env: dict[str, str], cwd: str) -
     os.environ.update(env)
     sys.argv = [program, *arguments]
     sys.orig_argv = [sys.executable, "-P", "-m", program, *arguments]
-    from agent_host import own_packages
+    from agent_host import import_isolation
 
-    own_packages.settle()
+    import_isolation.settle()
     runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 

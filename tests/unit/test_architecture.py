@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.support.house import imports_of, modules
+
+MOST_LAZY_IMPORTS = 215
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
 
 
 def contract(package: str) -> list[set[str]]:
@@ -36,24 +37,7 @@ def test_the_map_is_the_import_contract(package: str) -> None:
     assert drawn(package) == [(len(floors) - place, floor) for place, floor in enumerate(floors)]
 
 
-def imports_inside_functions(file: Path) -> bool:
-    """Whether a function of the file imports anything."""
-    functions = (
-        one
-        for one in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    return any(isinstance(one, ast.Import | ast.ImportFrom) for function in functions for one in ast.walk(function))
-
-
-def test_functions_import_at_the_doors_only() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    table = text.split("| door |")[1].split("\n\n")[0]
-    listed: set[str] = set()
-    for line in table.splitlines()[2:]:
-        package = ""
-        for name in re.findall(r"`([\w/]+\.py)`", line.split("|")[1]):
-            package = name.split("/")[0] if name.split("/")[0] in PACKAGES else package
-            listed.add(name if name.startswith(package) else f"{package}/{name}")
-    files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    assert {file.relative_to(ROOT).as_posix() for file in files if imports_inside_functions(file)} == listed
+def test_imports_inside_functions_do_not_become_more() -> None:
+    found = modules()
+    lazy = [one for module in found.values() for one in imports_of(module, found) if one.kind == "lazy"]
+    assert len(lazy) <= MOST_LAZY_IMPORTS

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from agent_host.errors import ENDINGS, AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable
 from agent_host.events.kinds import EventType
-from agent_host.llm.gateway_errors import KINDS
+from agent_host.llm.errors import KINDS
 from agent_host.loop.task import _ENDS
 from agent_host.session.task_runner import _END_EVENTS
 from tests.support import gateway_error_page
 from tests.support.error_page import OF_CALLS, PAGE, REASONS, page, responses
-from tool_runtime.backend.answers import CODES
-from tool_runtime.families.dialects import ELSEWHERE
+from tool_runtime.families.answers import ELSEWHERE
+from tool_runtime.remote.backend.answers import CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +48,7 @@ def test_an_error_of_the_gateway_has_the_names_that_the_page_knows() -> None:
     found = {(meant.error, meant.code) for meant in KINDS.values() if meant.code is not None}
     assert found == {(error, name) for error, names in MORE_NAMES.items() for name in names}
     assert {meant.error for meant in KINDS.values()} <= {*_ENDS}
-    assert "ErrorCode" not in source("llm/client.py") + source("llm/gateway_refusal.py")
+    assert "ErrorCode" not in source("llm/client.py")
 
 
 def test_every_reason_says_who_ended_the_task() -> None:
@@ -71,10 +71,10 @@ def test_sessions_fail_for_the_reasons_of_the_page() -> None:
 
 
 def test_every_code_of_a_call_has_a_row() -> None:
-    files = [f"loop/{name}.py" for name in ("approvals", "calls", "prepare", "recover", "replay")]
+    files = [f"loop/{name}.py" for name in ("approvals", "calls", "prepare", "recovery")]
     named = {
         ErrorCode[name]
-        for file in (*files, "routing/host_tools.py")
+        for file in (*files, "judging/host_tools.py")
         for name in re.findall(r"\bErrorCode\.(\w+)", source(file))
     }
     assert set(OF_CALLS) == named | {ErrorCode(name) for name in ELSEWHERE.values()} | CODES

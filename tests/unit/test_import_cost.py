@@ -44,7 +44,7 @@ def test_the_console_script_says_its_version() -> None:
 
 
 def test_a_session_starts_without_what_only_some_sessions_need() -> None:
-    found = imported_by("import agent_host.cli.serve, agent_host.api.tasks")
+    found = imported_by("import agent_host.cli.serve, agent_host.host.sessions")
     assert {"asyncio", "orjson", "tool_runtime"} <= found
     assert not found & (HEAVY | {"httpx", "opentelemetry"})
 
@@ -64,9 +64,9 @@ sys.exit(main(sys.argv[1:]))
 """
 # Of the host's own, what a session's first reply needs none of.
 NOT_FOR_A_REPLY = {
-    "agent_host.llm.client", "agent_host.llm.anthropic_answer", "agent_host.loop.step", "agent_host.loop.task",
-    "agent_host.session.stored", "agent_host.workspace_changes", "policy.check", "policy.facts", "state.loading",
-    "state.record_shapes", "agent_host.llm.models", "agent_host.llm.model_table", "config.models",
+    "agent_host.llm.client", "agent_host.loop.step", "agent_host.loop.task",
+    "agent_host.session.stored", "agent_host.workspace_changes", "policy.decide", "policy.facts", "state.loading",
+    "state.record_shapes", "agent_host.llm.models", "config.models",
 }  # fmt: skip
 NOT_FOR_A_REPLY |= {"bz2", "hmac", "httpx", "lzma", "pathspec", "secrets", "shlex", "shutil", "tomllib", "unicodedata"}
 
@@ -91,7 +91,7 @@ def test_a_first_reply_under_a_bundle_file_waits_for_nothing_that_comes_later(tm
 
 
 def test_a_bundle_from_outside_costs_no_library() -> None:
-    code = "from policy.bundle.problems import BundleProblems; from policy.bundle.validate import parse_bundle"
+    code = "from policy.bundle.model import BundleProblems; from policy.bundle.validate import parse_bundle"
     found = imported_by(f'{code}\ntry: parse_bundle(b\'{{"schemaVersion": "1.0"}}\')\nexcept BundleProblems: pass')
     assert "policy" in found
     assert not found & (HEAVY | {"pydantic_core", "asyncio", "httpx"})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host import line_matching
-from agent_host.line_matching import changes
+from agent_host import text_diff
+from agent_host.text_diff import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,8 +49,8 @@ def test_small_texts_get_the_shortest_answer(old: list[object], new: list[object
 @given(LINES, LINES, st.integers(0, 6), st.integers(0, 60))
 def test_every_way_that_a_limit_leads_to_is_right(old: list[object], new: list[object], most: int, steps: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_matching, "_MAX_EDITS", most)
-        patch.setattr(line_matching, "_MAX_STEPS", steps)
+        patch.setattr(text_diff, "_MAX_EDITS", most)
+        patch.setattr(text_diff, "_MAX_STEPS", steps)
         edits(old, new)
 
 

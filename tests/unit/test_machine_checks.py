@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.api import machine_checks as checks
+from agent_host.host import machine_checks as checks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
-WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py", "tool_runtime/platform/moves.py")
+WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py", "tool_runtime/platform/disks.py")
 
 ELSEWHERE = {
-    "agent_host/api/machine_checks.py": "a nameless file in the state directory, to see whether it takes one",
-    "agent_host/api/recording.py": "the new script that the user names, before a session begins",
-    "agent_host/api/replaying.py": "a temporary directory of its own, for the state of a replay",
+    "agent_host/host/machine_checks.py": "a nameless file in the state directory, to see whether it takes one",
+    "agent_host/host/recording.py": "the new script that the user names, before a session begins",
+    "agent_host/host/replay.py": "a temporary directory of its own, for the state of a replay",
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
     "agent_host/cli/streams.py": "the null device",
@@ -25,13 +25,13 @@ ELSEWHERE = {
     "agent_host/services/approval.py": "the state directory",
     "agent_host/services/workspace.py": "the state directory",
     "agent_host/tool_service/": "another service, with stores of its own",
-    "state/": "the state directory, and a session's temporary directory as a whole, by `state.folder`",
-    "tool_runtime/core/launcher.py": "the maps of users of its own process",
-    "tool_runtime/core/launching.py": "a nameless file",
-    "tool_runtime/core/linux_probe.py": "the null device",
-    "tool_runtime/core/ripgrep.py": "a nameless file",
-    "tool_runtime/core/watcher.py": "control groups",
-    "tool_runtime/mcp/oauth.py": "the state directory",
+    "state/": "the state directory, and a session's temporary directory as a whole, by `state.temporary`",
+    "tool_runtime/sandbox/launcher.py": "the maps of users of its own process",
+    "tool_runtime/sandbox/launching.py": "a nameless file",
+    "tool_runtime/sandbox/probe.py": "the null device",
+    "tool_runtime/files/grep.py": "a nameless file",
+    "tool_runtime/processes/orphan_reaper.py": "control groups",
+    "tool_runtime/remote/mcp/oauth.py": "the state directory",
     "tool_runtime/output/spill.py": "a nameless file",
     "tool_runtime/platform/cgroups.py": "control groups",
     "tool_runtime/platform/mounts.py": "file systems in memory of a mount namespace that no program is in yet",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host import scrub_pieces
-from agent_host.scrub import Scrubber
+from agent_host import redaction
+from agent_host.redaction import Scrubber
 from policy.bundle.model import RedactionRule
-from policy.detectors.redaction import Redaction, as_shown
+from policy.redaction.redact import Redaction, as_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,8 @@ PLAIN = ["\n", " ", "x" * 30, "a line of plain text\n", "\x1b[1mbold\x1b[0m\n", 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrub_pieces, "PIECE_BYTES", 700)
-    monkeypatch.setattr(scrub_pieces, "OVERLAP_BYTES", 400)
+    monkeypatch.setattr(redaction, "PIECE_BYTES", 700)
+    monkeypatch.setattr(redaction, "OVERLAP_BYTES", 400)
 
 
 def scrubber(*rules: str) -> Scrubber:

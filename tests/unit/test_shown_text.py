@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.shown_text import clipped, escaped, json_size, one_line
+from agent_host.display_text import clipped, escaped, json_size, one_line
 
 ANY = st.text(st.characters(exclude_categories=()))
 

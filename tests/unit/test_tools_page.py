@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.details import describe
+from agent_host.approval.details import Act, describe
 from agent_host.approval.request import ApprovalRequest
-from agent_host.approval.screen import Act
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import gather
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import gather
 from tests.support.tool_page import PAGE, SHOWN, page
 from tests.support.tools import TOOLS
-from tool_runtime.core.scripts import SkillScripts
-from tool_runtime.core.skills import SkillFolder, SkillIndex
 from tool_runtime.families.skills.specs import RUN_SCRIPT
+from tool_runtime.files.skills import SkillFolder, SkillIndex
+from tool_runtime.processes.scripts import SkillScripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.families.desktop.output_specs import READ_OUTPUT
-from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.desktop.specs import READ_OUTPUT, SPECS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,7 +47,7 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
     if DESKTOP in families:
         return SPECS
     if SLIM in families:
-        from tool_runtime.families.desktop.slim_specs import SPECS as OF_SLIM
+        from tool_runtime.families.desktop.specs import SLIM_SPECS as OF_SLIM
 
         return OF_SLIM
     return (READ_OUTPUT,)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any, Final
 
-from tool_runtime.core.process import CommandParams
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
 from tool_runtime.output.text import decode_output
 from tool_runtime.platform import current
+from tool_runtime.platform.environment import child_environment
+from tool_runtime.processes.command import CommandParams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact, ToolRequest
-    from tool_runtime.core.process import Captured, CommandOutcome
+    from tool_runtime.processes.command import Captured, CommandOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext
 
+if TYPE_CHECKING:
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
+
 
 _TOLD_BYTES: Final = 4096
 
@@ -81,3 +85,18 @@ def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> 
         return artifacts.tool_output(call.request, captured.spill.content(captured.ends), part=part)
     captured.spill.close()
     return None
+
+
+# What programs that tools start get for their environment.
+
+
+def environment_under(settings: RuntimeSettings) -> dict[str, str]:
+    """This process's environment as programs get it: without secrets, and with nobody to be asked. Reading it costs
+    more than starting a process does, so it is done once."""
+    return child_environment(
+        os.environ,
+        secret=settings.secret_env,
+        passthrough=settings.env_passthrough,
+        allowed=settings.env_allowed,
+        temporary=settings.temporary,
+    )

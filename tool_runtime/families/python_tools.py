@@ -11,15 +11,14 @@ import contextvars
 import functools
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
-from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.faults import FaultKind, ToolFault
+from config.lean_typing import NamedTuple
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput
-from tool_runtime.wrappers import capped, timed
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.http import HttpClient, HttpOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.web.http import HttpClient, HttpOutcome
 
 
 class Web:
@@ -40,8 +40,8 @@ class Web:
         """The answer to the request that the call's `url` and `method` name, of its body `most_bytes`. Raises
         ToolFault."""
         client = await self.client()
-        from tool_runtime.core.connections import DomainScope
-        from tool_runtime.core.http import HttpParams
+        from tool_runtime.web.connections import DomainScope
+        from tool_runtime.web.http import HttpParams
 
         arguments, limits = request.arguments, request.constraints
         params = HttpParams(
@@ -62,8 +62,8 @@ class Web:
 
     def _make(self) -> HttpClient:
         from policy.addresses import address_is_public
-        from tool_runtime.core.connections import Network
-        from tool_runtime.core.http import HttpClient, HttpLimits
+        from tool_runtime.web.connections import Network
+        from tool_runtime.web.http import HttpClient, HttpLimits
 
         settings, allowed = self._settings, self._settings.address_allowed
         proxies = {"http": settings.http_proxy, "https": settings.https_proxy}

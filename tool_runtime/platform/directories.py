@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from agent_host.regular_files import O_PATH
+from agent_host.safe_open import O_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,30 +10,33 @@ beyond a limit.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
-from psycopg import generators, pq, sql
+from psycopg import generators, pq, sql, waiting
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.raw_cursor import AsyncRawCursor, AsyncRawServerCursor
 from psycopg.types.json import set_json_loads
 
 from agent_host.errors import ErrorCode
-from agent_host.tool_service.bounded_connection import AnswerTooLarge, BoundedConnection
-from agent_host.tool_service.pools import AsyncConnectionPool, PoolTimeout
+from agent_host.tool_service.postgres import AsyncConnectionPool, PoolTimeout
 from agent_host.tool_service.tool import ToolFault
-from agent_host.tool_service.tools.sql_text import UnreadableSql, one_statement
 from agent_host.tool_service.tools.tables import Table
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from psycopg.pq.abc import PGresult
 
-    from agent_host.tool_service.tools.sql_text import Statement
     from agent_host.tool_service.tools.tables import Caps
 
 _CONNECT_S: Final = 5
@@ -262,3 +265,311 @@ def _fault(error: psycopg.Error) -> ToolFault:
     if error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
         return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the connection to the database failed")
     return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database says: {error.diag.message_primary}")
+
+
+# Reads SQL as PostgreSQL's own scanner splits it: words, and what follows them. Pure; nothing here knows a database.
+#
+# What a statement calls is asked of the server's catalog afterwards (`postgres.py`). So a scanner is enough, as long
+# as it never takes for text or comment what the server takes for code: where the two could differ the statement is
+# refused.
+
+_MAX_NAME_BYTES: Final = 63
+"""What PostgreSQL cuts names to."""
+_SPACE: Final = re.compile(r"[ \t\n\r\f\v]+")
+_LINE_COMMENT: Final = re.compile(r"--[^\n\r]*")
+_WORD: Final = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
+_QUOTED_NAME: Final = re.compile(r'"((?:[^"]|"")+)"')
+_PLAIN_TEXT: Final = re.compile(r"'(?:[^']|'')*'")
+_ESCAPED_TEXT: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_DOLLAR: Final = re.compile(r"\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$")
+_NUMBER: Final = re.compile(r"0[xXoObB][0-9A-Fa-f_]+|(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?")
+_GLUED: Final = re.compile(r"[A-Za-z0-9_$'\"\u0080-\U0010ffff]")
+_PARAMETER: Final = re.compile(r"\$[0-9]+")
+_COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+
+
+class UnreadableSql(Exception):
+    """The text cannot be split with certainty; `str()` says why."""
+
+
+class Name(NamedTuple):
+    """A name in a statement, as the catalog would have it. `called`: an opening parenthesis follows. `member`: a dot
+    stands before it, so that it may be a function of the value before."""
+
+    text: str
+    called: bool
+    member: bool
+    quoted: bool
+
+
+class Statement(NamedTuple):
+    """One statement: its text without a semicolon at its end, and the names in it."""
+
+    text: str
+    names: tuple[Name, ...]
+
+    @property
+    def verb(self) -> str:
+        """The first word, in lower case; empty where it begins otherwise."""
+        return self.names[0].text if self.names and not self.names[0].quoted else ""
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Names that are not quoted: among them all keywords."""
+        return frozenset(name.text for name in self.names if not name.quoted)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    end: int
+
+
+def one_statement(sql: str) -> Statement:
+    """The one statement that `sql` holds. Raises UnreadableSql for none, for several, and for what cannot be split."""
+    if "\0" in sql:
+        raise UnreadableSql("the statement holds a NUL character")
+    tokens = _tokens(sql)
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if not tokens:
+        raise UnreadableSql("the statement is empty")
+    if any(token.text == ";" for token in tokens if token.kind == "sign"):
+        raise UnreadableSql("one statement at a time: a semicolon stands in the middle")
+    names = []
+    for place, token in enumerate(tokens):
+        if token.kind in ("word", "quoted"):
+            after = tokens[place + 1].text if place + 1 < len(tokens) and tokens[place + 1].kind == "sign" else ""
+            before = tokens[place - 1].text if place and tokens[place - 1].kind == "sign" else ""
+            names.append(Name(_stored(token), after == "(", before == ".", token.kind == "quoted"))
+    return Statement(sql[: tokens[-1].end], tuple(names))
+
+
+def _stored(token: _Token) -> str:
+    """The name as PostgreSQL stores it: folded where it is not quoted, cut to 63 bytes."""
+    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else _folded(token.text)
+    return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+
+
+def _folded(text: str) -> str:
+    """In lower case, as in a database of UTF-8: only ASCII letters have one."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+def _tokens(sql: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    place = 0
+    while place < len(sql):
+        token = _next(sql, place)
+        if token.kind != "space":
+            tokens.append(token)
+        place = token.end
+    return tokens
+
+
+def _next(sql: str, place: int) -> _Token:
+    two = sql[place : place + 2]
+    if two == "/*":
+        return _Token("space", "", _end_of_comment(sql, place))
+    for kind, pattern in (("space", _SPACE), ("space", _LINE_COMMENT), ("parameter", _PARAMETER)):
+        found = pattern.match(sql, place)
+        if found:
+            return _Token(kind, found.group(), found.end())
+    char = sql[place]
+    if char == "$":
+        return _dollar_text(sql, place)
+    if char == '"':
+        return _matched(_QUOTED_NAME, "quoted", sql, place)
+    if char == "'":
+        return _matched(_PLAIN_TEXT, "text", sql, place)
+    word = _WORD.match(sql, place)
+    if word:
+        return _word(sql, word)
+    number = _NUMBER.match(sql, place)
+    if number is None:
+        return _Token("sign", char, place + 1)
+    # Servers before version 15 take `1e'…'` for a number and a text with escapes.
+    if _GLUED.match(sql, number.end()):
+        raise UnreadableSql("a number and what follows it need a space between them")
+    return _Token("number", number.group(), number.end())
+
+
+def _word(sql: str, word: re.Match[str]) -> _Token:
+    """A word, or a text whose kind stands before its quote."""
+    prefix, following = word.group().lower(), sql[word.end() : word.end() + 1]
+    if following == "'" and prefix in ("e", "b", "x", "n"):
+        pattern = _ESCAPED_TEXT if prefix == "e" else _PLAIN_TEXT
+        return _matched(pattern, "text", sql, word.end())
+    if prefix == "u" and sql[word.end() : word.end() + 2] in ("&'", '&"'):
+        raise UnreadableSql("texts and names with U& escapes are not taken")
+    return _Token("word", word.group(), word.end())
+
+
+def _dollar_text(sql: str, place: int) -> _Token:
+    opening = _DOLLAR.match(sql, place)
+    if opening is None:
+        return _Token("sign", "$", place + 1)
+    end = sql.find(opening.group(), opening.end())
+    if end < 0:
+        raise UnreadableSql("a text in dollar quotes does not end")
+    return _Token("text", "", end + len(opening.group()))
+
+
+def _matched(pattern: re.Pattern[str], kind: str, sql: str, place: int) -> _Token:
+    found = pattern.match(sql, place)
+    if found is None:
+        raise UnreadableSql("a quote does not end")
+    return _Token(kind, found.group(), found.end())
+
+
+def _end_of_comment(sql: str, place: int) -> int:
+    """Comments of this kind lie in each other."""
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, place):
+        depth += 1 if edge.group() == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    raise UnreadableSql("a comment does not end")
+
+
+# A connection to PostgreSQL that takes in only so much in answer to one request.
+#
+# libpq holds each message whole in memory and has no limit of its own. The server cuts fields where it is asked to,
+# but plans and errors quote values at any length. So libpq is given one end of a pair of sockets in the place of its
+# own, and each byte that the server sends is counted before it is handed on; TLS lies on top of that and is not
+# touched. Where descriptors of sockets cannot be exchanged (Windows) there is no such limit.
+
+_PIECE_BYTES: Final = 64 * 1024
+_CANCEL_S: Final = 5.0
+_READ, _WRITE, _BOTH = waiting.Wait.R, waiting.Wait.W, waiting.Wait.RW
+_READABLE, _WRITABLE = waiting.Ready.R, waiting.Ready.W
+
+
+class AnswerTooLarge(psycopg.OperationalError):
+    """The server sent more than `limit_bytes` in answer to one request: rows, a plan, an error, notices."""
+
+
+class BoundedConnection(psycopg.AsyncConnection[Any]):
+    """Ends itself when the answer to one request has more than `limit_bytes`."""
+
+    limit_bytes: int = 1024 * 1024
+    _gate: _Gate | None = None
+
+    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as psycopg has it
+        """As psycopg's; a wait that is given up cancels the query. Raises AnswerTooLarge."""
+        if sys.platform == "win32":
+            return await super().wait(gen, interval, timeout)
+        if self._gate is None:
+            self._gate = _Gate(self.pgconn.socket)
+        passing = self._gate.passing(gen, self.limit_bytes)
+        try:
+            return await waiting.wait_async(passing, self._gate.server.fileno(), interval=interval, timeout=timeout)
+        except AnswerTooLarge:
+            self.pgconn.finish()
+            self._gate.close()
+            raise
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                try:
+                    await self.cancel_safe(timeout=_CANCEL_S)
+                finally:
+                    self.pgconn.finish()  # its answer is half read
+                    self._gate.close()
+            raise
+
+    async def close(self) -> None:
+        """As psycopg's."""
+        await super().close()
+        if self._gate is not None:
+            self._gate.close()
+
+
+class _Gate:
+    """Stands between libpq and the server. `server` is the socket to the server."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.server = socket.socket(fileno=os.dup(descriptor))
+        self._libpq, self._ours = socket.socketpair()
+        for one in (self.server, self._libpq, self._ours):
+            one.setblocking(False)
+        os.dup2(self._libpq.fileno(), descriptor, inheritable=False)
+        self._pending = b""
+        self._rest = b""
+        """Answers for which libpq's socket had no room yet."""
+
+    def passing(self, gen: Generator[Any, Any, Any], limit_bytes: int) -> Generator[Any, Any, Any]:
+        """What `gen` gives in the end, its waits being for the server."""
+        received = 0
+        try:
+            wanted = next(gen)
+            while True:
+                pending, unread = self._take_requests(), self._has_answers()
+                if wanted & _READ and unread:
+                    wanted = gen.send(_READABLE)
+                elif wanted & _WRITE and not pending:
+                    wanted = gen.send(_WRITABLE)
+                else:
+                    ready = yield _WRITE if unread else _BOTH if pending else _READ
+                    if ready & _READABLE:
+                        received += self._pass_answers()
+                    if received > limit_bytes:
+                        raise AnswerTooLarge("the answer is too large")
+        except StopIteration as stop:
+            while self._take_requests():
+                yield _WRITE
+            return stop.value
+
+    def _take_requests(self) -> bytes:
+        """Send what libpq has written, as far as there is room for it. Returns what is left."""
+        while True:
+            if not self._pending:
+                try:
+                    self._pending = self._ours.recv(_PIECE_BYTES)
+                except BlockingIOError:
+                    return b""
+            try:
+                self._pending = self._pending[self.server.send(self._pending) :]
+            except BlockingIOError:
+                return self._pending
+            except OSError:  # libpq reads the end
+                self._pending = b""
+                return b""
+
+    def _has_answers(self) -> bool:
+        """True if libpq has not read all that it was given, the end of the answers among it."""
+        self._pass_on()
+        try:
+            self._libpq.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _pass_answers(self) -> int:
+        """Give libpq what the server has sent, or its end. Called once libpq has read all before."""
+        try:
+            piece = self.server.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            piece = b""
+        if piece:
+            self._rest = piece
+            self._pass_on()
+        else:
+            self._ours.shutdown(socket.SHUT_WR)
+        return len(piece)
+
+    def _pass_on(self) -> None:
+        """Give libpq the rest of the answers, as far as there is room for it."""
+        if self._rest:
+            with contextlib.suppress(BlockingIOError):
+                self._rest = self._rest[self._ours.send(self._rest) :]
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        if self.server.fileno() >= 0:
+            self._take_requests()  # the end of the session, as libpq announces it
+        for one in (self.server, self._libpq, self._ours):
+            one.close()
+
+    __del__ = close  # the pool lets go of a connection that broke without closing it

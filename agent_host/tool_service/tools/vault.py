@@ -10,7 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from agent_host.errors import ErrorCode, UsageError
-from agent_host.http_basics import LOOPBACK, TlsContext, usable_in_header
+from agent_host.http import LOOPBACK, TlsContext, usable_in_header
 from agent_host.services.endpoints import checked_service_url
 from agent_host.tool_service.tool import Output, ToolFault
 from config import json_text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from agent_host.tool_service.postgres_slots import PostgresSlots
+from agent_host.tool_service.postgres import PostgresSlots
 from tests.support.tool_service import PATIENCE_S, FunctionTool, served, tenants
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 from agent_host.testing.services import MockServices
 from agent_host.tool_service.answers import Known, Place
-from agent_host.tool_service.postgres_answers import PostgresAnswers
+from agent_host.tool_service.postgres import PostgresAnswers
 from tests.support.process import eventually as until
 from tests.support.tool_service import (
     ACME,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.approval.details import describe
+from agent_host.approval.details import Act, describe
 from agent_host.approval.request import ApprovalRequest
-from agent_host.approval.screen import Act
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import gather, path_facts
-from agent_host.scrub import Scrubber
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import gather, path_facts
+from agent_host.redaction import Scrubber
 from policy.facts import NamedToolFacts
 from tests.support.tools import TOOLS
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent_host.approval.screen import Description
+    from agent_host.approval.details import Description
 
 SECRET = "sk-very-secret-value"
 BIDI = "\u202e"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.cli.display import TextOutput
 from agent_host.cli.progress import Progress
-from agent_host.cli.text_output import TextOutput
 from agent_host.events.kinds import EventType
 from tests.support.clock import SetClock
 from tests.support.events import emitter

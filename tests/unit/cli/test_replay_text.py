@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_host.api.replaying import Refusals, Replayed
 from agent_host.cli import replay
+from agent_host.host.replay import Refusals, Replayed
 
 SCOPE: dict[str, Any] = {
     "level": "landlock", "reads": None, "writes": ["/w"], "hidden": [], "guarded": [], "domains": [],

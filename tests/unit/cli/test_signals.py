@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from agent_host.cli.signals import on_signals
+from agent_host.cli.shared import on_signals
 
 
 @pytest.mark.skipif("os.name == 'nt'", reason="signals of the loop")

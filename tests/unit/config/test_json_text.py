@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm import error_bodies
+from agent_host.llm import errors
 from agent_host.llm.answer_calls import CallReader
-from agent_host.llm.surrogates import loads_with_halves
-from agent_host.llm.whole_answer import messages_events
+from agent_host.llm.event_stream import messages_events
+from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import BundleProblems
 from policy.bundle.validate import read_shape
-from tool_runtime.core.notebooks import NotANotebook, shown
+from tool_runtime.files.notebooks import NotANotebook, shown
 from tool_runtime.schema import advice_on
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ READERS: dict[str, tuple[Callable[[str], bool], int]] = {
     "arguments of a call": (lambda text: CallReader().call("c", "X", text).problem is None, 0),
     "arguments of a call, whole": (lambda text: CallReader().call("c", "X", orjson.loads(text)).problem is None, 0),
     "an event with half a character": (passes(loads_with_halves, ValueError), 0),
-    "a gateway's error": (passes(lambda text: error_bodies.parsed(text.encode())), 0),
+    "a gateway's error": (passes(lambda text: errors.parsed(text.encode())), 0),
     "a bundle": (lambda text: not read_shape_problems(text.encode()), 0),
     "a bundle in UTF-16": (lambda text: not read_shape_problems(text.encode("utf-16")), 0),
     "a bundle as a value": (passes(lambda text: read_shape(orjson.loads(text)), BundleProblems), 0),
@@ -126,19 +126,19 @@ def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth
 
 
 OWN = {
-    "agent_host/api/callbacks.py": "an event of ours",
-    "agent_host/api/dry_runs.py": "a bundle that was read before",
-    "agent_host/app/native.py": "settings that were read before",
+    "agent_host/host/sessions.py": "an event of ours",
+    "agent_host/host/dry_runs.py": "a bundle that was read before",
+    "agent_host/host/environment.py": "settings that were read before",
     "agent_host/events/emitter.py": "an event of ours",
     "agent_host/events/otel_last.py": "a file of ours",
     "agent_host/faults/crash_run.py": "what our own program printed",
     "agent_host/llm/answer_calls.py": "a text that was measured before",
     "agent_host/llm/raw_json.py": "strings and numbers",
-    "agent_host/scrub.py": "a record of ours",
-    "policy/bundle/configured.py": "settings that were read before",
-    "policy/detectors/redaction.py": "a record of ours",
-    "tool_runtime/core/pdf.py": "what our own program printed",
-    "config/defaults.py": "a file of ours",
+    "agent_host/redaction.py": "a record of ours",
+    "policy/bundle/validate.py": "settings that were read before",
+    "policy/redaction/redact.py": "a record of ours",
+    "tool_runtime/files/pdf.py": "what our own program printed",
+    "config/load.py": "a file of ours",
 }
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from config.defaults import DEFAULTS, shipped_defaults
-from config.load import ConfigError, load
+from config.load import DEFAULTS, ConfigError, load, shipped_defaults
 from config.settings import SETTINGS, Settings, Tightening
 
 if TYPE_CHECKING:

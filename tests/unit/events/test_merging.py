@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.events.kinds import EventType
-from agent_host.events.outbox import Outbox
-from agent_host.events.ring import EventRing
+from agent_host.events.outbox import EventRing, Outbox
 from tests.support.events import emitter
 from tests.support.merged_events import MergedEvents
 

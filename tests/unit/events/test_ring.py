@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.events.kinds import EventType
-from agent_host.events.ring import EventRing
+from agent_host.events.outbox import EventRing
 from agent_host.events.sinks import RunLog
 from tests.support.events import Watcher, emitter
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog, next_event_id
-from agent_host.scrub import Scrubber
+from agent_host.redaction import Scrubber
 from tests.support.events import emitter
 
 if TYPE_CHECKING:

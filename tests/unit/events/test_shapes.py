@@ -9,8 +9,7 @@ import pytest
 
 from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
 from agent_host.events.kinds import LIVE_ONLY, EventType
-from agent_host.events.payloads import PAYLOADS
-from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
+from agent_host.events.payloads import PAYLOADS, TELEMETRY_EVENTS, telemetry_line
 from tests.support.events import Watcher, emitter
 
 REQUESTED = {

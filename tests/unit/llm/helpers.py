@@ -11,7 +11,7 @@ import orjson
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import LlmClient
 from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
-from agent_host.testing.anthropic_wire import Anthropic
+from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.dialect import RequestView
 from agent_host.testing.gateway import Script
 from agent_host.thread.messages import Message

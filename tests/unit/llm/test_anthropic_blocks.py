@@ -8,12 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
-from agent_host.llm.anthropic_answer import AnthropicAssembler
+from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect, AnthropicRenderer
 from agent_host.llm.raw_json import member
 from agent_host.llm.stream import ModelTurn, StreamProtocolError
-from agent_host.thread.blocks import Block
-from agent_host.thread.messages import Message
+from agent_host.thread.messages import Block, Message
 from tests.unit.llm.helpers import ended, event, started, text, tool_use
 
 Events = list[tuple[str, str]]

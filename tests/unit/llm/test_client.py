@@ -23,7 +23,7 @@ from agent_host.errors import (
     GuardrailBlocked,
     ModelOverloaded,
 )
-from agent_host.http_basics import retry_after_s
+from agent_host.http import retry_after_s
 from agent_host.llm.limits import Patience
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.raw_http import answering

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from agent_host.llm.content_coding import UnknownCoding, decoder
+from agent_host.llm.client import UnknownCoding, decoder
 from agent_host.llm.stream import StreamProtocolError
 
 DATA = b"".join(b"line %d\n" % n for n in range(50_000))

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, UsageError
-from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_dialect
-from agent_host.llm.dialects import AUTO, NAMES, make_dialect, provider_of
+from agent_host.llm.dialects import (
+    AUTO,
+    NAMES,
+    find_dialect,
+    make_dialect,
+    named_dialect,
+    provider_of,
+    scripted_dialect,
+)
 from agent_host.testing.gateway import MockGateway, Script
-from config.defaults import shipped_defaults
+from config.load import shipped_defaults
 from config.settings import SETTINGS, Settings
-from state.gateway_dialects import FILE, GatewayDialects
+from state.remembered import FILE, GatewayDialects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -206,12 +213,17 @@ def test_a_name_that_nobody_knows_any_more_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_named_dialect_imports_neither_the_others_nor_a_client() -> None:
     code = (
-        "import sys; from agent_host.llm.dialect_choice import named_dialect;"
-        "from config.defaults import shipped_defaults; from config.settings import Settings;"
+        "import sys; from agent_host.llm.dialects import named_dialect;"
+        "from config.load import shipped_defaults; from config.settings import Settings;"
         "named_dialect(Settings({**shipped_defaults(), 'llm.dialect': 'openai'}));"
         "print(*(name for name in sys.modules if name.startswith(('agent_host.llm.', 'httpx'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     found = done.stdout.split()
     assert "agent_host.llm.openai_chat" in found
-    assert not {*found} & {"httpx", "agent_host.llm.anthropic", "agent_host.llm.openai_chat_answer"}
+    assert not {*found} & {
+        "httpx",
+        "agent_host.llm.client",
+        "agent_host.llm.anthropic",
+        "agent_host.llm.openai_responses",
+    }

@@ -9,7 +9,7 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.content_coding import decoder
+from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerLimits, AnswerTooLarge
 

@@ -12,16 +12,15 @@ from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.anthropic_answer import AnthropicAssembler
-from agent_host.llm.content_coding import decoder
+from agent_host.llm.anthropic import AnthropicAssembler, AnthropicDialect
+from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.testing.anthropic_request import read_request as read_messages
-from agent_host.testing.anthropic_wire import Anthropic
-from agent_host.testing.responses_request import read_request as read_responses
+from agent_host.testing.anthropic import Anthropic
+from agent_host.testing.anthropic import read_request as read_messages
+from agent_host.testing.openai_responses import read_request as read_responses
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, decode, encode
 from tests.unit.llm.helpers import LIMITS, VIEW

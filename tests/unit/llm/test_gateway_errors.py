@@ -12,10 +12,24 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseError
 
 from agent_host.errors import GatewayUnavailable
-from agent_host.llm.error_bodies import Said, is_error, is_whole_answer, names_in, parsed, read, read_value
-from agent_host.llm.gateway_errors import KINDS, NAMES, STATUSES, Kind, kind_of_answer, kind_of_event, limit_of
-from agent_host.llm.gateway_words import WORDS
-from agent_host.llm.openai_responses_values import failure_of
+from agent_host.llm.errors import (
+    KINDS,
+    NAMES,
+    STATUSES,
+    WORDS,
+    Kind,
+    Said,
+    is_error,
+    is_whole_answer,
+    kind_of_answer,
+    kind_of_event,
+    limit_of,
+    names_in,
+    parsed,
+    read,
+    read_value,
+)
+from agent_host.llm.openai_responses_items import failure_of
 from policy.patterns import shipped
 from tests.unit.llm.server_messages import AT, MESSAGES
 

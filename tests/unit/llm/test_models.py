@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.model_table import ROWS
-from agent_host.llm.models import Cost, Limits, ModelFacts, Models, Prices, in_figures
+from agent_host.llm.models import ROWS, Cost, Limits, ModelFacts, Models, Prices, in_figures
 from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ import orjson
 import pytest
 
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.openai_chat import ChatRenderer
-from agent_host.llm.openai_chat_answer import _FAILED, _MEANINGS, ChatAssembler
+from agent_host.llm.openai_chat import _FAILED, _MEANINGS, ChatAssembler, ChatRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.thread.blocks import Block
-from agent_host.thread.messages import Message, ToolCall, encode
+from agent_host.thread.messages import Block, Message, ToolCall, encode
 from state.usage import TokenUsage
 from tests.unit.llm.chat_helpers import DONE, assemble, call, called, chunk, data_of, ended
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.llm.answer_calls import sendable_name
 from agent_host.llm.openai_chat import ChatDialect, ChatRenderer
-from agent_host.llm.tool_names import sendable_name
-from agent_host.testing.chat_request import ERROR_MARK, read_request
-from agent_host.thread.blocks import Block
-from agent_host.thread.messages import Message, ToolCall, encode
+from agent_host.testing.openai_chat import ERROR_MARK, read_request
+from agent_host.thread.messages import Block, Message, ToolCall, encode
 from tests.support.pictures import image
 from tests.unit.llm.chat_helpers import call, called, ended
 from tests.unit.llm.helpers import prompt

@@ -11,13 +11,12 @@ from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_host.llm.content_coding import decoder
+from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.openai_chat import ChatRenderer
-from agent_host.llm.openai_chat_answer import ChatAssembler
+from agent_host.llm.openai_chat import ChatAssembler, ChatRenderer
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.testing.chat_request import read_request
+from agent_host.testing.openai_chat import read_request
 from agent_host.thread.messages import Message, decode, encode
 from tests.unit.llm.chat_helpers import DONE, chunk, stream_of
 from tests.unit.llm.helpers import LIMITS

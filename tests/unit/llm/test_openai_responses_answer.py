@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from agent_host.llm.event_stream import whole_events
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.openai_responses import ResponsesDialect, ResponsesRenderer
-from agent_host.llm.openai_responses_answer import ResponsesAssembler
+from agent_host.llm.openai_responses import ResponsesAssembler, ResponsesDialect, ResponsesRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.testing.responses_request import read_request
-from agent_host.testing.responses_wire import Responses
+from agent_host.testing.openai_responses import Responses, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, ToolCall
 from state.usage import TokenUsage

@@ -10,15 +10,13 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.content_coding import decoder
-from agent_host.llm.error_bodies import read_value
+from agent_host.llm.client import decoder
+from agent_host.llm.errors import kind_of_event, read_value
 from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.gateway_errors import kind_of_event
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.openai_responses_answer import ResponsesAssembler
+from agent_host.llm.openai_responses import ResponsesAssembler
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.testing.responses_request import read_request
-from agent_host.testing.responses_wire import Responses
+from agent_host.testing.openai_responses import Responses, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import ToolCall
 from tests.unit.llm.helpers import LIMITS, VIEW

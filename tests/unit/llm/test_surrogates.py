@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.surrogates import loads_with_halves, may_hold_halves, repaired, repaired_json
+from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, repaired, repaired_json
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import refuse_unstarted
-from agent_host.loop.call_run import CallRun
 from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.prepare import CallRun
 from agent_host.states import TaskPhase
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     NO,

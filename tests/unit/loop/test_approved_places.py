@@ -182,7 +182,7 @@ async def approved(loop: Loop) -> Loop:
     """The process that was told to run all of the denied calls."""
     following = loop.again(says("Done now."))
     work, task = work_on(following), following.ctx.task
-    from agent_host.session.denials import denied_approvals
+    from agent_host.session.reports import denied_approvals
 
     rows = denied_approvals(task, following.ctx.state.thread, "s")
     work.go_on(replay_ids={row["replay"]["id"] for row in rows}, more_steps=5)

@@ -16,7 +16,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.step import add_note
 from agent_host.retrying import RetryPolicy
 from agent_host.states import TaskPhase
-from agent_host.thread.blocks import Block
+from agent_host.thread.messages import Block
 from tests.support.loop import Loop
 from tests.support.loop_parts import MODEL, TASK, bundle, calls, says, shell
 

@@ -11,8 +11,7 @@ import pytest
 
 from agent_host.contracts import ToolResult
 from agent_host.events.kinds import EventType
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import NOTHING_SURVIVES
+from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from state.blobs import sha256_hex
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import (
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest
-    from state.open_step import Call
+    from state.recovery import Call
 
 
 def on_record(loop: Loop, call_id: str) -> Call:

@@ -9,10 +9,9 @@ import pytest
 
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import NOTHING_SURVIVES
+from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 from state.blobs import UNAVAILABLE
 from state.records import SessionStatusChanged
 from tests.support.loop import Loop, sessions_on

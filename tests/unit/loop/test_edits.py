@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.edits import arguments_in_note, call_on_record, kept_arguments, note_of_edit
+from agent_host.loop.results import arguments_in_note, call_on_record, kept_arguments, note_of_edit
 from agent_host.thread.messages import ToolCall
-from state.open_step import Call
 from state.records import ApprovalAnswered
+from state.recovery import Call
 from tests.support.loop import Loop
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.judging.facts import path_facts
 from agent_host.loop import intents
 from agent_host.loop.intents import Held, Versions, capture_intent, hash_on_disk
-from agent_host.routing.facts import path_facts
 from policy.facts import UrlFacts
 from state.blobs import UNAVAILABLE, sha256_hex
 from tests.support.tools import TOOLS

@@ -11,7 +11,7 @@ from agent_host.approval.pending import PendingApprovals
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import PersonAnswer, PersonAsked
 from agent_host.events.kinds import EventType
-from agent_host.loop.person import ask_person
+from agent_host.loop.elicitation import ask_person
 from agent_host.states import TaskPhase
 from tests.support.loop import Loop
 from tests.support.loop_parts import Tools, bundle, calls, says, shell, succeeded

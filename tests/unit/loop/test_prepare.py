@@ -13,9 +13,12 @@ from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from agent_host.loop.call_run import CallRun, CallState, Refusal
+from agent_host.judging.environment import Registry
 from agent_host.loop.intents import NO_EFFECT
 from agent_host.loop.prepare import (
+    CallRun,
+    CallState,
+    Refusal,
     ask_after_all,
     bound_to,
     edit,
@@ -26,11 +29,9 @@ from agent_host.loop.prepare import (
     request_for,
     row_of,
 )
-from agent_host.routing.registry import Registry
 from agent_host.thread.messages import ToolCall
 from policy.rules.canonical import canonical_form
-from policy.rules.options import TaskOptions
-from policy.rules.toolset import ToolLimit
+from policy.rules.toolset import TaskOptions, ToolLimit
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, open_calls

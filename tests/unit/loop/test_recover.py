@@ -8,7 +8,7 @@ import pytest
 
 from agent_host.contracts import Subject, ToolResult, ToolSpec
 from agent_host.faults.disk import SimulatedDisk
-from agent_host.loop.recover import recover_calls
+from agent_host.loop.recovery import recover_calls
 from policy.bundle.model import Capability, ToolPolicy
 from state.blobs import sha256_hex
 from tests.support.loop import Loop

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.events.kinds import EventType
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import NOTHING_SURVIVES
+from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.step import add_note, commit, reopen, report_damage, take_turn
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import GO_ON, decode
 from agent_host.thread.tokens import message_tokens
-from state.boot import boot_id
+from state.disk import boot_id
 from state.usage import TokenUsage
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_crashes import died
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from state.open_step import OpenStep
+    from state.recovery import OpenStep
     from state.store import OpenSession
 
 

@@ -9,8 +9,7 @@ import orjson
 from agent_host.events.kinds import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.step import take_turn
-from agent_host.thread.blocks import Block
-from agent_host.thread.messages import decode
+from agent_host.thread.messages import Block, decode
 from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import MODEL, calls, says, shell

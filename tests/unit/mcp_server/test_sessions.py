@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.mcp_server import sessions as module
-from agent_host.mcp_server.approving import message_of
+from agent_host.mcp_server.approving import message_of, question_in
 from agent_host.mcp_server.child import Refused
-from agent_host.mcp_server.questions import question_in
 from agent_host.mcp_server.records import Records
 from agent_host.mcp_server.sessions import Sessions
 from tests.support.process import PATIENCE_S

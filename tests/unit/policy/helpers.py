@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts, PathFacts, ShellName, UrlFacts
 from policy.shell.commands import parse, referenced_paths
 

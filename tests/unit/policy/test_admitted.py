@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policy.programs.table import what_it_starts
-from policy.rules.admitted import admitted, in_one_line, starters
+from policy.rules.bundle_summary import admitted, in_one_line, starters
 
 from .helpers import bundle
 

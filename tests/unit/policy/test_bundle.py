@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
-from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import BundleProblems, PolicyBundle, bundle_from_trusted
 from policy.bundle.validate import check_usable, parse_bundle
-from policy.check import check_tool
 from policy.check_llm import check_llm
+from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
 from policy.shell.commands import parse, referenced_paths
@@ -454,9 +453,9 @@ def test_placeholders_without_a_value() -> None:
 
 
 def test_what_a_start_loads_of_policy_stays_cheap() -> None:
-    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell.commands", "policy.check"]
+    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell.commands", "policy.decide"]
     code = (
-        f"import sys, agent_host.routing.judge, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
+        f"import sys, agent_host.judging.judge, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent_host.app.tools import BUILT_IN
-from agent_host.routing.dry_run import case_from, judge_case
-from agent_host.routing.environment import Environment
+from agent_host.host.local_tools import BUILT_IN
+from agent_host.judging.dry_run import case_from, judge_case
+from agent_host.judging.environment import Environment
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.bundle.model import CommandPolicy
-from policy.check import check_tool
 from policy.check_llm import check_llm
+from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.names import ALL_CAPABILITIES
 from policy.rules.grants import Narrowing, narrow, scope_of_call

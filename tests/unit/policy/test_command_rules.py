@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts, PathFacts
 
 from .helpers import NOW, bundle

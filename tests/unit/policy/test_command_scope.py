@@ -20,7 +20,7 @@ from policy.rules.command_scope import (
     with_own_places,
 )
 from policy.rules.grants import Narrowing, narrow
-from policy.rules.scope_verdict import may_read, may_write
+from policy.rules.sandbox import may_read, may_write
 from policy.scope import RepositoryFacts, ScopeFacts, Widening
 from tests.unit.policy.helpers import bundle
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import SimpleCommand, parse, referenced_paths
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.configured import command_policies
-from policy.bundle.model import ArgumentRule, CommandPolicy
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import ArgumentRule, BundleProblems, CommandPolicy
+from policy.bundle.validate import command_policies
 
 
 def problems(*entries: Any) -> dict[str, str]:

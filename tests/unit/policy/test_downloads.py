@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse, referenced_paths
 

@@ -12,10 +12,10 @@ import pytest
 from config.policies import BUILT_IN, as_file, place_groups, template, template_as_written
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
+from policy.bundle.model import BundleProblems
 from policy.bundle.placeholders import Places, step_files
-from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import parse_bundle
-from policy.check import check_tool
+from policy.decide import check_tool
 
 from .helpers import NOW, bundle_json, path, url
 from .test_bundle import run

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.rules.git_config import MAX_BYTES, config_problem, settings_of, tree_of
 from policy.rules.git_directory import (
+    MAX_BYTES,
     GitDirectory,
     Left,
+    config_problem,
     git_file_problem,
     is_laid_out,
     left_problem,
     refused_name,
+    settings_of,
     target_of,
+    tree_of,
 )
 
 if TYPE_CHECKING:

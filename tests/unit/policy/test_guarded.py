@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.tools import built_in
-from agent_host.routing.environment import Environment
-from agent_host.routing.judge import Judge
-from agent_host.routing.registry import Registry
+from agent_host.host.local_tools import built_in
+from agent_host.judging.environment import Environment, Registry
+from agent_host.judging.judge import Judge
 from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts
-from policy.rules.guarded import GUARDED_TOOLS, RULE, SETTING, guarded_risk
-from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
-from policy.rules.toolset import ToolLimit, only_enabled
+from policy.rules.toolset import (
+    AS_THE_BUNDLE_SAYS,
+    GUARDED_TOOLS,
+    RULE,
+    SETTING,
+    TaskOptions,
+    ToolLimit,
+    guarded_risk,
+    only_enabled,
+)
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolError

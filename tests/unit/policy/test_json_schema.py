@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, as_file, place_groups, template_as_written
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.json_schema import bundle_schema
-from policy.bundle.model import LlmPolicy, PolicyBundle, bundle_part, json_names
+from policy.bundle.model import BundleProblems, LlmPolicy, PolicyBundle, bundle_part, json_names
 from policy.bundle.placeholders import Places
-from policy.bundle.problems import BundleProblems
 from policy.names import ALL_CAPABILITIES
+from tests.support.bundle_schema import bundle_schema
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle
 

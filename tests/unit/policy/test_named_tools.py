@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from config.policies import template
 from policy.bundle.builtin import instantiate
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import NamedToolFacts, OutputFacts
 from policy.rules.named_tools import fits, is_repeatable
 from policy.rules.narrowing import narrowed
-from policy.rules.options import TaskOptions
-from policy.rules.toolset import why_not_offered
+from policy.rules.toolset import TaskOptions, why_not_offered
 from tests.unit.policy.helpers import NOW
 
 RULES = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.app.tools import built_in
-from agent_host.routing.environment import Environment
-from agent_host.routing.judge import Judge
-from policy.bundle.configured import command_policies
+from agent_host.host.local_tools import built_in
+from agent_host.judging.environment import Environment
+from agent_host.judging.judge import Judge
+from policy.bundle.validate import command_policies
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, NativeExec, entry_problem, places_of
 from policy.rules.toolset import NO_LIMITS
 from policy.shell.argv import BadArgv, line_of

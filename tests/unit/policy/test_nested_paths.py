@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.paths import covering, is_under, key, nested_parts, nested_path, normalize, roots
 from policy.rules.toolset import why_not_offered
 from tests.support.process import bundle as whole_bundle

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
 from policy.rules.narrowing import narrowed
-from policy.rules.options import ApprovalMode, TaskOptions
+from policy.rules.toolset import ApprovalMode, TaskOptions
 from tests.unit.policy.helpers import NOW, bundle, path, url
 
 MODES: tuple[ApprovalMode | None, ...] = (None, *get_args(ApprovalMode))

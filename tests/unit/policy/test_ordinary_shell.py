@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts, ShellName
 from policy.shell.commands import SimpleCommand, parse, parsed_line, referenced_paths
 from policy.shell.variables import names_read

@@ -16,7 +16,7 @@ from policy.paths import (
     process_place,
     roots,
 )
-from policy.rules.repository_paths import repositories_by_shape, repository_place
+from policy.rules.protected_paths import repositories_by_shape, repository_place
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily

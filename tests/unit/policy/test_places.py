@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.paths import is_under
-from policy.places import NOWHERE, Places
+from policy.paths import NOWHERE, Places, is_under
 from policy.rules.command_scope import with_own_places
 from policy.scope import CommandScope
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import gather
-from policy.check import check_tool
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import gather
+from policy.decide import check_tool
 from policy.globs import may_meet
 from policy.names import words
 from policy.programs.row import options_of
 from policy.programs.table import PROGRAMS, what_it_starts
-from policy.rules.admitted import admitted
+from policy.rules.bundle_summary import admitted
 from policy.shell.commands import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain

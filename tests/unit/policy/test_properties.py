@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.app.tools import BUILT_IN
-from agent_host.routing.dry_run import DryRunCase, StatedFacts, judge_case
-from agent_host.routing.environment import Environment
-from policy.bundle.model import bundle_from_trusted, camel
-from policy.bundle.problems import BundleProblems
+from agent_host.host.local_tools import BUILT_IN
+from agent_host.judging.dry_run import DryRunCase, StatedFacts, judge_case
+from agent_host.judging.environment import Environment
+from policy.bundle.model import BundleProblems, bundle_from_trusted, camel
 from policy.bundle.validate import parse_bundle
-from policy.check import check_tool
 from policy.check_llm import check_llm
+from policy.decide import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE

@@ -13,7 +13,7 @@ import os, sys, time
 from datetime import UTC, datetime
 from policy.bundle.builtin import instantiate
 from config.policies import BUILT_IN, template
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.check_llm import check_llm
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 

@@ -11,10 +11,10 @@ from config.policies import BUILT_IN, place_groups, template, template_as_writte
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.placeholders import Places
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts
-from policy.rules.admitted import ends_commits
+from policy.rules.bundle_summary import ends_commits
 from policy.rules.canonical import canonical_form
 from policy.rules.command_scope import command_scope
 from policy.rules.sandbox import refused, widened, widening_of

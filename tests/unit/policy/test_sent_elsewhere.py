@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.problems import BundleProblems
+from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts
 from policy.rules.canonical import canonical_form
-from policy.rules.sent_elsewhere import not_here, sent_elsewhere
-from policy.rules.toolset import why_not_offered
+from policy.rules.toolset import not_here, sent_elsewhere, why_not_offered
 from tests.unit.policy.helpers import bundle
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policy.rules.session_paths import session_place
+from policy.rules.protected_paths import session_place
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily

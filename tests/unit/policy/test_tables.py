@@ -10,12 +10,12 @@ from typing import Any, get_args
 
 import pytest
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.rules.narrowing import narrowed
-from policy.rules.options import TaskOptions
 from policy.rules.risk import assess
+from policy.rules.toolset import TaskOptions
 from policy.shell.commands import SimpleCommand, parse
 from tests.support.policy_tables_page import PAGE, page
 

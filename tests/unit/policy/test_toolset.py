@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import narrowed, under_ceiling
-from policy.rules.options import TaskOptions
 from policy.rules.toolset import (
     DEFAULT_RISK,
     NO_LIMITS,
     Limits,
+    TaskOptions,
     ToolLimit,
     merged,
     why_not_offered,

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.rules.narrowing import under_ceiling
-from policy.rules.options import TaskOptions
-from policy.rules.toolset import NO_LIMITS, ToolLimit, merged, why_not_offered, withheld_by
+from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit, merged, why_not_offered, withheld_by
 
 from .helpers import NOW, bundle, path
 

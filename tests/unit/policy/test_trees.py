@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.facts import PathFacts
 from policy.rules.grants import scope_of_call
-from policy.rules.trees import TreeRule
+from policy.rules.paths import TreeRule
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:

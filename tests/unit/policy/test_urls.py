@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.addresses import address_is_public
-from policy.check import check_tool
+from policy.decide import check_tool
 from policy.urls import (
     UrlProblem,
     blocking_rule,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_host.rpc.params import InvalidParams, check, ignored, name, params, prose
+from agent_host.rpc.messages import InvalidParams, check, ignored, name, params, prose
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 
 SHAPE = params(

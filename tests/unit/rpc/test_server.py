@@ -13,7 +13,7 @@ import pytest
 
 from agent_host.events.kinds import EventType
 from agent_host.events.outbox import Outbox
-from agent_host.rpc.params import params
+from agent_host.rpc.messages import params
 from agent_host.rpc.server import Connection, Method
 from agent_host.rpc.streams import StreamChannel
 from config.shapes import whole

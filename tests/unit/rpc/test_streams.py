@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.rpc import descriptors
+from agent_host.rpc import streams
 from agent_host.rpc.streams import StreamChannel
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Heard:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to read and write: watched by the loop, and in threads as on Windows."""
     if request.param == "threads":
-        monkeypatch.setattr(descriptors, "WINDOWS", True)
+        monkeypatch.setattr(streams, "WINDOWS", True)
     return str(request.param)
 
 

@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from agent_host.errors import ServiceUnavailable
-from agent_host.http_basics import TlsContext
+from agent_host.http import TlsContext
 from tests.unit.services.helpers import TOKEN, client
 
 if TYPE_CHECKING:

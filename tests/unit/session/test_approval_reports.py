@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent_host.app.tools import BUILT_IN
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
-from agent_host.scrub import Scrubber
+from agent_host.host.local_tools import BUILT_IN
+from agent_host.redaction import Scrubber
 from agent_host.services.approval import ApprovalDecision, ApprovalReporter
 from agent_host.session.approval_reports import ApprovalReports
 from state.checkpoint import SessionIdentity

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_host.session import git_patch as limits
+from agent_host.session import patches as limits
 from agent_host.session.patches import preview
 from agent_host.session.tasks import FirstVersions
 from state.blobs import sha256_hex

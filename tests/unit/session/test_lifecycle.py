@@ -9,15 +9,15 @@ import pytest
 
 from agent_host.errors import GatewayUnavailable, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 from tests.support.loop_parts import bundle, calls, says, settled, shell, write
 from tests.support.sessions import Opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.judging.judge import Judge
     from agent_host.loop.context import TaskEnd
-    from agent_host.routing.judge import Judge
 
 
 DOWN = GatewayUnavailable("down")

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host import diffs
-from agent_host.diffs import compare, replaced_lines
+from agent_host import text_diff
+from agent_host.text_diff import compare, replaced_lines
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "ü\n", "\n", "a", "c\r"]), max_size=12).map("".join).map(str.encode)
 
 
 def counted(before: bytes, after: bytes, slice_bytes: int = 1024) -> tuple[int, int] | None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffs, "_SLICE_BYTES", slice_bytes)
+        patch.setattr(text_diff, "_SLICE_BYTES", slice_bytes)
         return replaced_lines(before, len(after), lambda at, size: after[at : at + size])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.moves import note_of_move, workspaces
+from agent_host.session.tasks import note_of_move, workspaces
 from agent_host.thread.messages import Message, Role, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 

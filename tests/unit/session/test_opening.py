@@ -14,8 +14,8 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.routing.environment import Environment
-from agent_host.scrub import Scrubber
+from agent_host.judging.environment import Environment
+from agent_host.redaction import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.new_task import NewTask, record_of_task
 from agent_host.session.opening import (
@@ -29,7 +29,7 @@ from agent_host.session.opening import (
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import estimate
 from config.load import load
-from policy.rules.options import TaskOptions
+from policy.rules.toolset import TaskOptions
 from state import errors as state_errors
 from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.patches import as_text, preview
-from agent_host.session.renames import renamed
+from agent_host.session.patches import as_text, preview, renamed
 from agent_host.session.tasks import FirstVersions
 from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, sha256_hex, with_mode
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.session import git_patch, patches
+from agent_host.session import patches
+from agent_host.session import patches as git_patch
 from agent_host.session.patches import FilePatch, as_text, preview
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.session.project_instructions import MAX_BYTES, ProjectFile, project_instructions
+from agent_host.session.opening import MAX_BYTES, ProjectFile, project_instructions
 from agent_host.thread.prompt import system_prompt
 from policy.bundle.model import bundle_from_trusted
 from tests.support.policy_cases import shape_of

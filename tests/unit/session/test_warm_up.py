@@ -18,7 +18,7 @@ _WITHOUT = (
     "code",
     [
         "from agent_host.llm.deferred import DeferredClient; DeferredClient(print).warm_up()",
-        "from agent_host.http_basics import TlsContext; TlsContext('https://127.0.0.1')",
+        "from agent_host.http import TlsContext; TlsContext('https://127.0.0.1')",
     ],
 )
 def test_no_thread_of_the_start_is_left_behind_by_the_end(code: str) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import EXTREMES
+from agent_host.faults.disk import EXTREMES, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
@@ -18,7 +17,7 @@ from tests.unit.state.helpers import create
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.faults.disk_content import Outcome
+    from agent_host.faults.disk import Outcome
 
 DATA, NAME = b"content", sha256_hex(b"content")
 

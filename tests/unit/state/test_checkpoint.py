@@ -10,8 +10,8 @@ import pytest
 from state.checkpoint import Checkpoint, SessionIdentity, Task
 from state.errors import Damaged, UnknownVersion
 from state.memory_store import MemoryCheckpointStore
-from state.open_step import Call
 from state.records import ApprovalGranted, TaskStarted, record_of
+from state.recovery import Call
 from state.usage import TokenUsage
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 

@@ -12,7 +12,7 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults, Killed
-from state.beside import Thread
+from state.background import Thread
 from state.disk import LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_store import FileCheckpointStore

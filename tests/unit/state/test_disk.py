@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
-from state.boot import boot_id
-from state.disk import LOCAL_DISK, LocalDisk
+from state.disk import LOCAL_DISK, LocalDisk, boot_id
 from state.errors import Damaged, WriteFailed, as_write_failure
 from state.files import make_durable_dir, replace_atomically, write_new
 
@@ -217,7 +216,7 @@ def test_the_boot_s_id_or_none(
     path = tmp_path / "boot_id"
     if content is not None:
         path.write_bytes(content)
-    monkeypatch.setattr("state.boot._LINUX_BOOT_ID", str(path))
+    monkeypatch.setattr("state.disk._LINUX_BOOT_ID", str(path))
     assert boot_id() == LOCAL_DISK.boot_id() == found
 
 

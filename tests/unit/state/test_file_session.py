@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import EXTREMES
+from agent_host.faults.disk import EXTREMES, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from state.disk import LOCAL_DISK, FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
@@ -38,7 +37,7 @@ from tests.unit.state.helpers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.faults.disk_content import Outcome
+    from agent_host.faults.disk import Outcome
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 

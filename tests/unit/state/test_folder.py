@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import state.folder
 import state.locations
-from state.folder import BY_DESCRIPTOR, Folder, is_directory, is_link
+import state.temporary
 from state.locations import SessionPaths, default_state_dir, make_private_dir
+from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ _JUNCTION = 0xA0000003
 @pytest.fixture(params=[True, False] if BY_DESCRIPTOR else [False], ids=lambda one: "descriptors" if one else "names")
 def by_descriptor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways that platforms have."""
-    monkeypatch.setattr(state.folder, "BY_DESCRIPTOR", request.param)
+    monkeypatch.setattr(state.temporary, "BY_DESCRIPTOR", request.param)
     return bool(request.param)
 
 

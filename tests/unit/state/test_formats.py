@@ -15,8 +15,8 @@ from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import Journal, JournalContent, frame, parse
-from state.open_step import Call, OpenStep, call_to_json, open_step_from
 from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
+from state.recovery import Call, OpenStep, call_to_json, open_step_from
 from state.snapshot import decode_snapshot, encode_snapshot
 from state.usage import TokenUsage
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn

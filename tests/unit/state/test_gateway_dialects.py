@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from state.errors import WriteFailed
-from state.gateway_dialects import FILE, GatewayDialects
+from state.remembered import FILE, GatewayDialects
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, OtherShape, StateError, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
+from state.prune import SessionPruner
 from state.records import record_of
-from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import (
     SESSION,
     create,

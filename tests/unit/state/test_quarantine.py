@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import EXTREMES, Outcome
+from agent_host.faults.disk import EXTREMES, Outcome, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from state.files import write_new
+from state.files import copy_aside, is_quarantined, move_aside, write_new
 from state.locations import SessionPaths
-from state.quarantine import copy_aside, is_quarantined, move_aside
 
 PATHS = SessionPaths("/", "s")
 SNAPSHOT, JOURNAL = PATHS.snapshot, PATHS.journal

@@ -12,11 +12,12 @@ from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
-from policy.rules.options import ApprovalMode, TaskOptions
-from state import message_shapes, record_shapes, records
-from state.changes import change_of, fields_of_line
+from policy.rules.toolset import ApprovalMode, TaskOptions
+from state import record_shapes, records
+from state import record_shapes as message_shapes
 from state.errors import Damaged
 from state.journal import frame, parse
+from state.loading import change_of, fields_of_line
 from state.record_shapes import record_problems
 from state.records import TaskStatus, fields_of
 from tests.unit.state.helpers import USAGE, message

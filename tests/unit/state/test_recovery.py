@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.boot import boot_id
+from state.disk import boot_id
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths, checked_session_id, default_state_dir
-from state.open_step import Call
-from state.recovery import Verdict, judge
+from state.recovery import Call, Verdict, judge
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.open_step import Call
-from state.recovery import Outcome, Verdict, compare, judge
+from state.recovery import Call, Outcome, Verdict, compare, judge
 
 if TYPE_CHECKING:
     from state.records import Intent

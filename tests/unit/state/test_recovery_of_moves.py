@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.open_step import Call
-from state.recovery import Outcome, compare, paths_of
+from state.recovery import Call, Outcome, compare, paths_of
 
 if TYPE_CHECKING:
     from state.records import Intent

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.redaction_key import KEY_NAME, redaction_key
+from state.keys import KEY_NAME, redaction_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 
 
 def test_another_process_has_the_same(tmp_path: Path) -> None:
-    code = f"from state.redaction_key import redaction_key; print(redaction_key({str(tmp_path)!r}).hex())"
+    code = f"from state.keys import redaction_key; print(redaction_key({str(tmp_path)!r}).hex())"
     others = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     said = {other.communicate(timeout=30)[0].strip() for other in others}
     assert said == {redaction_key(str(tmp_path)).hex()}

@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.errors import WriteFailed
-from state.folder import BY_DESCRIPTOR, Folder
 from state.lock import SessionLock
+from state.prune import Chosen, Limits, SessionPruner, Standing, Stored, choose
 from state.records import record_of
-from state.retention import Chosen, Limits, Standing, Stored, choose
-from state.session_pruner import SessionPruner
+from state.temporary import BY_DESCRIPTOR, Folder
 from tests.unit.state.helpers import SESSION, create, paths_in, start_task
 
 if TYPE_CHECKING:
@@ -542,8 +541,8 @@ def test_a_folder_swapped_for_a_link_meanwhile(
 
 _PRUNE = """
 import os, signal, sys
-from state.retention import Limits, choose
-from state.session_pruner import SessionPruner
+from state.prune import Limits, choose
+from state.prune import SessionPruner
 state_dir, now, fatal = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 changes = 0
 def count(event, _):
@@ -642,8 +641,8 @@ import importlib, os, pkgutil, shutil, sys
 import state
 for module in pkgutil.iter_modules(state.__path__, "state."):
     importlib.import_module(module.name)  # while this user may still read them
-from state.retention import Limits, choose
-from state.session_pruner import SessionPruner
+from state.prune import Limits, choose
+from state.prune import SessionPruner
 if os.geteuid() == 0:
     os.setuid(int(sys.argv[3]))
 now = float(sys.argv[2])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from state import sandbox_levels
-from state.sandbox_levels import FILE, SandboxLevels
+from state import remembered
+from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ FOUND: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_levels, "boot_id", lambda: "boot")
+    monkeypatch.setattr(remembered, "boot_id", lambda: "boot")
 
 
 def test_what_was_found_is_known_under_the_same_circumstances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,22 +28,22 @@ def test_what_was_found_is_known_under_the_same_circumstances(tmp_path: Path, mo
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
     assert SandboxLevels(str(tmp_path), "1").known() == FOUND
     assert SandboxLevels(str(tmp_path), "2").known() == {}
-    monkeypatch.setattr(sandbox_levels, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(remembered, "boot_id", lambda: "another boot")
     assert SandboxLevels(str(tmp_path), "1").known() == {}
 
 
 def test_where_no_boot_can_be_told_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_levels, "boot_id", lambda: None)
+    monkeypatch.setattr(remembered, "boot_id", lambda: None)
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
     assert SandboxLevels(str(tmp_path), "1").known() == {}
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / SANDBOX_LEVELS_FILE).exists()
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"machines": 1}', b'{"machines": {"x": 1}}', b'\xff{"machines": {}}']
 )
 def test_a_file_that_cannot_be_read_says_nothing(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / SANDBOX_LEVELS_FILE).write_bytes(content)
     assert SandboxLevels(str(tmp_path), "1").known() == {}
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
     assert SandboxLevels(str(tmp_path), "1").known() == FOUND

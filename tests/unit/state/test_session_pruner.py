@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import state.folder
-import state.session_pruner
+import state.prune
+import state.temporary
 from state.errors import WriteFailed
-from state.folder import BY_DESCRIPTOR
 from state.lock import SessionLock, holder
+from state.prune import SessionPruner, Standing, Stored
 from state.records import record_of
-from state.retention import Standing, Stored
-from state.session_pruner import SessionPruner
+from state.temporary import BY_DESCRIPTOR
 from tests.unit.state.helpers import create, finish, paths_in, start_task, turn
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def open_files() -> int:
 @pytest.fixture(params=[True, False] if BY_DESCRIPTOR else [False], ids=lambda one: "descriptors" if one else "names")
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that platforms have."""
-    for module in (state.folder, state.session_pruner):
+    for module in (state.temporary, state.prune):
         monkeypatch.setattr(module, "BY_DESCRIPTOR", request.param)
 
 
@@ -187,7 +186,7 @@ def test_a_checkpoint_of_a_newer_program_is_not_ours(tmp_path: Path) -> None:
 def test_what_vanishes_meanwhile_was_just_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, {"checkpoints/s.json.corrupt-1": 5})
     with SessionPruner(str(tmp_path), now=NOW) as pruner:
-        monkeypatch.setattr(state.folder.Folder, "stat", lambda *_: None)
+        monkeypatch.setattr(state.temporary.Folder, "stat", lambda *_: None)
         assert pruner.survey() == [Stored("s", NOW, 0, Standing.DAMAGED)]
 
 
@@ -377,17 +376,17 @@ def test_a_session_that_is_being_made_leaves_no_remains(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_both_ways")
 def test_a_lock_stays_where_it_cannot_be_told_what_it_protects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, {"sessions/s.being-pruned/file": 5})
-    real = state.folder.Folder.remove
+    real = state.temporary.Folder.remove
 
     def refuse(_: object) -> list[str]:
         raise OSError(5, "Input/output error")
 
-    def remove(folder: state.folder.Folder, name: str) -> None:
+    def remove(folder: state.temporary.Folder, name: str) -> None:
         real(folder, name)
-        monkeypatch.setattr(state.folder.Folder, "names", refuse)
+        monkeypatch.setattr(state.temporary.Folder, "names", refuse)
 
     with SessionPruner(str(tmp_path), now=NOW) as pruner:
-        monkeypatch.setattr(state.folder.Folder, "remove", remove)
+        monkeypatch.setattr(state.temporary.Folder, "remove", remove)
         with pytest.raises(OSError, match="Input"):
             pruner.clear("s")
     lock = paths_in(tmp_path, "s").lock

@@ -11,8 +11,8 @@ import pytest
 from state.disk import LocalDisk
 from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.prune import SessionPruner
 from state.records import record_of
-from state.session_pruner import SessionPruner
 from state.store import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later
 from tests.unit.state.helpers import (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
-    from state.open_step import Call
+    from state.recovery import Call
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.just("x" * 2000)
 json_values = st.recursive(

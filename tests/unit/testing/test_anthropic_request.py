@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.testing.anthropic_request import read_request
-from agent_host.testing.anthropic_wire import Anthropic
+from agent_host.testing.anthropic import Anthropic, read_request
 from agent_host.testing.dialect import BadRequest
 from agent_host.testing.gateway import Script
 from tests.support.pictures import png

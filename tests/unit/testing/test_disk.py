@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.faults import crash
-from agent_host.faults.disk import SimulatedDisk
-from agent_host.faults.disk_content import (
+from agent_host.faults.disk import (
     EVERYTHING_SURVIVES,
     EXTREMES,
     FIRST_WRITE_LOST,
@@ -27,6 +26,7 @@ from agent_host.faults.disk_content import (
     ONLY_NAMES,
     Chosen,
     Outcome,
+    SimulatedDisk,
     WriteOutcome,
 )
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut

@@ -11,9 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from agent_host.testing.conditions import CONDITIONS
 from agent_host.testing.gateway import MockGateway, Script
-from agent_host.testing.script_keys import ERROR_KEYS, TOOL_CALL_KEYS, TURN_KEYS, USAGE_KEYS
+from agent_host.testing.script import CONDITIONS, ERROR_KEYS, TOOL_CALL_KEYS, TURN_KEYS, USAGE_KEYS
 from benchmarks.processes import child, child_environment
 from tests.unit.testing.support import body, call, result, user
 

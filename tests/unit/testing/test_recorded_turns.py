@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.api.recorded_turns import turn_of
+from agent_host.host.recorded_turns import turn_of
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
-from agent_host.testing.anthropic_wire import Anthropic
-from agent_host.testing.chat_wire import ChatCompletions
-from agent_host.testing.delivery import stream_body
+from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.dialect import RequestView
-from agent_host.testing.responses_wire import Responses
+from agent_host.testing.gateway import stream_body
+from agent_host.testing.openai_chat import ChatCompletions
+from agent_host.testing.openai_responses import Responses
 from agent_host.testing.script import Script
 
 if TYPE_CHECKING:

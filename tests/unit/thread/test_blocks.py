@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.thread.blocks import Block, in_order, shortest, with_lengths, without
-from agent_host.thread.messages import GO_ON, Message, ToolCall, decode, encode, last_answer
+from agent_host.thread.messages import (
+    GO_ON,
+    Block,
+    Message,
+    ToolCall,
+    decode,
+    encode,
+    in_order,
+    last_answer,
+    shortest,
+    with_lengths,
+    without,
+)
 from state.large import named_in, restored, shortened
 
 if TYPE_CHECKING:
-    from agent_host.thread.blocks import Order
+    from agent_host.thread.messages import Order
 
 CALLS = (ToolCall("c1", "A", {}), ToolCall("c2", "B", {}))
 BLOCKS = (Block('{"n":1}', "d", "m"), Block('{"n":2}', "e", "m"), Block('{"n":3}', "d", "m", holds_text=True))

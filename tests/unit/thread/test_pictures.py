@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.anthropic import AnthropicRenderer
-from agent_host.testing.anthropic_images import images_in
-from agent_host.testing.anthropic_request import read_request
-from agent_host.thread import pictures
+from agent_host.testing.anthropic import images_in, read_request
+from agent_host.thread import thread as pictures
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import image_tokens
 from state.blobs import sha256_hex
 from state.large import LARGE_BYTES, named_in, restored, shortened
-from state.message_shapes import RESULT, message_of, message_problems
+from state.record_shapes import RESULT, message_of, message_problems
 from tests.support.pictures import image
 
 EACH = 100

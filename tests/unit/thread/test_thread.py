@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.anthropic import AnthropicRenderer
-from agent_host.testing.anthropic_request import read_request
+from agent_host.testing.anthropic import read_request
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
 

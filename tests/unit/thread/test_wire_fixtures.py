@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.thread.blocks import Block
-from agent_host.thread.messages import Message, ToolCall, decode, encode
+from agent_host.thread.messages import Block, Message, ToolCall, decode, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, StepCommitted, TaskStarted, TurnTaken
@@ -19,7 +18,7 @@ from state.usage import TokenUsage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent_host.thread.blocks import Order
+    from agent_host.thread.messages import Order
     from state.records import CallRow
 
 WIRES = Path(__file__).parents[2] / "fixtures" / "wires"

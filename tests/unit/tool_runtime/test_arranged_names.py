@@ -13,7 +13,7 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolError
 from tests.unit.tool_runtime.conftest import MakeRouter, request
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.core.skills import SkillFolder, SkillIndex
+from tool_runtime.files.skills import SkillFolder, SkillIndex
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 
 if TYPE_CHECKING:

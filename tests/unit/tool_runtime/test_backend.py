@@ -16,13 +16,11 @@ from agent_host.errors import ErrorCode
 from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
-from tool_runtime.backend.answers import CAPABILITY
-from tool_runtime.backend.invocations import Terms
-from tool_runtime.backend.source import BackendSource
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.remote import Definition
+from tool_runtime.remote.backend.answers import CAPABILITY
+from tool_runtime.remote.backend.invocations import BackendSource, Terms
+from tool_runtime.remote.lists import Definition
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

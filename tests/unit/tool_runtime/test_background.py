@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.contracts import CommandEnd, ToolConstraints
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, request, text_of, until
-from tool_runtime.core.background import GRACE_AT_END_S
+from tool_runtime.processes.background import GRACE_AT_END_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import gather
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import gather
 from policy.facts import CommandFacts
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
-from tool_runtime.core.process import CommandParams, run_command
 from tool_runtime.platform import posix
+from tool_runtime.processes.command import CommandParams, run_command
 from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:

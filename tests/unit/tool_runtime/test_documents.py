@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from tests.support.pictures import png
 from tests.unit.tool_runtime.conftest import error_of, text_of
-from tool_runtime.core import notebooks
-from tool_runtime.core.files import ReadParams
-from tool_runtime.core.lines import Wanted
-from tool_runtime.core.paths import Scope
-from tool_runtime.core.pdf import PdfLimits, read_pdf
-from tool_runtime.faults import ToolFault
-from tool_runtime.tool import Abandoned
+from tool_runtime.files import notebooks
+from tool_runtime.files.lines import Wanted
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.pdf import PdfLimits, read_pdf
+from tool_runtime.files.read import ReadParams
+from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from benchmarks.processes import child_environment
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.core import lines, moves, paths, writes
-from tool_runtime.core.paths import Scope
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.tool import Abandoned
+from tool_runtime.files import lines, move, paths, write
+from tool_runtime.files.paths import Scope
+from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -328,7 +327,7 @@ def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
     abandoned = Abandoned()
     abandoned.flag = True
     with pytest.raises(ToolFault) as raised:
-        moves.delete_file(str(tmp_path / "f"), Scope(), abandoned)
+        move.delete_file(str(tmp_path / "f"), Scope(), abandoned)
     assert raised.value.kind is FaultKind.TIMED_OUT
     assert (tmp_path / "f").exists()
 
@@ -336,7 +335,7 @@ def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
 async def test_a_large_earlier_content_gives_a_note_in_place_of_a_diff(
     call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "BEFORE_MAX_BYTES", 10)
+    monkeypatch.setattr(write, "BEFORE_MAX_BYTES", 10)
     (workspace / "f").write_text("x" * 11)
     result = await call("WriteFile", path=f"{workspace}/f", content="y")
     assert b"Replaced 11 bytes by 1 bytes" in result.artifacts[0].data

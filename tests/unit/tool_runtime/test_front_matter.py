@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tool_runtime.core.front_matter import NoFrontMatter, split
+from tool_runtime.files.skills import NoFrontMatter, split
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.core.seen import Seen
+from tool_runtime.files.read import Seen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import Image, ToolConstraints
 from tests.support.pictures import gif, jpeg, png, webp
 from tests.unit.tool_runtime.conftest import Call, error_of, request, text_of
-from tool_runtime.core.images import MAX_BYTES, Header, header_of, judged
+from tool_runtime.files.images import MAX_BYTES, Header, header_of, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable

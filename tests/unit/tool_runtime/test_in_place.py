@@ -14,12 +14,10 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.core import in_place, writes
-from tool_runtime.core.paths import Scope
-from tool_runtime.faults import ToolFault
-from tool_runtime.files import writer
+from tool_runtime.files import in_place, write, writer
+from tool_runtime.files.paths import Scope
 from tool_runtime.files.writer import open_parent
-from tool_runtime.tool import Abandoned
+from tool_runtime.tool import Abandoned, ToolFault
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -197,7 +195,7 @@ def test_killed_at_any_line(workspace: Path, tmp_path: Path, way: str) -> None:
     file, other, kept = workspace / "a", workspace / "b", tmp_path / "kept"
     states: set[str | None] = set()
     scope = Scope((str(workspace),))
-    params = writes.WriteParams(str(file), scope, NEW, "mark", kept=str(kept / "mark"))
+    params = write.WriteParams(str(file), scope, NEW, "mark", kept=str(kept / "mark"))
     number = 0
     while True:
         number += 1
@@ -209,12 +207,12 @@ def test_killed_at_any_line(workspace: Path, tmp_path: Path, way: str) -> None:
         child = os.fork()
         if child == 0:
             _die_at(number)
-            writes.write_file(params, Abandoned())
+            write.write_file(params, Abandoned())
             os._exit(0)
         if os.waitpid(child, 0)[1] == 0:
             break
         state = in_place.take_back(str(kept / "mark"), scope)
-        writes.remove_leftover(str(file), scope, "mark")
+        write.remove_leftover(str(file), scope, "mark")
         states.add(state)
         content = file.read_bytes()
         assert content in ((NEW,) if state == "done" else (OLD,) if state is not None else (OLD, NEW)), number

@@ -21,14 +21,14 @@ from state.tool_lists import ToolLists
 from tests.support.mcp_servers import PNG, ROOT, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.http import AnswerTooLarge, Refusals, _OneOrigin
-from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
-from tool_runtime.mcp.source import McpSource
-from tool_runtime.mcp.wire import Incoming
-from tool_runtime.remote import RemoteTools, Terms
+from tool_runtime.remote.lists import RemoteTools, Terms
+from tool_runtime.remote.mcp.connection import AnswerTooLarge, Refusals, _OneOrigin
+from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp.source import McpSource
+from tool_runtime.remote.mcp.wire import Incoming
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

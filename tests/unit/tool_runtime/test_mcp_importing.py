@@ -9,8 +9,8 @@ import pytest
 
 STOPPED_FIRST = """
 import sys, threading
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.importing import SdkImport
+from tool_runtime.tool import ToolFault
+from tool_runtime.remote.mcp.source import SdkImport
 one = SdkImport()
 one.stop()
 said = []
@@ -28,8 +28,8 @@ print(said, "mcp" in sys.modules, "httpx2" in sys.modules)
 """
 STOPPED_IN_THE_MIDDLE = """
 import sys, threading
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.importing import SdkImport
+from tool_runtime.tool import ToolFault
+from tool_runtime.remote.mcp.source import SdkImport
 class Watched(SdkImport):
     def find_spec(self, fullname, path, target=None):
         if fullname == "mcp_types._types":
@@ -42,8 +42,8 @@ except ToolFault as fault:
 """
 BESIDE_OTHERS = """
 import sys
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.importing import SdkImport
+from tool_runtime.tool import ToolFault
+from tool_runtime.remote.mcp.source import SdkImport
 under_way = iter(sys.meta_path)  # an import of another thread
 finders = list(sys.meta_path)
 seen = [next(under_way)]

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from mcp.shared.auth import OAuthToken
 
-from agent_host.scrub import REDACTED, Scrubber
-from tool_runtime.mcp.oauth import TokenFile, oauth_of
-from tool_runtime.mcp.servers import token_file
+from agent_host.redaction import REDACTED, Scrubber
+from tool_runtime.remote.mcp.oauth import TokenFile, oauth_of
+from tool_runtime.remote.mcp.servers import token_file
 
 if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider

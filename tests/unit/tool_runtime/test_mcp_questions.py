@@ -11,15 +11,14 @@ import pytest
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, text
 from tests.unit.tool_runtime.test_mcp_wire import ERAS, NAME, Session
-from tool_runtime.mcp.questions import MAX_QUESTIONS
-from tool_runtime.mcp.servers import ServerConfig, Stdio
-from tool_runtime.mcp.source import McpSource
+from tool_runtime.remote.mcp.questions import MAX_QUESTIONS
+from tool_runtime.remote.mcp.servers import ServerConfig, Stdio
+from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext
-from tool_runtime.wrappers import timed
+from tool_runtime.tool import CallContext, timed
 
 if TYPE_CHECKING:
-    from tool_runtime.remote import Definition
+    from tool_runtime.remote.lists import Definition
 
 WANTED: dict[str, Any] = {
     "resultType": "input_required",

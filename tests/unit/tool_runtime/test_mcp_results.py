@@ -10,8 +10,8 @@ import pytest
 
 from agent_host.contracts import ToolRequest
 from tests.support.mcp_servers import PNG
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.results import output_of
+from tool_runtime.remote.mcp.results import output_of
+from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
     from tool_runtime.tool import ToolOutput

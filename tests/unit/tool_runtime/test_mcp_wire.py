@@ -14,12 +14,10 @@ from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
-from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
-from tool_runtime.mcp.source import McpSource
+from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext
-from tool_runtime.wrappers import timed
+from tool_runtime.tool import CallContext, ToolFault, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

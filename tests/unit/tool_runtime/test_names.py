@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.routing.environment import Environment
-from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.judging.environment import Environment
+from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import PathFacts
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import error_of, request, text_of

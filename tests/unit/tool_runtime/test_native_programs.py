@@ -16,7 +16,7 @@ from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_http import Server, response, serving
 from tests.unit.tool_runtime.test_native_files import answered
-from tool_runtime.families.native import limits
+from tool_runtime.families.native import specs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,11 +64,11 @@ async def test_a_program_with_its_arguments_and_no_shell(call: Any, workspace: P
 
 
 async def test_long_output_is_cut_and_kept_whole(call: Any) -> None:
-    count = limits.STDOUT_BYTES + 10
+    count = specs.STDOUT_BYTES + 10
     result = await python(call, f"import sys; print('x' * {count}); print('y' * 5000, file=sys.stderr)")
     answer = answered(result)
     assert (answer["stdout_truncated"], answer["stderr_truncated"]) == (True, True)
-    assert len(answer["stderr"]) < limits.STDERR_BYTES + 100
+    assert len(answer["stderr"]) < specs.STDERR_BYTES + 100
     assert [one.size for one in result.artifacts] == [count + 1]
     for one in result.artifacts:
         one.close()
@@ -123,13 +123,13 @@ async def test_a_request_and_its_answer(call: Any) -> None:
 
 
 async def test_a_long_body_is_cut_and_no_failure(call: Any) -> None:
-    body = "ü".encode() * limits.FETCH_BODY_BYTES
+    body = "ü".encode() * specs.FETCH_BODY_BYTES
     async with serving({"/": response("404 Not Found", body, Content_Type="text/plain")}) as server:
         result = await call("cp__fetch", url=f"http://127.0.0.1:{server.port}/")
     answer = answered(result)
     assert (answer["status_code"], answer["body_truncated"]) == (404, True)
     assert answer["body"].startswith("üü")
-    assert result.artifacts[0].size <= limits.FETCH_BODY_BYTES
+    assert result.artifacts[0].size <= specs.FETCH_BODY_BYTES
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host import regular_files
-from tool_runtime.core.paths import Scope, open_dir, open_directory, open_file, resolve
-from tool_runtime.faults import FaultKind, ToolFault
+from agent_host import safe_open
+from tool_runtime.files.paths import Scope, open_dir, open_directory, open_file, resolve
 from tool_runtime.platform.directories import BY_DESCRIPTOR
+from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not BY_DESCRIPTOR, reason="paths are not opened 
 
 @pytest.fixture(params=[True, False], ids=["at once", "by component"], autouse=True)
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_files, "_SAYS_PATHS", request.param and sys.platform == "linux")
+    monkeypatch.setattr(safe_open, "_SAYS_PATHS", request.param and sys.platform == "linux")
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tool_runtime.core.paths import spell
-from tool_runtime.families.dialects import DESKTOP, ELSEWHERE
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.families.answers import DESKTOP, ELSEWHERE
+from tool_runtime.files.paths import spell
 from tool_runtime.platform import posix, windows
 from tool_runtime.platform.disks import is_local, kind_of
 from tool_runtime.platform.environment import child_environment, looks_secret
+from tool_runtime.tool import FaultKind, ToolFault
 
 SECRET_NAMES = """
 GITHUB_TOKEN GH_TOKEN TOKEN NPM_AUTH_TOKEN LLM_GATEWAY_AUTH_TOKEN CLIENT_SECRET SECRET_KEY AWS_SECRET_ACCESS_KEY

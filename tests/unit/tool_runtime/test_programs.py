@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host import own_packages
+from agent_host import import_isolation
 from tool_runtime.platform import posix, windows
 from tool_runtime.platform.programs import find_program, is_within, spellings, trusted_path
 
@@ -118,7 +118,7 @@ def calls_in(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 STARTS = ("subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output", "os.system", "os.popen")
 LOOKS = ("shutil.which",)
-MAY_LOOK = {"agent_host/routing/facts.py", "agent_host/faults/system_calls.py"}
+MAY_LOOK = {"agent_host/judging/facts.py", "agent_host/faults/system_calls.py"}
 """What asks what a command would find, and a proof that runs the program from outside."""
 
 
@@ -147,15 +147,15 @@ def test_what_lies_in_the_workspace_of_the_program(tmp_path: Path, monkeypatch: 
     (prefix / "bin" / "python").symlink_to("/usr/bin/python3")
     monkeypatch.setattr("sys.prefix", str(prefix))
     monkeypatch.setattr("sys.executable", str(prefix / "bin" / "python"))
-    found = own_packages.places_in(str(tmp_path / "work"))
+    found = import_isolation.places_in(str(tmp_path / "work"))
     assert set(found) == {str(prefix), str(prefix / "bin" / "python")}
-    assert own_packages.places_in(str(tmp_path / "elsewhere")) == ()
-    inside = own_packages.places_in(str(prefix))  # an environment in the project's directory itself
+    assert import_isolation.places_in(str(tmp_path / "elsewhere")) == ()
+    inside = import_isolation.places_in(str(prefix))  # an environment in the project's directory itself
     assert {str(prefix / "bin"), str(prefix / "pyvenv.cfg")} <= set(inside)
     assert str(prefix) not in inside
 
 
 def test_our_packages_in_the_workspace() -> None:
-    found = own_packages.places_in(own_packages.ROOT)
-    assert {os.path.join(own_packages.ROOT, one) for one in PACKAGES} <= set(found)
-    assert own_packages.ROOT not in found
+    found = import_isolation.places_in(import_isolation.ROOT)
+    assert {os.path.join(import_isolation.ROOT, one) for one in PACKAGES} <= set(found)
+    assert import_isolation.ROOT not in found

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import SourceNotice, ToolRequest
-from agent_host.llm.tool_names import sendable_name
+from agent_host.llm.answer_calls import sendable_name
 from state.tool_lists import ToolLists
 from tool_runtime.families.schemas import definition_of
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.remote import (
+from tool_runtime.remote.lists import (
     MAX_DESCRIPTION_CHARS,
     MAX_TOOLS,
     Definition,
@@ -24,7 +23,7 @@ from tool_runtime.remote import (
 )
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

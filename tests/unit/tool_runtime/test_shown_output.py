@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.tool_runtime.conftest import request, text_of
 from tests.unit.tool_runtime.test_terminal_output import OUTPUT, cut
-from tool_runtime.core import process
-from tool_runtime.output.shown import ShownEnds
-from tool_runtime.output.terminal import MAX_ROWS, Reducer
+from tool_runtime.output.terminal import MAX_ROWS, Reducer, ShownEnds
 from tool_runtime.output.truncate import HeadTail, marker, truncate
+from tool_runtime.processes import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +112,7 @@ def test_the_line_that_says_it_is_whole_or_left_out(before: int, after: int, lim
 async def test_a_flood_of_pictures_costs_little_and_shows_its_ends(
     make_router: MakeRouter, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "FIRST_BYTES", 65_536)
+    monkeypatch.setattr(command, "FIRST_BYTES", 65_536)
     script = workspace / "draw.py"
     script.write_text(
         "import sys\nsys.stdout.write('first\\n')\n"

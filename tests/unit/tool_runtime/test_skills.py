@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tool_runtime.core.front_matter import split
-from tool_runtime.core.paths import Scope
-from tool_runtime.core.skills import (
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.skills import (
     MAX_BODY_CHARS,
     MAX_BODY_LINES,
     MAX_EXCERPT_CHARS,
@@ -17,15 +16,14 @@ from tool_runtime.core.skills import (
     SkillIndex,
     body_of,
     resource_of,
+    split,
 )
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.tool import Abandoned
+from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tool_runtime.core.front_matter import Document
-    from tool_runtime.core.skills import Skill
+    from tool_runtime.files.skills import Document, Skill
 
 ANYWHERE = Scope()
 
@@ -138,7 +136,7 @@ def test_a_change_is_seen_and_what_has_not_changed_is_not_read_again(
         read.append(text)
         return split(text)
 
-    monkeypatch.setattr("tool_runtime.core.skills.split", noted)
+    monkeypatch.setattr("tool_runtime.files.skills.split", noted)
     assert known.skills().usable == before
     assert read == []
     (at / "SKILL.md").write_text("---\nname: forms\ndescription: Fills in all forms there are.\n---\n")

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
-from config.defaults import shipped_defaults
+from config.load import shipped_defaults
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.core.globs import BadGlob
-from tool_runtime.core.hidden import HiddenNames
-from tool_runtime.families.skills import limits
+from tool_runtime.families.skills import specs
 from tool_runtime.families.skills.specs import SPECS
+from tool_runtime.files.globs import BadGlob, HiddenNames
 from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ async def test_a_large_file_is_read_in_excerpts_and_stored_once(call: Any, works
     while True:
         result = await call("read_file", path=str(workspace / "a"), offset=offset)
         answer = answered(result)
-        assert len(answer["content_excerpt"]) <= limits.EXCERPT_CHARS
+        assert len(answer["content_excerpt"]) <= specs.EXCERPT_CHARS
         assert answer["sha256"] == sha(text.encode())
         shown += answer["content_excerpt"]
         stored += result.artifacts
@@ -116,7 +115,7 @@ async def test_a_binary_file_is_not_shown(call: Any, workspace: Path) -> None:
 
 
 async def test_what_cannot_be_read(call: Any, workspace: Path, tmp_path: Path) -> None:
-    (workspace / "large").write_bytes(b"x" * (limits.FILE_BYTES + 1))
+    (workspace / "large").write_bytes(b"x" * (specs.FILE_BYTES + 1))
     (tmp_path / "outside").write_text("S3")
     (workspace / "link").symlink_to(tmp_path / "outside")
     inside = ToolConstraints(allowed_paths=(str(workspace),))
@@ -209,7 +208,7 @@ async def test_a_file_is_written_and_deleted(call: Any, workspace: Path) -> None
     assert answer == {"path": f"{workspace}/d/a", "bytes_written": 7, "sha256": sha("zwölf\n".encode())}
     assert [one.ref_field for one in result.artifacts] == ["diff_ref"]
     assert (workspace / "d" / "a").read_text() == "zwölf\n"
-    large = await call("write_file", path=f"{workspace}/b", content="x" * (limits.FILE_BYTES + 1))
+    large = await call("write_file", path=f"{workspace}/b", content="x" * (specs.FILE_BYTES + 1))
     assert error_of(large)[0] == ErrorCode.FILE_TOO_LARGE
     gone = await call("delete_file", path=str(workspace / "d" / "a"))
     assert answered(gone) == {"path": f"{workspace}/d/a", "deleted": True}
@@ -230,7 +229,7 @@ async def test_a_request_and_an_excerpt_of_its_answer(call: Any) -> None:
     assert server.requests[0][1]["x-a"] == "b"
     assert server.requests[1][2] == b"sent"
     cut = answered(long)
-    assert (cut["status"], cut["content_excerpt"]) == (404, "ü" * limits.EXCERPT_CHARS)
+    assert (cut["status"], cut["content_excerpt"]) == (404, "ü" * specs.EXCERPT_CHARS)
     assert (cut["sha256"], cut["truncated"]) == (sha(body), True)
     assert [(one.data, one.ref_field) for one in long.artifacts] == [(body, "storage_ref")]
 

@@ -16,12 +16,12 @@ from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_skills_files import answered
-from tool_runtime.core.scripts import SkillScripts
-from tool_runtime.core.skills import SkillFolder, SkillIndex
-from tool_runtime.families.skills import limits
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.families.skills import specs
+from tool_runtime.files.skills import SkillFolder, SkillIndex
+from tool_runtime.processes.scripts import SkillScripts
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -176,7 +176,7 @@ async def test_long_output_is_cut_and_kept_whole(place: Place) -> None:
     answer = answered(result)
     for name in ("stdout", "stderr"):
         assert answer[f"{name}_truncated"]
-        assert limits.OUTPUT_CHARS < len(answer[name]) < limits.OUTPUT_CHARS + 100
+        assert specs.OUTPUT_CHARS < len(answer[name]) < specs.OUTPUT_CHARS + 100
     assert answer["stdout"].endswith("end\n")
     kept = {one.ref_field: one for one in result.artifacts}
     assert kept["stdout_ref"].data.decode() == "ü" * 60_000 + "\nend\n"
@@ -298,7 +298,7 @@ def test_a_script_that_cannot_run_says_why(place: Place, skill: str, path: str, 
     if path == "scripts/none":
         place.script("#!/usr/bin/env no-such-program\n", "none")
     (place.skill / "scripts" / "d").mkdir()
-    place.script("#" * (limits.FILE_BYTES + 1), "large.py")
+    place.script("#" * (specs.FILE_BYTES + 1), "large.py")
     os.mkfifo(place.skill / "scripts" / "pipe.py")
     with pytest.raises(ToolFault) as caught:
         place.scripts.find(skill, path)
@@ -311,7 +311,7 @@ def test_a_script_that_cannot_run_says_why(place: Place, skill: str, path: str, 
 
 async def test_what_no_program_can_be_given(place: Place) -> None:
     place.script("")
-    for args in (["a\0"], ["\ud800"], ["x" * (limits.ARGUMENT_CHARS + 1)], ["x"] * (limits.ARGUMENTS + 1)):
+    for args in (["a\0"], ["\ud800"], ["x" * (specs.ARGUMENT_CHARS + 1)], ["x"] * (specs.ARGUMENTS + 1)):
         assert error_of(await place.run(*args))[0] == ErrorCode.INVALID_REQUEST
     assert not place.sandbox.exists()
 

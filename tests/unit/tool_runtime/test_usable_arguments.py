@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent_host.app.tools import BUILT_IN, usable
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.host.local_tools import BUILT_IN, usable
 
 FOREIGN = ToolSpec(
     "server/tool",

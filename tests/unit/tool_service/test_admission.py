@@ -8,7 +8,7 @@ import pytest
 
 from agent_host.tool_service.admission import Admission, LocalSlots, Slot
 from agent_host.tool_service.configuration import Limits
-from agent_host.tool_service.refusals import Refusal
+from agent_host.tool_service.tool import Refusal
 
 PATIENCE_S = 10.0
 

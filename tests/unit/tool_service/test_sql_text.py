@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.tool_service.tools.sql_text import UnreadableSql, one_statement
+from agent_host.tool_service.tools.postgres import UnreadableSql, one_statement
 
 
 def called(sql: str) -> list[str]:

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.tool_service.catalogue import all_tools
 from agent_host.tool_service.configuration import Limits, read_configuration
-from agent_host.tool_service.handles import Handles
+from agent_host.tool_service.server import all_tools
+from agent_host.tool_service.tenants import Handles
 from agent_host.tool_service.tool import ToolFault
 
 if TYPE_CHECKING:

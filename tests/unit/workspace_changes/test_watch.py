@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.workspace_changes import walk, watch
+from agent_host.workspace_changes import watch
+from agent_host.workspace_changes import watch as walk
 from agent_host.workspace_changes.watch import Changes, Watch
 from state.blobs import OVERWRITTEN, UNAVAILABLE
 from tests.support.git import commit_all, git

@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName
-from tool_runtime.core.paths import Scope
-from tool_runtime.core.seen import Seen
-from tool_runtime.core.writes import Expected
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.read import Seen
+from tool_runtime.files.write import Expected
+from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolConstraints, ToolRequest

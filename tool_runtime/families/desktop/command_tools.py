@@ -8,36 +8,39 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
 from policy.paths import normalize
-from tool_runtime.core.guard import ProcessGuard
-from tool_runtime.core.paths import home_directory, resolve
-from tool_runtime.core.process import end_leftovers, run_command
-from tool_runtime.core.server_process import ServerProcess
-from tool_runtime.families.desktop.background_tools import BackgroundTools
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
-from tool_runtime.families.desktop.command_specs import RUN_COMMAND
-from tool_runtime.families.desktop.rendering import command_output
+from tool_runtime.families.desktop.specs import COMMAND_OUTPUT, RUN_COMMAND, STOP_COMMAND
 from tool_runtime.families.desktop.timeouts import command_timeout_s
-from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.families.environment import environment_under
-from tool_runtime.families.programs import command_params
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.families.programs import command_params, environment_under, told_of
+from tool_runtime.files.paths import home_directory, resolve
+from tool_runtime.output import artifacts
+from tool_runtime.output.terminal import reduced, without_controls
+from tool_runtime.output.text import charset_of, decode_body, decode_output
+from tool_runtime.output.truncate import HeadTail, truncate_text
 from tool_runtime.platform import OS_FAMILY, current
-from tool_runtime.tool import CallContext, Tool, ToolOutput
-from tool_runtime.wrappers import capped
+from tool_runtime.processes.background import BackgroundCommands
+from tool_runtime.processes.command import end_leftovers, run_command
+from tool_runtime.processes.guard import ProcessGuard
+from tool_runtime.processes.server import ServerProcess
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import ToolRequest
-    from tool_runtime.core.holding import Sandbox
-    from tool_runtime.core.process import CommandOutcome, CommandParams
-    from tool_runtime.core.server_process import ServerParams
+    from agent_host.contracts import Artifact, CommandEnd, ToolRequest
+    from tool_runtime.processes.background import Background, Piece
+    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.server import ServerParams
+    from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.web.http import HttpOutcome
 
 
 class CommandTools:
@@ -78,7 +81,7 @@ class CommandTools:
         if self._settings.sandbox is None or params.scope is None:
             return None
         if self._sandbox is None and not self._unheld:
-            from tool_runtime.core.sandbox import open_sandbox
+            from tool_runtime.sandbox.levels import open_sandbox
 
             self._sandbox = open_sandbox(self._settings, self._pool)
             self._unheld = self._sandbox is None
@@ -134,3 +137,150 @@ class CommandTools:
             max_output_bytes=call.max_output_bytes,
             stdin=encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
         )
+
+
+# Commands that run on, and the tools that follow them, over `core.background`.
+
+
+class BackgroundTools:
+    """RunCommand with `background: true`, CommandOutput and StopCommand."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, guard: ProcessGuard | None) -> None:
+        self._settings = settings
+        self._commands = BackgroundCommands(pool, guard, most=settings.max_background, before=settings.commands_before)
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools, ready to run."""
+        running = ((COMMAND_OUTPUT, self._command_output), (STOP_COMMAND, self._stop_command))
+        return tuple(Tool(spec, capped(run), DESKTOP) for spec, run in running)
+
+    def start(self, call: CallContext, params: CommandParams, sandbox: Sandbox | None = None) -> ToolOutput:
+        """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
+        asked = (call.request.arguments.get("timeout"), self._settings.background_lifetime_s)
+        lifetime_s = min((one for one in asked if one is not None), default=None)
+        # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
+        shown = min(params.max_output_bytes, params.artifact_max_bytes)
+        started = self._commands.start(
+            params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
+            sandbox,
+        )
+        observer = self._settings.commands
+        if observer is not None:
+            observer.started(call.request, started.command_id)
+        started.follow(functools.partial(self._ended, call.request))
+        until = "the session ends" if lifetime_s is None else f"{lifetime_s:g} seconds have passed, or the session ends"
+        text = (
+            f"Started in the background as {started.command_id}. CommandOutput reads what it prints, StopCommand ends "
+            f"it. It runs until {until}; you are told when it is over."
+        )
+        return ToolOutput(text, command_id=started.command_id)
+
+    async def end_all(self) -> Leftovers:
+        """See `BackgroundCommands.end_all`."""
+        return await self._commands.end_all()
+
+    def _ended(self, request: ToolRequest, end: CommandEnd) -> None:
+        if self._settings.commands is not None:
+            self._settings.commands.ended(request, end)
+        self._commands.forget_old()
+
+    async def _command_output(self, call: CallContext) -> ToolOutput:
+        arguments = call.request.arguments
+        found = self._commands.get(arguments["id"])
+        limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
+        piece = found.read(arguments.get("offset", found.seen), limit)
+        found.seen = max(found.seen, piece.end)
+        return ToolOutput(f"{_state(found)}\n{_shown(piece)}", capped=True)
+
+    async def _stop_command(self, call: CallContext) -> ToolOutput:
+        found = self._commands.get(call.request.arguments["id"])
+        found.ask_to_end("stopped")
+        await found.ended()
+        unread = found.total - found.seen
+        rest = f"\n{unread} bytes of its output were not read yet; CommandOutput reads them" if unread else ""
+        return ToolOutput(f"{_state(found)}{rest}")
+
+
+def _state(one: Background) -> str:
+    if one.end is None:
+        return f"{one.command_id}: running, for {time.monotonic() - one.began:.0f} seconds so far"
+    return f"{one.command_id}: {one.end.note()}"
+
+
+def _shown(piece: Piece) -> str:
+    if not piece.data:
+        return f"No output from byte {piece.start} on; there are {piece.total} bytes"
+    text = decode_output(reduced(piece.data), crlf=current.CRLF)
+    begins = piece.start + piece.skipped
+    gap = f"[... {piece.skipped} bytes are not kept ...]\n" if piece.skipped else ""
+    more = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
+    return f"Output, bytes {begins} to {piece.end} of {piece.total}{more}:\n{gap}{text}"
+
+
+# What a finished command or HTTP exchange looks like to the model (TR 4.4, 4.5), and what is kept as an artifact.
+
+
+def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
+    """TR 4.4; the output limit is shared, and what one stream does not need the other may have."""
+    out, err, limit = outcome.stdout.shown(), outcome.stderr.shown(), call.max_output_bytes
+    err_limit = min(err.total, max(limit // 2, limit - out.total))
+    text = (
+        f"Exit code: {outcome.exit_code}\n"
+        f"--- stdout ---\n{_printed(out, limit - err_limit)}"
+        f"--- stderr ---\n{_printed(err, err_limit)}"
+    )
+    kept: list[Artifact] = []
+    for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        if captured.spill.problem is not None:
+            text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
+        rewritten, is_all = captured.rewritten()
+        if rewritten:
+            count = rewritten if is_all else f"{rewritten} or more"
+            text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
+        if captured.ends.total > call.settings.artifact_threshold_bytes:
+            kept_bytes, total = captured.spill.kept, captured.ends.total
+            if kept_bytes < total and captured.spill.problem is None:
+                text += f"[Of the {total} bytes of {name} the first {kept_bytes} are stored, and the end]\n"
+            content = captured.spill.content(captured.ends)
+            kept.append(artifacts.tool_output(call.request, content, part=name))
+        else:
+            captured.spill.close()
+    return ToolOutput(
+        text + outcome.refused,
+        tuple(kept),
+        capped=True,
+        exit_code=outcome.exit_code,
+        stderr=told_of(outcome.stderr),
+        denials=outcome.denials,
+    )
+
+
+def _printed(ends: HeadTail, limit: int) -> str:
+    text = decode_output(without_controls(ends.render(limit)), crlf=current.CRLF)
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def http_output(call: CallContext, outcome: HttpOutcome, note: str = "") -> ToolOutput:
+    """TR 4.5; `note` stands in front."""
+    content_type = _content_type(outcome)
+    packed = "content-encoding" in outcome.headers
+    length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
+    text = decode_body(outcome.body, charset_of(content_type))
+    if text is None:
+        text = f"Binary body, {len(outcome.body)} bytes"
+    head = f"{note}HTTP {outcome.status} {outcome.reason}\nContent-Type: {content_type}\nContent-Length: {length}\n\n"
+    kept: tuple[Artifact, ...] = ()
+    if len(outcome.body) > call.settings.artifact_threshold_bytes:
+        kept = (artifacts.tool_output(call.request, outcome.body, part="body", content_type=content_type),)
+    return ToolOutput(head + truncate_text(text, call.max_output_bytes), kept, capped=True)
+
+
+def saved_output(outcome: HttpOutcome, path: str) -> ToolOutput:
+    """A response whose body has gone to the file at `path`."""
+    size = len(outcome.body)
+    head = f"HTTP {outcome.status} {outcome.reason}\nContent-Type: {_content_type(outcome)}\nContent-Length: {size}\n\n"
+    return ToolOutput(f"{head}Saved {size} bytes to {path}")
+
+
+def _content_type(outcome: HttpOutcome) -> str:
+    return outcome.headers.get("content-type", "unknown")

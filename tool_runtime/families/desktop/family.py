@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.contracts import ToolRequest, ToolSpec
-    from tool_runtime.core.process import CommandOutcome, CommandParams
-    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.families.desktop.runner import DesktopRunner
+    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.server import ServerParams, ServerProcess
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, Tool

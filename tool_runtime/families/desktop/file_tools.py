@@ -10,24 +10,35 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
-from tool_runtime.core import files, moves, writes
-from tool_runtime.core.edits import edits_from, is_notebook
+from policy.patterns import compiled, problem_of
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
-from tool_runtime.families.desktop.file_specs import DELETE_FILE, EDIT_FILE, MOVE_FILE, READ_FILE, WRITE_FILE
-from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
-from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.families.desktop.specs import (
+    DELETE_FILE,
+    EDIT_FILE,
+    HTTP_REQUEST,
+    MOVE_FILE,
+    READ_FILE,
+    READ_OUTPUT,
+    WRITE_FILE,
+)
+from tool_runtime.files import move, notebooks, pdf, read, write
+from tool_runtime.files.edits import edits_from, is_notebook
+from tool_runtime.files.lines import Wanted, Window
+from tool_runtime.files.read import read_whole
+from tool_runtime.files.stored import StoredParams, StoredPart, read_stored
 from tool_runtime.output import artifacts
-from tool_runtime.output.diff import size_note, unified
-from tool_runtime.tool import CallContext, Handler, Tool, ToolOutput
-from tool_runtime.wrappers import capped, timed
+from tool_runtime.output.artifacts import size_note, unified
+from tool_runtime.tool import CallContext, FaultKind, Handler, Tool, ToolFault, ToolOutput, capped, os_faults, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolRequest, ToolSpec
+    from tool_runtime.files.read import ReadOutcome, ReadParams
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import Abandoned
 
 _STORED_LINES = 1000
 """Lines of a stored output that a call gets that asks for no number."""
@@ -62,7 +73,7 @@ class FileTools:
         scope, timeout_s = scope_of(call.request), self._settings.file_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._pool.run(lambda: files.read_bytes(path, scope, limit, call.abandoned))
+                return await self._pool.run(lambda: read.read_bytes(path, scope, limit, call.abandoned))
         except TimeoutError as error:
             raise ToolFault(FaultKind.TIMED_OUT, f"reading timed out after {timeout_s:g} seconds: {path}") from error
         finally:
@@ -83,30 +94,25 @@ class FileTools:
         if is_document(call, params.path) or self._is_stored(params.path):
             return None
         with _directories_pointed_out(params.path):
-            outcome = files.read_at_once(params, call.abandoned)
+            outcome = read.read_at_once(params, call.abandoned)
         return None if outcome is None or outcome.is_pdf else _shown(outcome, params.offset)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
         if self._is_stored(params.path):
-            from tool_runtime.core.stored import StoredParams
-            from tool_runtime.families.desktop.output_tools import stored_part
+            from tool_runtime.files.stored import StoredParams
 
             stored = StoredParams(params.offset, params.limit or _STORED_LINES)
             return await self._pool.run(lambda: stored_part(self._settings, call, params.path, stored))
         if is_document(call, params.path):
-            from tool_runtime.families.desktop.documents import notebook_output
-
             found = await self._pool.run(lambda: notebook_output(params, call.abandoned))
             if isinstance(found, ToolOutput):
                 return found
-            output = _shown(await self._pool.run(lambda: files.read_file(params, call.abandoned)), params.offset)
+            output = _shown(await self._pool.run(lambda: read.read_file(params, call.abandoned)), params.offset)
             return output._replace(text=f"[{found}; its text follows]\n{output.text}")
         with _directories_pointed_out(params.path):
-            outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+            outcome = await self._pool.run(lambda: read.read_file(params, call.abandoned))
         if outcome.is_pdf:
-            from tool_runtime.families.desktop.documents import pdf_output
-
             return await self._pool.run(lambda: pdf_output(params, outcome, call.abandoned))
         return _shown(outcome, params.offset)
 
@@ -117,7 +123,7 @@ class FileTools:
     async def _write_file(self, call: CallContext) -> ToolOutput:
         request = call.request
         path: str = request.arguments["path"]
-        params = writes.WriteParams(
+        params = write.WriteParams(
             path,
             scope_of(request),
             encoded(request.arguments["content"], "content"),
@@ -127,7 +133,7 @@ class FileTools:
             expected_of(request),
             kept=kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: with_diff(write.write_file(params, call.abandoned), path, call))
         said = f"Wrote {len(params.data)} bytes to {path}"
         if outcome.before_bytes:  # a small model takes "wrote" for "appended"
             said += f", in place of the {outcome.before_bytes} bytes that it had"
@@ -139,7 +145,7 @@ class FileTools:
     async def _edit_file(self, call: CallContext) -> ToolOutput:
         request = call.request
         path: str = request.arguments["path"]
-        params = writes.EditParams(
+        params = write.EditParams(
             path,
             scope_of(request),
             scope_of(request, CapabilityName.FILE_READ),
@@ -150,18 +156,18 @@ class FileTools:
             expected_of(request),
             kept_of(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: with_diff(write.edit_file(params, call.abandoned), path, call))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
         return _written(request, said, outcome, diff)
 
     async def _delete_file(self, call: CallContext) -> ToolOutput:
         path: str = call.request.arguments["path"]
-        await self._pool.run(lambda: moves.delete_file(path, scope_of(call.request), call.abandoned))
+        await self._pool.run(lambda: move.delete_file(path, scope_of(call.request), call.abandoned))
         return ToolOutput(f"Deleted {path}")
 
     async def _move_file(self, call: CallContext) -> ToolOutput:
         params = _move(call.request)
-        await self._pool.run(lambda: moves.move_file(params, call.abandoned))
+        await self._pool.run(lambda: move.move_file(params, call.abandoned))
         return ToolOutput(f"Moved {params.path} to {params.new_path}")
 
 
@@ -175,9 +181,9 @@ def _look_alikes(path: str) -> Sequence[str]:
     return look_alikes(path)
 
 
-def _reading(call: CallContext) -> files.ReadParams:
+def _reading(call: CallContext) -> read.ReadParams:
     arguments = call.request.arguments
-    return files.ReadParams(
+    return read.ReadParams(
         arguments["path"],
         scope_of(call.request),
         call.max_output_bytes,
@@ -194,7 +200,7 @@ def is_document(call: CallContext, path: str) -> bool:
     return is_notebook(path) and not arguments.get("raw") and "encoding" not in arguments
 
 
-def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
+def _shown(outcome: read.ReadOutcome, offset: int) -> ToolOutput:
     if outcome.text is None:
         return _binary_output(outcome)
     if outcome.past_end and outcome.size_bytes:
@@ -207,7 +213,7 @@ def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
     return ToolOutput(text, capped=True, seen=str(outcome.seen))
 
 
-def _binary_output(outcome: files.ReadOutcome) -> ToolOutput:
+def _binary_output(outcome: read.ReadOutcome) -> ToolOutput:
     """A picture, or words about a file that is neither that nor text (TR 4.1, 11)."""
     size, image, seen = outcome.size_bytes, outcome.image, str(outcome.seen)
     if image is None:
@@ -220,8 +226,8 @@ def _binary_output(outcome: files.ReadOutcome) -> ToolOutput:
     return ToolOutput(found.text, capped=True, seen=seen, images=(found,))
 
 
-def _move(request: ToolRequest) -> moves.MoveParams:
-    return moves.MoveParams(
+def _move(request: ToolRequest) -> move.MoveParams:
+    return move.MoveParams(
         request.arguments["path"],
         scope_of(request),
         scope_of(request, CapabilityName.FILE_READ),
@@ -231,24 +237,24 @@ def _move(request: ToolRequest) -> moves.MoveParams:
 
 
 def _temporary_file(request: ToolRequest) -> bool:
-    return writes.remove_leftover(request.arguments["path"], scope_of(request), mark_of(request))
+    return write.remove_leftover(request.arguments["path"], scope_of(request), mark_of(request))
 
 
 def _temporary_download(request: ToolRequest) -> bool:
     scope = scope_of(request, CapabilityName.FILE_WRITE)
-    return writes.remove_leftover(request.arguments["saveTo"], scope, mark_of(request))
+    return write.remove_leftover(request.arguments["saveTo"], scope, mark_of(request))
 
 
 _LEFTOVER: Mapping[str, Callable[[ToolRequest], bool]] = {
     WRITE_FILE.name: _temporary_file,
     EDIT_FILE.name: _temporary_file,
-    MOVE_FILE.name: lambda request: moves.take_back_half_move(_move(request)),
+    MOVE_FILE.name: lambda request: move.take_back_half_move(_move(request)),
     HTTP_REQUEST.name: lambda request: "saveTo" in request.arguments and _temporary_download(request),
 }
 """What takes away what a call of the tool left when its process died; says whether there was something."""
 
 
-def with_diff(outcome: writes.WriteOutcome, path: str, call: CallContext) -> tuple[writes.WriteOutcome, bytes]:
+def with_diff(outcome: write.WriteOutcome, path: str, call: CallContext) -> tuple[write.WriteOutcome, bytes]:
     """Return what a write did, and the unified diff that is kept of it, empty where nothing changed."""
     if outcome.existed and outcome.before is None:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
@@ -271,16 +277,103 @@ def _directories_pointed_out(path: str) -> Iterator[None]:
         raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
 
 
-def _written(request: ToolRequest, said: str, outcome: writes.WriteOutcome, diff: bytes) -> ToolOutput:
+def _written(request: ToolRequest, said: str, outcome: write.WriteOutcome, diff: bytes) -> ToolOutput:
     made = (artifacts.file_diff(request, diff),) if diff else ()
     text = f"{said}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else said
     return ToolOutput(text, made, seen=str(outcome.seen), settle=settled(outcome))
 
 
-def settled(outcome: writes.WriteOutcome) -> Callable[[], None] | None:
+def settled(outcome: write.WriteOutcome) -> Callable[[], None] | None:
     """What is to be done once the result of a write is on record; None for nothing."""
     if outcome.kept is None:
         return None
-    from tool_runtime.core import in_place
+    from tool_runtime.files import in_place
 
     return functools.partial(in_place.settle, outcome.kept)
+
+
+# What ReadFile shows of notebooks and of PDFs (TR 4.1), over `core.notebooks` and `core.pdf`. Blocking.
+
+
+def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | str:
+    """The cells of a notebook, or why the file cannot be shown as that. Raises ToolFault."""
+    limit = params.max_file_size_bytes
+    most = notebooks.MAX_BYTES if limit is None else min(limit, notebooks.MAX_BYTES)
+    try:
+        data, seen = read_whole(params.path, params.scope, most, abandoned)
+        found = notebooks.shown(data)
+    except notebooks.NotANotebook as error:
+        return f"This file cannot be shown as a notebook: {error}"
+    except ToolFault as fault:
+        if fault.kind is not FaultKind.TOO_LARGE or most == limit:
+            raise
+        return f"This notebook has more than {most} bytes, and is not shown as cells"
+    window = Window(Wanted(params.offset, params.limit), params.max_output_bytes)
+    window.add(found.text)
+    if window.past_end:
+        return ToolOutput(f"[The notebook's cells end before line {params.offset}]", capped=True, seen=str(seen))
+    text = window.text()
+    images = tuple(
+        Image(one.file.header.media_type, one.file.header.width, one.file.header.height, one.file.data)
+        for one in found.pictures
+        if one.file.data is not None and one.line in text
+    )
+    return ToolOutput(text, capped=True, seen=str(seen), images=images)
+
+
+def pdf_output(params: ReadParams, outcome: ReadOutcome, abandoned: Abandoned) -> ToolOutput:
+    """The text of a PDF's pages, or how to have it. Raises ToolFault."""
+    place = pdf.installed()
+    if place is None:
+        text = f"PDF file, {outcome.size_bytes} bytes; {pdf.HOW_TO_INSTALL}"
+        return ToolOutput(text, capped=True, seen=str(outcome.seen))
+    found = pdf.read_pdf(params, Wanted(params.offset, params.limit), place, abandoned)
+    text = f"[The text of the pages ends before line {params.offset}]\n" if found.past_end else found.text
+    if found.problem is not None:
+        text += f"[Not all of this PDF of {found.size_bytes} bytes was read: {found.problem}]\n"
+    return ToolOutput(text, capped=True, seen=str(outcome.seen))
+
+
+# Stored outputs, over `core.stored`.
+
+
+class OutputTools:
+    """See `families.desktop.runner`."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools, ready to run."""
+        return (Tool(READ_OUTPUT, capped(timed(self._read_output, self._settings.file_timeout_s)), DESKTOP),)
+
+    async def _read_output(self, call: CallContext) -> ToolOutput:
+        arguments = call.request.arguments
+        pattern: str | None = arguments.get("pattern")
+        wanted = None if pattern is None else compiled(pattern)
+        if pattern is not None and wanted is None:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
+        params = StoredParams(arguments.get("offset", 1), arguments.get("limit", 200), wanted)
+        return await self._pool.run(lambda: stored_part(self._settings, call, arguments["ref"], params))
+
+
+def stored_part(settings: RuntimeSettings, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
+    """A part of what the session has stored under `ref`. Blocking. Raises ToolFault."""
+    with os_faults(ref):
+        file = None if settings.open_output is None else settings.open_output(ref)
+        if file is None:
+            raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
+        with file:
+            return ToolOutput(_output_shown(read_stored(file, params, call.max_output_bytes, call.abandoned), params))
+
+
+def _output_shown(part: StoredPart, params: StoredParams) -> str:
+    what = "lines" if params.pattern is None else "matches"
+    if not part.lines:
+        more = " more" if params.offset > 1 else ""
+        return f"[No{more} {what} in {part.seen} line{'' if part.seen == 1 else 's'}]\n"
+    lines = [text if params.pattern is None else f"{number}: {text}" for number, text in part.lines]
+    if part.more:
+        lines.append(f"[{len(lines)} {what} shown; offset: {params.offset + len(lines)} goes on]")
+    return "\n".join(lines) + "\n"

@@ -6,17 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from policy.names import CapabilityName
-from tool_runtime.core import files, writes
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import constraints_of, encoded, kept_of, mark_of, scope_of
+from tool_runtime.families.desktop.command_tools import http_output, saved_output
 from tool_runtime.families.desktop.file_tools import settled
-from tool_runtime.families.desktop.rendering import http_output, saved_output
-from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
+from tool_runtime.families.desktop.specs import HTTP_REQUEST
 from tool_runtime.families.desktop.timeouts import request_timeout_s
-from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.web import Web
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.tool import CallContext, Tool, ToolOutput
-from tool_runtime.wrappers import capped
+from tool_runtime.files import read, write
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +45,8 @@ class RequestTools:
     async def _http_request(self, call: CallContext) -> ToolOutput:
         arguments, settings = call.request.arguments, self._settings
         client = await self._web.client()
-        from tool_runtime.core.connections import DomainScope
-        from tool_runtime.core.http import HttpParams, is_success
+        from tool_runtime.web.connections import DomainScope
+        from tool_runtime.web.http import HttpParams, is_success
 
         limits, save_to = call.request.constraints, arguments.get("saveTo")
         most = None if save_to is None else self._most_bytes(call, CapabilityName.FILE_WRITE)
@@ -79,12 +77,12 @@ class RequestTools:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.bodyFile: give body or bodyFile, not both")
         needed = CapabilityName.FILE_READ
         scope, most = scope_of(call.request, needed), self._most_bytes(call, needed)
-        return await self._on_disk(call, path, lambda: files.read_bytes(path, scope, most, call.abandoned))
+        return await self._on_disk(call, path, lambda: read.read_bytes(path, scope, most, call.abandoned))
 
-    async def _save(self, call: CallContext, path: str, body: bytes) -> writes.WriteOutcome:
+    async def _save(self, call: CallContext, path: str, body: bytes) -> write.WriteOutcome:
         scope = scope_of(call.request, CapabilityName.FILE_WRITE)
-        params = writes.WriteParams(path, scope, body, mark_of(call.request), kept=kept_of(call))
-        return await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))
+        params = write.WriteParams(path, scope, body, mark_of(call.request), kept=kept_of(call))
+        return await self._on_disk(call, path, lambda: write.write_file(params, call.abandoned))
 
     async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
         """`work` on a file in a thread, within the time that files have."""

@@ -7,24 +7,29 @@ import functools
 from typing import TYPE_CHECKING, Final, Literal
 
 from agent_host.contracts import Leftovers
-from tool_runtime.families.desktop.command_specs import COMMAND_OUTPUT, RUN_COMMAND, STOP_COMMAND
-from tool_runtime.families.desktop.output_specs import READ_OUTPUT
-from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
-from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.desktop.specs import (
+    COMMAND_OUTPUT,
+    FIND_FILES,
+    GREP,
+    HTTP_REQUEST,
+    LIST_DIRECTORY,
+    READ_OUTPUT,
+    RUN_COMMAND,
+    SPECS,
+    STOP_COMMAND,
+)
 from tool_runtime.families.desktop.timeouts import under
-from tool_runtime.families.desktop.tree_specs import FIND_FILES, GREP, LIST_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.process import CommandOutcome, CommandParams
-    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.families.desktop.command_tools import CommandTools
-    from tool_runtime.families.desktop.file_tools import FileTools
-    from tool_runtime.families.desktop.output_tools import OutputTools
+    from tool_runtime.families.desktop.file_tools import FileTools, OutputTools
     from tool_runtime.families.desktop.request_tools import RequestTools
     from tool_runtime.families.desktop.tree_tools import TreeTools
+    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.server import ServerParams, ServerProcess
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext, Tool
@@ -108,7 +113,7 @@ class DesktopRunner:
 
     @functools.cached_property
     def _outputs(self) -> OutputTools:
-        from tool_runtime.families.desktop.output_tools import OutputTools
+        from tool_runtime.families.desktop.file_tools import OutputTools
 
         return OutputTools(self._settings, self._pool)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.families.desktop.command_specs import RUN_COMMAND
-from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
+from tool_runtime.families.desktop.specs import HTTP_REQUEST, RUN_COMMAND
 from tool_runtime.families.schemas import integer
 
 if TYPE_CHECKING:

@@ -7,23 +7,21 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.core.files import AT_ONCE_BYTES
-from tool_runtime.core.grep import GrepParams, grep
-from tool_runtime.core.listing import FindParams, ListParams, find_files, list_directory
-from tool_runtime.core.ripgrep import installed
+from agent_host.display_text import escaped
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import scope_of
-from tool_runtime.families.desktop.tree_rendering import found_files, grep_output, listed_directory
-from tool_runtime.families.desktop.tree_specs import FIND_FILES, GREP, LIST_DIRECTORY
-from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.desktop.specs import FIND_FILES, GREP, LIST_DIRECTORY
+from tool_runtime.files.grep import GrepParams, grep, installed
+from tool_runtime.files.listing import FindParams, ListParams, find_files, list_directory
+from tool_runtime.files.read import AT_ONCE_BYTES
 from tool_runtime.platform.disks import is_local
-from tool_runtime.tool import CallContext, Tool, ToolOutput
-from tool_runtime.wrappers import capped, timed, with_limit
+from tool_runtime.tool import CallContext, Tool, ToolOutput, capped, timed, with_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tool_runtime.core.listing import Listing
-    from tool_runtime.core.ripgrep import Ripgrep
+    from tool_runtime.files.grep import GrepOutcome, Line, Ripgrep
+    from tool_runtime.files.listing import Listed, Listing
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -126,3 +124,129 @@ def is_near(path: str, is_kind: Callable[[int], bool]) -> bool:
     except (OSError, ValueError):  # the call itself says what is wrong
         return False
     return is_kind(status.st_mode) and status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
+
+
+# What listings and searches look like to the model: paths as it can give them back, then what was left out and why.
+
+_MAX_LINE_CHARS: Final = 500
+_WORDS: Final = {"file": "file ", "other": "other"}
+
+
+def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
+    """A line for each entry: kind, path, size or target."""
+    where = _on_one_line(_prefix(listing.root, workspace).rstrip("/") or ".")
+    head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
+    return "\n".join([head, *map(_entry, listing.page), *_notes(listing, params.offset)]) + "\n"
+
+
+def found_files(listing: Listing, params: FindParams, workspace: str) -> str:
+    """A path a line."""
+    prefix = _prefix(listing.root, workspace)
+    lines = [_on_one_line(prefix + one.path) for one in listing.page]
+    if not listing.total:
+        lines = [f"No file fits {params.pattern}"]
+    return "\n".join([*lines, *_notes(listing, params.offset)]) + "\n"
+
+
+def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str:
+    """Each file's path above its lines, `12: text` for a match and `13- text` for context; or names or counts alone."""
+    prefix = _prefix(outcome.root, workspace)
+    lines: list[str] = []
+    for hit in outcome.hits:
+        path = _on_one_line(prefix + hit.path)
+        if params.mode == "content":
+            lines += [*([""] if lines else []), path, *_lines(hit.lines)]
+        else:
+            lines.append(path if params.mode == "files" else f"{path}: {hit.matches}")
+    if not outcome.hits:
+        searched = _count(outcome.files, "file", "files")
+        lines = [f"No {'more matches' if params.offset else 'match'} in {searched}"]
+    notes = [
+        f"[Stopped at the limit of {params.limit}; offset: {params.offset + params.limit} goes on]"
+        if outcome.more
+        else "",
+        _left_out(outcome.left_out),
+        _ignored(outcome.ignored),
+        f"[Not searched for their size: {_count(outcome.large, 'file', 'files')}]" if outcome.large else "",
+        _unreadable(outcome.unreadable),
+        f"[{outcome.stopped}]" if outcome.stopped else "",
+    ]
+    return "\n".join([*lines, *filter(None, notes)]) + "\n"
+
+
+def _prefix(root: str, workspace: str) -> str:
+    """What goes before a path from the root: nothing for the workspace, and the way to the root from there."""
+    inside = workspace.rstrip(os.sep) + os.sep
+    if root == workspace:
+        return ""
+    shown = root.removeprefix(inside)
+    return shown.rstrip(os.sep) + "/"
+
+
+def _entry(listed: Listed) -> str:
+    path, kind, target, size = listed
+    if not path.isprintable():
+        path = _on_one_line(path)
+    if size is not None:
+        return f"file  {path} ({size} bytes)" if size != 1 else f"file  {path} (1 byte)"
+    if kind == "directory":
+        return f"dir   {path}/"
+    if kind == "link":
+        return f"link  {path} -> {_on_one_line(target or '?')}"
+    return f"{_WORDS[kind]} {path}"
+
+
+def _notes(listing: Listing, offset: int) -> Iterator[str]:
+    """What a page does not show, and why."""
+    end = offset + len(listing.page)
+    if listing.total > end:
+        yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"
+    elif offset and not listing.page:
+        yield f"[There are only {listing.total}]"
+    notes = (_left_out(listing.left_out), _ignored(listing.ignored), _unreadable(listing.unreadable))
+    yield from filter(None, notes)
+    if listing.stopped:
+        yield f"[{listing.stopped}]"
+
+
+def _lines(lines: Iterable[Line]) -> Iterator[str]:
+    last: int | None = None
+    for line in lines:
+        if last is not None and line.number > last + 1:
+            yield "--"
+        yield f"{line.number}{'-' if line.start is None else ':'} {cut_line(line.text, line.start or 0)}"
+        last = line.number
+
+
+def cut_line(line: bytes, start: int) -> str:
+    """The line, or of a long one what is around the match."""
+    text = line.rstrip(b"\r").decode("utf-8", "replace")
+    if len(text) <= _MAX_LINE_CHARS:
+        return text
+    at = len(line[:start].decode("utf-8", "replace"))
+    begin = max(0, min(at - _MAX_LINE_CHARS // 4, len(text) - _MAX_LINE_CHARS))
+    end = begin + _MAX_LINE_CHARS
+    left, right = ("…" if begin else ""), ("…" if end < len(text) else "")
+    return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
+
+
+def _on_one_line(path: str) -> str:
+    return escaped(path, "")
+
+
+def _left_out(count: int) -> str:
+    return f"[Left out by policy: {_count(count, 'entry', 'entries')}]" if count else ""
+
+
+def _ignored(count: int) -> str:
+    if not count:
+        return ""
+    return f"[Left out by .gitignore: {_count(count, 'entry', 'entries')}; includeIgnored: true shows them]"
+
+
+def _unreadable(count: int) -> str:
+    return f"[Could not be read: {count}]" if count else ""
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

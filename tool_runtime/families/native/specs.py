@@ -6,12 +6,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import Subject, ToolSpec
-from tool_runtime.families.native import limits
-from tool_runtime.families.native.errors import ERROR_NAMES, OF_PROGRAMS
+from agent_host.errors import ErrorCode
 from tool_runtime.families.schemas import flag, integer, items, parameters, text
+from tool_runtime.tool import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Ceilings of the native tools (NT): arguments may lower them, never raise them.
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+PAGE_SIZE: Final = 200
+MAX_PAGE_SIZE: Final = 10_000
+MAX_RESULTS: Final = 1000
+MAX_FILES_VISITED: Final = 10_000
+EXEC_TIMEOUT_MS: Final = 30_000
+STDOUT_BYTES: Final = 2 * 1024 * 1024
+STDERR_BYTES: Final = 1024
+FETCH_TIMEOUT_MS: Final = 5_000
+FETCH_REDIRECTS: Final = 5
+FETCH_BODY_BYTES: Final = 2 * 1024 * 1024
+
+
+# The native family's names of errors (NT): by the host's codes, and by kinds of faults where a code has two.
+
+ERROR_NAMES: Final[Mapping[str, str]] = {
+    ErrorCode.INVALID_REQUEST: "InvalidArgument",
+    ErrorCode.FILE_TOO_LARGE: "InvalidArgument",
+    ErrorCode.TOOL_NOT_FOUND: "InvalidArgument",
+    ErrorCode.PERMISSION_DENIED: "PermissionDenied",
+    ErrorCode.CAPABILITY_DENIED: "PermissionDenied",
+    ErrorCode.APPROVAL_REQUIRED: "PermissionDenied",
+    ErrorCode.APPROVAL_DENIED: "PermissionDenied",
+    ErrorCode.POLICY_EXPIRED: "PermissionDenied",
+    ErrorCode.FILE_NOT_FOUND: "FileNotFound",
+    ErrorCode.TOOL_EXECUTION_TIMEOUT: "DeadlineExceeded",
+    ErrorCode.TOOL_EXECUTION_FAILED: "Internal",
+    ErrorCode.TOOL_INTERRUPTED: "Internal",
+    ErrorCode.INTERNAL_ERROR: "Internal",
+}
+FAULT_NAMES: Final[Mapping[FaultKind, str]] = dict.fromkeys(
+    (FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR), "InvalidArgument"
+)
+OF_PROGRAMS: Final[Mapping[str, str]] = {**ERROR_NAMES, ErrorCode.CAPABILITY_DENIED: "CommandNotAllowed"}
+"""For the tool that starts programs: what a list does not admit. A refusal by place keeps its name, see
+`agent_host.loop.prepare`."""
+
 
 _PATH: Final = Subject("path", "path")
 _DIRECTORY: Final = "Path of the directory, absolute or relative to the workspace"
@@ -30,7 +70,7 @@ def _written(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None
 
 READ_FILE: Final = ToolSpec(
     "cp__read_file",
-    f"Read a text file of at most {limits.MAX_FILE_BYTES} bytes",
+    f"Read a text file of at most {MAX_FILE_BYTES} bytes",
     parameters(["path"], path=text("Path of the file, absolute or relative to the workspace", minLength=1)),
     capability="File.Read",
     subject=_PATH,
@@ -54,7 +94,7 @@ READ_FILE: Final = ToolSpec(
 WRITE_FILE: Final = ToolSpec(
     "cp__write_file",
     "Create a file, replace it, or append to it. Missing directories are made. The whole file has at most "
-    f"{limits.MAX_FILE_BYTES} bytes",
+    f"{MAX_FILE_BYTES} bytes",
     parameters(
         ["path", "content"],
         path=text("Path of the file, absolute or relative to the workspace, with no symbolic link in it", minLength=1),
@@ -126,7 +166,7 @@ LIST_DIR: Final = ToolSpec(
         recursive=flag("List the directories below as well. Default: false"),
         include_files=flag("List files. Default: true"),
         include_dirs=flag("List directories. Default: true"),
-        page_size=integer(f"Entries of a page. Default: {limits.PAGE_SIZE}", minimum=1, maximum=limits.MAX_PAGE_SIZE),
+        page_size=integer(f"Entries of a page. Default: {PAGE_SIZE}", minimum=1, maximum=MAX_PAGE_SIZE),
         page_token=text("next_page_token of the page before", minLength=1, maxLength=16_384),
     ),
     capability="File.Read",
@@ -158,12 +198,12 @@ GREP: Final = ToolSpec(
         path=text("Path of a file or directory, absolute or relative to the workspace", minLength=1),
         recursive=flag("Search the directories below as well. Default: false"),
         ignore_case=flag("Ignore the case of letters. Default: false"),
-        max_results=integer(f"Matches to return. Default: {limits.MAX_RESULTS}", minimum=1, maximum=limits.MAX_RESULTS),
+        max_results=integer(f"Matches to return. Default: {MAX_RESULTS}", minimum=1, maximum=MAX_RESULTS),
         max_files_visited=integer(
-            f"Files to look at. Default: {limits.MAX_FILES_VISITED}", minimum=1, maximum=limits.MAX_FILES_VISITED
+            f"Files to look at. Default: {MAX_FILES_VISITED}", minimum=1, maximum=MAX_FILES_VISITED
         ),
         max_file_bytes=integer(
-            f"Larger files are passed over. Default: {limits.MAX_FILE_BYTES}", minimum=1, maximum=limits.MAX_FILE_BYTES
+            f"Larger files are passed over. Default: {MAX_FILE_BYTES}", minimum=1, maximum=MAX_FILE_BYTES
         ),
     ),
     capability="File.Read",
@@ -199,9 +239,9 @@ EXEC: Final = ToolSpec(
         args=items("Its arguments", text("An argument", maxLength=4096), maxItems=1000),
         working_dir=text("Directory to start in. Default: the workspace", minLength=1),
         timeout_ms=integer(
-            f"Milliseconds until it is ended. Default: {limits.EXEC_TIMEOUT_MS}",
+            f"Milliseconds until it is ended. Default: {EXEC_TIMEOUT_MS}",
             minimum=1,
-            maximum=limits.EXEC_TIMEOUT_MS,
+            maximum=EXEC_TIMEOUT_MS,
         ),
         env={
             "type": "object",
@@ -217,8 +257,8 @@ EXEC: Final = ToolSpec(
     output_schema=parameters(
         ["stdout", "stderr", "exit_code", "success", "duration_ms", "timed_out", "stdout_truncated",
          "stderr_truncated"],
-        stdout=text(f"Up to {limits.STDOUT_BYTES} bytes of what was printed, the middle of more left out"),
-        stderr=text(f"Up to {limits.STDERR_BYTES} bytes"),
+        stdout=text(f"Up to {STDOUT_BYTES} bytes of what was printed, the middle of more left out"),
+        stderr=text(f"Up to {STDERR_BYTES} bytes"),
         exit_code=integer("As a shell gives it"),
         success=flag("Whether the exit code is 0"),
         duration_ms=integer("Milliseconds"),
@@ -246,9 +286,9 @@ FETCH: Final = ToolSpec(
             "description": "Body of the request; an object is sent as JSON",
         },
         timeout_ms=integer(
-            f"Milliseconds for all of it. Default: {limits.FETCH_TIMEOUT_MS}",
+            f"Milliseconds for all of it. Default: {FETCH_TIMEOUT_MS}",
             minimum=1,
-            maximum=limits.FETCH_TIMEOUT_MS,
+            maximum=FETCH_TIMEOUT_MS,
         ),
     ),
     capability="Network.Http",
@@ -265,7 +305,7 @@ FETCH: Final = ToolSpec(
             "description": "Its headers, names in lower case",
             "additionalProperties": {"type": "string"},
         },
-        body=text(f"Up to {limits.FETCH_BODY_BYTES} bytes of its body"),
+        body=text(f"Up to {FETCH_BODY_BYTES} bytes of its body"),
         body_truncated=_CUT,
         duration_ms=integer("Milliseconds"),
     ),

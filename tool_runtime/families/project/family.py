@@ -11,29 +11,27 @@ import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from config import json_text
-from tool_runtime.core.process import end_leftovers
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.families.desktop.timeouts import command_timeout_s
-from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.families.environment import environment_under
-from tool_runtime.families.programs import command_params
+from tool_runtime.families.programs import command_params, environment_under
 from tool_runtime.families.project.manifest import program_of, project_tool, tools_in
-from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.output.text import decode_output
 from tool_runtime.output.truncate import truncate_text
 from tool_runtime.platform import current
+from tool_runtime.processes.command import end_leftovers
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.families.programs import RunProgram
     from tool_runtime.families.project.manifest import Manifest, ProjectTool
+    from tool_runtime.processes.command import CommandOutcome, CommandParams
     from tool_runtime.settings import RuntimeSettings
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024

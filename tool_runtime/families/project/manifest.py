@@ -13,12 +13,11 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, first_problem, number, one_of
-from tool_runtime.core.files import read_bytes
-from tool_runtime.core.paths import Scope
 from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.python_tools import NAME
-from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.tool import Abandoned
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.read import read_bytes
+from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.contracts import Leftovers, ToolRequest, ToolSpec
-    from tool_runtime.core.scripts import SkillScripts
     from tool_runtime.families.programs import RunProgram
     from tool_runtime.families.skills.runner import SkillsRunner
+    from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import Tool

@@ -8,19 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Leftovers, LoadedSkill, Subject, ToolSpec
-from tool_runtime.core.paths import Scope
-from tool_runtime.core.skills import body_of, resource_of
-from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.schemas import integer, parameters, text
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.skills import body_of, resource_of
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput
-from tool_runtime.wrappers import capped, timed
+from tool_runtime.tool import CallContext, Tool, ToolOutput, capped, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.skills import Skill, SkillIndex, Skills
+    from tool_runtime.files.skills import Skill, SkillIndex, Skills
     from tool_runtime.settings import RuntimeSettings
 
 _MAX_LISTED_CHARS: Final = 32_000

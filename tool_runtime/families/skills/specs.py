@@ -6,12 +6,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import Subject, ToolSpec
+from agent_host.errors import ErrorCode
 from tool_runtime.families.schemas import flag, integer, items, parameters, text
-from tool_runtime.families.skills import limits
-from tool_runtime.families.skills.errors import ERROR_NAMES
+from tool_runtime.files.skills import MAX_EXCERPT_CHARS as EXCERPT_CHARS
+from tool_runtime.files.skills import MAX_RESOURCE_BYTES as FILE_BYTES
+from tool_runtime.tool import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Limits of the skills family (SK 5, 6).
+
+__all__ = [
+    "ARGUMENTS",
+    "ARGUMENT_CHARS",
+    "BODY_BYTES",
+    "ENTRIES",
+    "EXCERPT_CHARS",
+    "FILE_BYTES",
+    "MAX_ENTRIES",
+    "MAX_RESULTS",
+    "OUTPUT_CHARS",
+    "RESULTS",
+    "SCRIPT_TIMEOUT_S",
+]
+
+ENTRIES: Final = 200
+MAX_ENTRIES: Final = 1000
+RESULTS: Final = 100
+MAX_RESULTS: Final = 1000
+OUTPUT_CHARS: Final = 10_000
+ARGUMENTS: Final = 100
+ARGUMENT_CHARS: Final = 4096
+SCRIPT_TIMEOUT_S: Final = 30
+BODY_BYTES: Final = 2 * 1024 * 1024
+"""Of the answer to a request."""
+
+
+# The skills family's names of errors (SK 8): by the host's codes, and by kinds of faults where a code has two.
+
+ERROR_NAMES: Final[Mapping[str, str]] = {
+    ErrorCode.CAPABILITY_DENIED: "ToolNotAllowed",
+    ErrorCode.POLICY_EXPIRED: "ToolNotAllowed",
+    ErrorCode.APPROVAL_REQUIRED: "ApprovalRequired",
+    ErrorCode.APPROVAL_DENIED: "ApprovalDenied",
+    ErrorCode.PERMISSION_DENIED: "PathTraversalBlocked",
+    ErrorCode.FILE_TOO_LARGE: "FileTooLarge",
+    ErrorCode.TOOL_EXECUTION_TIMEOUT: "Timeout",
+    ErrorCode.FILE_NOT_FOUND: "IOError",
+    ErrorCode.TOOL_EXECUTION_FAILED: "IOError",
+    ErrorCode.INTERNAL_ERROR: "IOError",
+}
+"""What SK has no name for keeps the host's: INVALID_REQUEST, TOOL_INTERRUPTED."""
+FAULT_NAMES: Final[Mapping[FaultKind, str]] = {
+    FaultKind.ACCESS_DENIED: "IOError",
+    FaultKind.EXIT_NONZERO: "ExitNonZero",
+}
+
 
 _PATH: Final = Subject("path", "path")
 _TREE: Final = _PATH._replace(or_workspace=True)
@@ -28,7 +79,7 @@ def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | Non
 
 READ_FILE: Final = ToolSpec(
     "read_file",
-    f"Read a text file of at most {limits.FILE_BYTES} bytes, {limits.EXCERPT_CHARS} characters at a time",
+    f"Read a text file of at most {FILE_BYTES} bytes, {EXCERPT_CHARS} characters at a time",
     parameters(
         ["path"],
         path=text("Path of the file, absolute or relative to the workspace", minLength=1),
@@ -41,7 +92,7 @@ READ_FILE: Final = ToolSpec(
     display="read",
     output_schema=parameters(
         ["content_excerpt", "size", "sha256", "truncated"],
-        content_excerpt=text(f"Up to {limits.EXCERPT_CHARS} characters of the file"),
+        content_excerpt=text(f"Up to {EXCERPT_CHARS} characters of the file"),
         size=integer("Bytes of the whole file"),
         sha256=text("SHA-256 of the whole file"),
         truncated=_CUT,
@@ -57,7 +108,7 @@ LIST_DIR: Final = ToolSpec(
         [],
         path=text("Path of the directory. Default: the workspace", minLength=1),
         offset=integer("Entries to pass over, for the next ones. Default: 0", minimum=0),
-        max_entries=integer(f"Entries to return. Default: {limits.ENTRIES}", minimum=1, maximum=limits.MAX_ENTRIES),
+        max_entries=integer(f"Entries to return. Default: {ENTRIES}", minimum=1, maximum=MAX_ENTRIES),
     ),
     capability="File.Read",
     subject=_TREE,
@@ -95,7 +146,7 @@ GREP: Final = ToolSpec(
                   enum=["content", "files"]),
         ignore_case=flag("Ignore the case of letters. Default: false"),
         max_results=integer(
-            f"Lines or files to return. Default: {limits.RESULTS}", minimum=1, maximum=limits.MAX_RESULTS
+            f"Lines or files to return. Default: {RESULTS}", minimum=1, maximum=MAX_RESULTS
         ),
     ),
     capability="File.Read",
@@ -126,7 +177,7 @@ GREP: Final = ToolSpec(
 )  # fmt: skip
 WRITE_FILE: Final = ToolSpec(
     "write_file",
-    f"Create a file or replace it, with at most {limits.FILE_BYTES} bytes. Missing directories are made. Each call is "
+    f"Create a file or replace it, with at most {FILE_BYTES} bytes. Missing directories are made. Each call is "
     "asked about",
     parameters(
         ["path", "content"],
@@ -191,8 +242,8 @@ NETWORK_REQUEST: Final = ToolSpec(
             "description": "Its headers, names in lower case",
             "additionalProperties": {"type": "string"},
         },
-        content_excerpt=text(f"Up to {limits.EXCERPT_CHARS} characters of its body"),
-        sha256=text(f"SHA-256 of its body, or of the first {limits.BODY_BYTES} bytes of it"),
+        content_excerpt=text(f"Up to {EXCERPT_CHARS} characters of its body"),
+        sha256=text(f"SHA-256 of its body, or of the first {BODY_BYTES} bytes of it"),
         truncated=_CUT,
         storage_ref=_REF,
     ),
@@ -210,8 +261,8 @@ def script_spec(timeout_s: float) -> ToolSpec:
             ["skill", "relative_path"],
             skill=text("Name of the skill", minLength=1, maxLength=64),
             relative_path=text("Path in the skill's folder, such as scripts/fill.py", minLength=1, maxLength=1024),
-            args=items("Its arguments", text("An argument", maxLength=limits.ARGUMENT_CHARS),
-                       maxItems=limits.ARGUMENTS),
+            args=items("Its arguments", text("An argument", maxLength=ARGUMENT_CHARS),
+                       maxItems=ARGUMENTS),
             timeout_s=integer(
                 f"Seconds until it is ended. Default, and at most: {timeout_s:g}", minimum=1, maximum=3600
             ),
@@ -228,11 +279,11 @@ def script_spec(timeout_s: float) -> ToolSpec:
             exit_code=integer("As a shell gives it"),
             timeout=flag("Whether it was ended for its time"),
             duration_ms=integer("Milliseconds"),
-            stdout=text(f"Up to {limits.OUTPUT_CHARS} characters of what was printed, the middle of more left out"),
+            stdout=text(f"Up to {OUTPUT_CHARS} characters of what was printed, the middle of more left out"),
             stdout_truncated=_CUT,
             stdout_ref=_REF,
             stdout_sha256=text("SHA-256 of what is stored"),
-            stderr=text(f"Up to {limits.OUTPUT_CHARS} characters"),
+            stderr=text(f"Up to {OUTPUT_CHARS} characters"),
             stderr_truncated=_CUT,
             stderr_ref=_REF,
             stderr_sha256=text("SHA-256 of what is stored"),
@@ -244,6 +295,6 @@ def script_spec(timeout_s: float) -> ToolSpec:
     )  # fmt: skip
 
 
-RUN_SCRIPT: Final = script_spec(limits.SCRIPT_TIMEOUT_S)
+RUN_SCRIPT: Final = script_spec(SCRIPT_TIMEOUT_S)
 SPECS: Final = (READ_FILE, LIST_DIR, GREP, RUN_SCRIPT, WRITE_FILE, DELETE_FILE, NETWORK_REQUEST)
 """The family, in the order in which the model is shown it."""

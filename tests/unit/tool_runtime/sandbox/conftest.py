@@ -6,7 +6,7 @@ import pytest
 
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
-from tool_runtime.core import sandbox
+from tool_runtime.sandbox import levels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,6 @@ def held(scope: CommandScope) -> ToolConstraints:
 
 @pytest.fixture(params=["landlock", "namespace"])
 def level(request: pytest.FixtureRequest) -> str:
-    if not sandbox.look(request.param).works:
-        pytest.skip(sandbox.look(request.param).problem)
+    if not levels.look(request.param).works:
+        pytest.skip(levels.look(request.param).problem)
     return str(request.param)

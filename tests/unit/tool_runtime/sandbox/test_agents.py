@@ -13,8 +13,8 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.core import sandbox
-from tool_runtime.core.agent_sockets import _folder_of
+from tool_runtime.sandbox import levels
+from tool_runtime.sandbox.variables import _folder_of
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("ssh-agent", "ssh-add", "ssh-keygen", "gpg-agent", "gpg-connect-agent")
 pytestmark = [
-    pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem),
+    pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem),
     pytest.mark.skipif(not all(map(shutil.which, NEEDED)), reason=f"needs {', '.join(NEEDED)}"),
 ]
 LIST_KEYS = "ssh-add -l"
@@ -62,8 +62,8 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 async def test_agents_are_used_where_they_are_granted_and_nowhere_else(
     make_router: MakeRouter, workspace: Path, agents: dict[str, str], level: Any
 ) -> None:
-    if not sandbox.look(level).works:
-        pytest.skip(sandbox.look(level).problem)
+    if not levels.look(level).works:
+        pytest.skip(levels.look(level).problem)
     router = make_router(sandbox=SandboxSettings(level))
     # The home of GnuPG is hidden, as any policy's credentials are: its agent answers all the same.
     plain = CommandScope(writes=(str(workspace),), hidden=(agents["GNUPGHOME"],))

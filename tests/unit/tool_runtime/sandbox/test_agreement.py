@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.rules.scope_verdict import may_read, may_write
+from policy.rules.sandbox import may_read, may_write
 from policy.scope import CommandScope
-from tool_runtime.core import sandbox
-from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
+from tool_runtime.sandbox import levels
+from tool_runtime.sandbox.levels import in_fresh_thread
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem),
+    pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem),
 ]
 
 FOLDERS = ["a", "a/b", "a/b/c", "a/d", "e", "e/f", "e/f/g"]

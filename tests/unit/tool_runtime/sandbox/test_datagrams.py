@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 if sys.platform != "linux":
     pytest.skip("the supervisor is Linux's", allow_module_level=True)
 
-from tool_runtime.core import held_datagrams
-from tool_runtime.core.held_sockets import Held
-from tool_runtime.core.own_sockets import OwnSockets, Place, place_of
 from tool_runtime.platform.linux_sandbox import Restriction
 from tool_runtime.platform.sock_diag import Listeners
+from tool_runtime.sandbox import sockets
+from tool_runtime.sandbox.own_sockets import OwnSockets, Place, place_of
+from tool_runtime.sandbox.sockets import Held
 
 PUBLIC = "198.51.100.7"
 
@@ -69,10 +69,10 @@ class Sender:
         )
 
     def to(self, address: str, port: int) -> int:
-        return held_datagrams.refused_place(self.held, self.socket.fileno(), place(address, port))
+        return sockets.refused_place(self.held, self.socket.fileno(), place(address, port))
 
-    def send(self, messages: list[held_datagrams._Message], flags: int = 0) -> tuple[list[int], int]:
-        return held_datagrams._sent(self.held, self.socket.fileno(), messages, flags)
+    def send(self, messages: list[sockets._Message], flags: int = 0) -> tuple[list[int], int]:
+        return sockets._sent(self.held, self.socket.fileno(), messages, flags)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_public_addresses_and_the_servers_of_names_are_reached(
     sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "resolv.conf").write_text("# x\nnameserver 10.0.0.2\noptions x\nnameserver\nnameserver 127.0.0.53\n")
-    monkeypatch.setattr(held_datagrams, "_RESOLVERS", str(tmp_path / "resolv.conf"))
+    monkeypatch.setattr(sockets, "_RESOLVERS", str(tmp_path / "resolv.conf"))
     assert [sender.to(PUBLIC, 4433), sender.to("10.0.0.2", 53), sender.to("127.0.0.53", 53)] == [0, 0, 0]
     assert sender.denials == []
     for address, port in (("10.0.0.2", 54), ("10.0.0.3", 53), ("169.254.169.254", 53), ("127.0.0.53", 54)):
@@ -116,15 +116,15 @@ def test_own_sockets_are_reached_and_no_others(sender: Sender, *, with_netlink: 
 def test_one_socket_sends_to_addresses_of_both_families(sender: Sender) -> None:
     """A socket of IPv6 takes an address of IPv4 as well, one of IPv4 nothing else."""
     four, six = place(PUBLIC, 4433), place6("2001:db8::7", 4433)
-    assert held_datagrams._named(four, socket.AF_INET) == (PUBLIC, 4433)
-    assert held_datagrams._named(four, socket.AF_INET6) == (f"::ffff:{PUBLIC}", 4433)
-    assert held_datagrams._named(six, socket.AF_INET6) == ("2001:db8::7", 4433, 5, 9)
+    assert sockets._named(four, socket.AF_INET) == (PUBLIC, 4433)
+    assert sockets._named(four, socket.AF_INET6) == (f"::ffff:{PUBLIC}", 4433)
+    assert sockets._named(six, socket.AF_INET6) == ("2001:db8::7", 4433, 5, 9)
     with pytest.raises(OSError, match=os.strerror(errno.EAFNOSUPPORT)):
-        held_datagrams._named(six, socket.AF_INET)
+        sockets._named(six, socket.AF_INET)
 
 
-def message(to: Place | None, data: bytes) -> held_datagrams._Message:
-    return held_datagrams._Message(b"" if to is None else to.raw, data, [])
+def message(to: Place | None, data: bytes) -> sockets._Message:
+    return sockets._Message(b"" if to is None else to.raw, data, [])
 
 
 def test_messages_are_sent_up_to_the_first_that_is_refused(sender: Sender) -> None:
@@ -154,7 +154,7 @@ def test_a_full_buffer_keeps_nobody_waiting(sender: Sender, *, blocking: bool, f
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
         here.setblocking(blocking)
-        sizes, error = held_datagrams._sent(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
+        sizes, error = sockets._sent(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
     assert error == code
     assert set(sizes) == {1}
 
@@ -163,9 +163,9 @@ def test_a_full_buffer_keeps_nobody_waiting(sender: Sender, *, blocking: bool, f
 def test_what_goes_along_is_listed_and_nothing_else(junk: bytes, wanted: list[tuple[int, int]]) -> None:
     """Any control data is read to its end; what leads elsewhere (another sender's interface, a descriptor) is left."""
     good = b"".join(struct.pack("=QiIi4x", 20, level, kind, 7) for level, kind in wanted)
-    kept = [(level, kind, struct.pack("=i", 7)) for level, kind in wanted if (level, kind) in held_datagrams._ALONG]
-    assert list(held_datagrams._along(good)) == kept
-    found = list(held_datagrams._along(good + junk))
+    kept = [(level, kind, struct.pack("=i", 7)) for level, kind in wanted if (level, kind) in sockets._ALONG]
+    assert list(sockets._along(good)) == kept
+    found = list(sockets._along(good + junk))
     assert found[: len(kept)] == kept
-    assert all((level, kind) in held_datagrams._ALONG for level, kind, _ in found)
+    assert all((level, kind) in sockets._ALONG for level, kind, _ in found)
     assert sum(len(data) for _, _, data in found) <= len(good + junk)

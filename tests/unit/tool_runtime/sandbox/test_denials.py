@@ -9,11 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from agent_host.contracts import Denial
-from policy.rules.scope_verdict import refusal
+from policy.rules.sandbox import refusal
 from policy.scope import CommandScope
-from tool_runtime.core.denials import RealDisk, denials_in
-from tool_runtime.core.refusals import report
-from tool_runtime.core.socket_denials import missed
+from tool_runtime.processes.command import report
+from tool_runtime.sandbox.denials import RealDisk, denials_in, missed
 
 HOME, CWD = "/home/u", "/home/u/ws"
 SCOPE = CommandScope(

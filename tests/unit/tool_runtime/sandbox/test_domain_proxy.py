@@ -19,11 +19,10 @@ from agent_host.contracts import Denial
 from policy.urls import UrlProblem
 from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.core import domain_proxy
-from tool_runtime.core.domain_gate import DomainScope, Network
-from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
-from tool_runtime.core.proxy_requests import MAX_HEAD_BYTES, BadRequest, request_of
+from tool_runtime.sandbox import proxy
+from tool_runtime.sandbox.proxy import MAX_HEAD_BYTES, BadRequest, DomainProxy, ProxyParams, request_of, upstreams
 from tool_runtime.threads import DaemonPool
+from tool_runtime.web.domain_gate import DomainScope, Network
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -53,7 +52,7 @@ def leads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         one = found.pop(0) if len(found) > 1 else found[0]
         return [one] if isinstance(one, str) else list(one)
 
-    monkeypatch.setattr(domain_proxy, "resolve", resolve)
+    monkeypatch.setattr(proxy, "resolve", resolve)
     return table
 
 
@@ -257,7 +256,7 @@ def test_any_bytes_are_a_request_or_are_refused(data: bytes) -> None:
 
 
 async def test_who_sends_nothing_or_goes_is_let_go(pool: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(domain_proxy, "_HEAD_S", 0.05)
+    monkeypatch.setattr(proxy, "_HEAD_S", 0.05)
     async with asking(pool, ("a.test",)) as asked:
         assert await asked.send(b"") == b""
         assert await asked.send(b"GET http://a.te") == b""
@@ -270,12 +269,12 @@ async def test_a_host_that_does_not_answer_is_told_in_time(
     pool: DaemonPool, leads: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leads["a.test"] = [PUBLIC]
-    monkeypatch.setattr(domain_proxy, "_CONNECT_S", 0.05)
+    monkeypatch.setattr(proxy, "_CONNECT_S", 0.05)
 
     async def never(*_: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(domain_proxy, "_open", never)
+    monkeypatch.setattr(proxy, "_open", never)
 
     async with asking(pool, ("a.test",)) as asked:
         assert b"502 Bad Gateway" in await asked.connect("a.test:443")
@@ -285,7 +284,7 @@ async def test_a_command_takes_no_more_than_its_share_of_descriptors(
     pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes beyond waits until another connection has ended."""
-    monkeypatch.setattr(domain_proxy, "_MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(proxy, "_MAX_CONNECTIONS", 3)
     async with asking(pool, ("a.test",)) as asked:
         idle = [await asyncio.open_connection(LOCAL, asked.proxy.port) for _ in range(10)]
         try:

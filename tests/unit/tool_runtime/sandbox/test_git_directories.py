@@ -16,9 +16,9 @@ from policy.scope import RepositoryFacts, ScopeFacts
 from tests.support.held import rows_of
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.core import sandbox
-from tool_runtime.core.guarded import Guarded
 from tool_runtime.families.desktop.calls import mark_of
+from tool_runtime.sandbox import levels
+from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Awaitable[ToolResult]]
 
-WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+WORKING = [level for level in levels.LEVELS if levels.look(level).works]
 pytestmark = pytest.mark.skipif("landlock" not in WORKING, reason="no level of the sandbox works here")
 
 

@@ -20,9 +20,9 @@ from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
 from tests.support.held import NOBODY, make_repository, rows_of
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
-from tool_runtime.core import sandbox
-from tool_runtime.core.guarded import Entry, Guarded
-from tool_runtime.core.workspace_places import WorkspacePlaces
+from tool_runtime.sandbox import levels
+from tool_runtime.sandbox.protected_paths import Entry, Guarded
+from tool_runtime.sandbox.workspace_places import WorkspacePlaces
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Awaitable[ToolResult]]
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def run(make_router: MakeRouter, scope: CommandScope, tmp_path: Path) -> Run:
     routers: dict[str, Any] = {}
 
     async def one(level: Any, command: str, **more: Any) -> ToolResult:
-        if not sandbox.look(level).works:
-            pytest.skip(sandbox.look(level).problem)
+        if not levels.look(level).works:
+            pytest.skip(levels.look(level).problem)
         if level not in routers:
             routers[level] = make_router(sandbox=SandboxSettings(level, directory=str(directory)))
         constraints = ToolConstraints(command_scope=scope)
@@ -291,7 +291,7 @@ def test_what_somebody_writes_after_the_command_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_to_be_kept_is_told_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tool_runtime.core.guarded.MAX_FILE_BYTES", 4)
+    monkeypatch.setattr("tool_runtime.sandbox.protected_paths.MAX_FILE_BYTES", 4)
     place = tmp_path / "hook"
     place.write_text("large enough")
     guarded = Guarded(str(tmp_path / "session"))

@@ -21,8 +21,8 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
-from tool_runtime.core import domain_proxy, sandbox
 from tool_runtime.platform import current
+from tool_runtime.sandbox import levels, proxy
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[4]
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
 
 async def test_a_command_is_held_and_told_why(
@@ -136,7 +136,7 @@ _FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://{host
 async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     make_router: MakeRouter, scope: CommandScope, server: int, level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(domain_proxy, "resolve", lambda _host, _port: ["127.0.0.1"])
+    monkeypatch.setattr(proxy, "resolve", lambda _host, _port: ["127.0.0.1"])
     live: list[bytes] = []
     router = make_router(sandbox=SandboxSettings(level), on_output=lambda _request, _stream, chunk: live.append(chunk))
     granted = held(scope._replace(domains=("allowed.test", "*.other.test")))
@@ -173,7 +173,7 @@ async def test_a_command_that_was_ended_while_it_tried_is_told_why(
 async def test_a_level_that_does_not_work_refuses_where_it_is_required(
     make_router: MakeRouter, scope: CommandScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "look", lambda level, _: sandbox.Found(level, works=False, problem="not today"))
+    monkeypatch.setattr(levels, "look", lambda level, _: levels.Found(level, works=False, problem="not today"))
     router = make_router(sandbox=SandboxSettings("auto", required=True))
     _, message = error_of(await router.execute(request("RunCommand", held(scope), command="true")))
     assert "commands are refused" in message
@@ -219,8 +219,8 @@ async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: 
 HOST = """
 import asyncio, os, sys
 from policy.scope import CommandScope
-from tool_runtime.core.process import CommandParams, run_command
-from tool_runtime.core.sandbox import open_sandbox
+from tool_runtime.processes.command import CommandParams, run_command
+from tool_runtime.sandbox.levels import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 async def main():

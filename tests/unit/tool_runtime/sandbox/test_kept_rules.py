@@ -11,15 +11,15 @@ import pytest
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
-from tool_runtime.core import sandbox
 from tool_runtime.platform import landlock, linux_sandbox, mounts
+from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc")
 

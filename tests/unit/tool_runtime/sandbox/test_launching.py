@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import eventually
-from tool_runtime.core import launching, sandbox
-from tool_runtime.core.launching import Launcher
 from tool_runtime.platform import current, landlock_rights, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
+from tool_runtime.sandbox import launching, levels
+from tool_runtime.sandbox.launching import Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-FOUND = sandbox.look("namespace")
+FOUND = levels.look("namespace")
 pytestmark = pytest.mark.skipif(not FOUND.works or not FOUND.is_supervised, reason="namespaces do not work here")
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.held import PYTHON, rows_of
-from tool_runtime.core import sandbox
 from tool_runtime.platform import landlock
+from tool_runtime.sandbox import levels
 
 HERE = Path(__file__).parent
 HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
@@ -31,13 +31,13 @@ pytestmark = [
 
 
 def run(
-    level: sandbox.Level, user: str, kind: str, rows: list[tuple[str, str]], **more: Any
+    level: levels.Level, user: str, kind: str, rows: list[tuple[str, str]], **more: Any
 ) -> dict[str, dict[str, Any]]:
     """What came of each row."""
     if user == "root" and os.getuid() != 0:
         pytest.skip("needs root")
-    if level != "none" and not sandbox.look(level).works:
-        pytest.skip(f"{level} does not work here: {sandbox.look(level).problem}")
+    if level != "none" and not levels.look(level).works:
+        pytest.skip(f"{level} does not work here: {levels.look(level).problem}")
     asked = {"level": level, "user": user, "kind": kind, "rows": rows, **more}
     argv = [sys.executable, "-m", "tests.support.held"]
     env = {**os.environ, "TMPDIR": "/tmp"}  # the directory of the tests is for their user alone
@@ -49,13 +49,13 @@ def run(
     return {row["name"]: row for row in found}
 
 
-def not_held(level: sandbox.Level) -> set[str]:
+def not_held(level: levels.Level) -> set[str]:
     return {name for name, _ in HOSTILE if f"not held by {level}" in name}
 
 
 @pytest.mark.parametrize("user", ["root", "plain"])
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
-def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
+def test_hostile_programs_are_held(level: levels.Level, user: str) -> None:
     came = run(level, user, "hostile", HOSTILE)
     assert len(came) == len(HOSTILE) > 220
     through = {name: row["printed"] for name, row in came.items() if row["through"]}
@@ -64,7 +64,7 @@ def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
 
 @pytest.mark.parametrize("user", ["root", "plain"])
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
-def test_nothing_that_steers_git_is_left(level: sandbox.Level, user: str) -> None:
+def test_nothing_that_steers_git_is_left(level: levels.Level, user: str) -> None:
     came = run(level, user, "git", GIT)
     assert len(came) == len(GIT) > 40
     assert not {name: row["printed"] for name, row in came.items() if row["through"]}
@@ -78,7 +78,7 @@ def test_most_of_it_steers_git_where_nothing_judges_it() -> None:
 
 @pytest.mark.parametrize("user", ["root", "plain"])
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
-def test_what_is_arranged_for_the_host_leads_nowhere(level: sandbox.Level, user: str) -> None:
+def test_what_is_arranged_for_the_host_leads_nowhere(level: levels.Level, user: str) -> None:
     came = run(level, user, "arranged", ARRANGED)
     assert came.keys() == {name for name, _ in ARRANGED}
     assert {name: row["printed"] for name, row in came.items() if row["through"]} == {}
@@ -100,7 +100,7 @@ def test_most_of_them_get_through_where_nothing_holds_them() -> None:
 
 @pytest.mark.parametrize("user", ["root", "plain"])
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
-def test_ordinary_work_goes_on(level: sandbox.Level, user: str) -> None:
+def test_ordinary_work_goes_on(level: levels.Level, user: str) -> None:
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}" if user == "root" else "/usr/bin:/bin"
     rows = [(name, code) for name, code in ORDINARY if has_what_it_needs(name, path)]
     came = run(level, user, "ordinary", rows, path=path)

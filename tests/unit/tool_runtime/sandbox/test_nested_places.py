@@ -11,8 +11,8 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolResult
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.core import sandbox
 from tool_runtime.platform.inotify import TreeWatch
+from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Awaitable[ToolResult]]
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 LEVELS = pytest.mark.parametrize("level", ["landlock", "namespace"])
 
 

@@ -20,7 +20,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request
-from tool_runtime.core import domain_proxy, sandbox
+from tool_runtime.sandbox import levels, proxy
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem),
+    pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem),
 ]
 _CLIENT = (
     "public class J { public static void main(String[] a) throws Exception {"
@@ -125,7 +125,7 @@ async def test_it_reaches_an_allowed_host_and_no_other(
 ) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"there is no {program}")
-    monkeypatch.setattr(domain_proxy, "resolve", lambda _host, _port: ["127.0.0.1"])
+    monkeypatch.setattr(proxy, "resolve", lambda _host, _port: ["127.0.0.1"])
     for name in [name for name in os.environ if name.startswith(("PIP_", "npm_"))]:
         monkeypatch.delenv(name)
     router = make_router(sandbox=SandboxSettings("landlock", caches=str(workspace / "caches")))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints
-from agent_host.routing.environment import Environment, on_this_disk
-from agent_host.routing.scope_facts import scope_facts
+from agent_host.judging.environment import Environment, on_this_disk
+from agent_host.judging.scoping import scope_facts
 from policy.rules.command_scope import command_scope
-from policy.rules.scope_verdict import may_read, may_write
+from policy.rules.sandbox import may_read, may_write
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
-from tool_runtime.core import sandbox
+from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from policy.scope import CommandScope
 
-LEVELS = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+LEVELS = [level for level in levels.LEVELS if levels.look(level).works]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not LEVELS, reason="no level of the sandbox works here"),

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.app.sandboxing import level_of, try_levels
+from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.version import __version__
 from config.load import load
-from state.sandbox_levels import FILE, SandboxLevels
-from tool_runtime.core import sandbox
-from tool_runtime.faults import ToolFault
+from state.remembered import SANDBOX_LEVELS_FILE, SandboxLevels
+from tool_runtime.sandbox import levels
 from tool_runtime.settings import SandboxSettings
+from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[4]
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason="no level of the sandbox works here")
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason="no level of the sandbox works here")
 
 
 @pytest.fixture(autouse=True)
 def _tried_anew() -> Iterator[None]:
-    sandbox.forget()
+    levels.forget()
     yield
-    sandbox.forget()
+    levels.forget()
 
 
 def kept(state: Path) -> dict[str, bool]:
@@ -77,7 +77,7 @@ def test_a_trial_that_had_no_directory_is_made_again_in_the_sessions(full: Path)
     found = try_levels(str(full), str(full / "session"))
     assert found["landlock"]["works"]
     assert kept(full) == {level: row["works"] for level, row in found.items()}
-    assert [name for name in os.listdir(full) if name != FILE] == []
+    assert [name for name in os.listdir(full) if name != SANDBOX_LEVELS_FILE] == []
 
 
 def test_a_trial_that_fails_for_a_reason_of_its_own_is_not_kept_and_no_lack_of_a_sandbox(full: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_trial_that_fails_for_a_reason_of_its_own_is_not_kept_and_no_lack_of_a
     level = level_of(load({}, workspace=None, environ={}), str(full), str(full / "no" / "session"))
     assert (level.level, level.wanted, level.is_untried) == ("none", "auto", True)
     with pytest.raises(ToolFault, match="--sandbox none"):
-        sandbox.find(SandboxSettings(), str(full / "no"))
+        levels.find(SandboxSettings(), str(full / "no"))
 
 
 def test_a_trial_that_had_no_descriptors_says_nothing_of_later_ones(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ NONE_HERE = ("ENOSYS", "EPERM", "EACCES")
 def test_what_the_kernel_answers_says_whether_there_is_no_sandbox(tmp_path: Path, call: str, name: str) -> None:
     """By a filter that answers so, in a process of its own."""
     code = "import sys; from tests.support.without_landlock import answer_to; answer_to(sys.argv[2], sys.argv[3])\n"
-    code += "from agent_host.app.sandboxing import level_of; from config.load import load\n"
+    code += "from agent_host.host.sandboxing import level_of; from config.load import load\n"
     code += "found = level_of(load({}, workspace=None, environ={}), sys.argv[1])\n"
     code += "print(found.level, found.is_untried)"
     argv = [sys.executable, "-c", code, str(tmp_path), call, name]

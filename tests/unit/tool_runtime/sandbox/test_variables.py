@@ -11,14 +11,14 @@ import pytest
 
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tests.unit.tool_runtime.sandbox.conftest import held
-from tool_runtime.core import sandbox
-from tool_runtime.core.sandbox_variables import cargo_settings
+from tool_runtime.sandbox import levels
+from tool_runtime.sandbox.variables import cargo_settings
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from policy.scope import CommandScope
 
-pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+pytestmark = pytest.mark.skipif(not levels.look("landlock").works, reason=levels.look("landlock").problem)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

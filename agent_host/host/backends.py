@@ -1,0 +1,196 @@
+"""The backend services of one process, over HTTP where the environment names one, else embedded on this disk; and the
+gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from agent_host.errors import SessionNotFound, UsageError
+from agent_host.events.emitter import Losses
+from agent_host.http import TlsContext, shown_url
+from agent_host.llm.dialects import provider_of
+from agent_host.llm.urls import checked_url
+from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
+from agent_host.services.endpoints import endpoints
+from agent_host.services.session import EmbeddedSessionService, HttpSessionService
+from agent_host.services.uploads import UploadLimits, UploadQueue
+from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
+from config.lean_typing import NamedTuple
+from config.settings import MOCK_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from agent_host.events.batches import BatchedSink
+    from agent_host.events.emitter import Sink
+    from agent_host.events.otel import OtelSink
+    from agent_host.host.remote_tools import ToolService
+    from agent_host.host.secrets import Tokens
+    from agent_host.services.http import ServiceClient
+    from agent_host.services.session import SessionService
+    from agent_host.services.workspace import ArtifactHome
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from state.blobs import BlobFolder
+    from state.checkpoint import SessionIdentity
+    from state.locations import SessionPaths
+
+
+class Stores(NamedTuple):
+    """Where a session's artifacts are kept on this disk, and what takes them to the Workspace Service where that is
+    another place (`uploads_elsewhere`)."""
+
+    artifacts: ArtifactHome
+    uploads: UploadQueue
+    uploads_elsewhere: bool
+
+
+class Backends:
+    """What `environ` and the settings say about services; `tokens` are sent to them. Nothing is connected before its
+    first use. `capability_grant` is what the Session Service gave last for the Backend Tool Service.
+
+    Raises UsageError for a URL or a token that cannot be used.
+    """
+
+    def __init__(self, environ: Mapping[str, str], settings: Settings, tokens: Tokens) -> None:
+        self._urls = endpoints(environ)
+        self._environ = environ
+        self._settings = settings
+        self._tokens = tokens
+        self.capability_grant: str | None = None
+        self.losses = Losses()
+        self._clients: dict[tuple[str, str | None], ServiceClient] = {}
+        self._tls: TlsContext | None = None
+        self._workspaces: dict[str, str] = {}
+        self._traces: OtelSink | None = None
+
+    @property
+    def has_session_service(self) -> bool:
+        """True if sessions are granted by a server."""
+        return self._urls.session is not None
+
+    def sessions(self) -> SessionService:
+        """Who grants sessions."""
+        url = self._urls.session
+        return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
+
+    def stores(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> Stores:
+        """Where the session's artifacts go."""
+        url, settings = self._urls.workspace, self._settings
+        limits = UploadLimits(
+            settings.integer("services.upload_max_pending_bytes"),
+            settings.number("services.upload_max_behind_s"),
+            settings.number("services.upload_end_s"),
+        )
+        here = EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
+        if url is None:
+            only_histories = limits._replace(max_pending_bytes=sys.maxsize)
+            return Stores(here, UploadQueue(here, only_histories), uploads_elsewhere=False)
+        service = HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+        return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
+
+    def approvals(self, paths: SessionPaths) -> ApprovalReporter:
+        """What decisions are reported to."""
+        url = self._urls.approval
+        home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
+        reporter = ApprovalReporter(home)
+        where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
+        self.losses.watch(where, reporter)
+        return reporter
+
+    def tool_service(self) -> ToolService | None:
+        """The Backend Tool Service, None where there is none. Raises UsageError for a key of grants that is none."""
+        url = self._urls.backend_tools
+        if url is None:
+            return None
+        from agent_host.host.remote_tools import ToolService
+
+        client = self._client_with(url, self._tokens.tools)
+        return ToolService.at(url, client, self._tokens.grant_key, lambda: self.capability_grant)
+
+    def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
+        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
+        `paths` whose gateway has the URL `gateway` and speaks `dialect`."""
+        urls = (self._urls.audit, self._urls.telemetry)
+        traced = any(name.startswith("OTEL_") for name in self._environ)
+        if urls == (None, None) and not traced:
+            return []
+        from agent_host.host import remote_services
+
+        found: list[Sink] = []
+        if self._urls.audit is not None:
+            found.append(self._observed("the audit service", self._urls.audit, remote_services.audit_sink))
+        if self._urls.telemetry is not None:
+            found.append(self._observed("the telemetry service", self._urls.telemetry, remote_services.telemetry_sink))
+        if not traced:
+            return found
+        provider = provider_of(dialect)
+        traces = remote_services.otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
+        if traces is None:
+            return found
+        self._traces = traces
+        self.losses.watch("OpenTelemetry", traces)
+        return [*found, traces]
+
+    def undelivered(self) -> list[str]:
+        """One line for each observer that did not get all there was; complete once they are closed."""
+        lines = [str(loss) for loss in self.losses.so_far()]
+        if self._traces is not None and self._traces.unusable is not None:
+            lines.append(self._traces.unusable)
+        return lines
+
+    def know(self, identity: SessionIdentity) -> None:
+        """The session is on this disk; the embedded Session Service may grant its resume."""
+        self._workspaces[identity.session_id] = identity.workspace_id
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(client.aclose() for client in self._clients.values()))
+
+    def _observed(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
+        sink = make(self._client(url))
+        self.losses.watch(f"{name} ({shown_url(url)})", sink)
+        return sink
+
+    def _client(self, url: str) -> ServiceClient:
+        return self._client_with(url, self._tokens.services)
+
+    def _client_with(self, url: str, token: str | None) -> ServiceClient:
+        """One client a URL: services behind one address share their connections, where they take one token."""
+        if (url, token) not in self._clients:
+            from agent_host.host.remote_services import client_of
+
+            if self._tls is None and url.startswith("https:"):
+                self._tls = TlsContext(url)
+            tls = self._tls if url.startswith("https:") else None
+            self._clients[url, token] = client_of(url, token, self._settings, tls)
+        return self._clients[url, token]
+
+    def _workspace_of(self, session_id: str) -> str:
+        try:
+            return self._workspaces[session_id]
+        except KeyError:
+            raise SessionNotFound(f"there is no session {session_id} on this machine") from None
+
+
+@contextlib.asynccontextmanager
+async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
+    """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
+    url = resolved.settings.text("llm.gateway")
+    if not url:
+        raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith(MOCK_PREFIX):
+        from agent_host.testing.gateway import MockGateway, Script, ScriptError
+
+        try:
+            script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": resolved.workspace})
+        except ScriptError as error:
+            raise UsageError(f"--gateway {url}: {error}") from error
+        async with MockGateway(script) as gateway:
+            yield gateway.url
+    else:
+        checked_url(url)
+        yield url

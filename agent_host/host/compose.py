@@ -1,0 +1,328 @@
+"""What a session's loop works with, put together: the runtime, the judge, the conversation."""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from agent_host.approval.gate import WatchedGate
+from agent_host.events.kinds import EventType
+from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
+from agent_host.host.environment import (
+    allowed_variables,
+    families_of,
+    has_native,
+    limits_of,
+    native_list,
+    native_roots,
+    project_tool_names,
+    secret_variables,
+)
+from agent_host.host.gateway import make_client, make_conversation, put_under_parts, report_window
+from agent_host.host.secrets import redaction_of
+from agent_host.host.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
+from agent_host.judging.environment import Registry
+from agent_host.judging.host_tools import HostTools
+from agent_host.judging.judge import Judge
+from agent_host.loop.background import CommandLog, CommandWatch
+from agent_host.loop.cancellation import Cancellation
+from agent_host.loop.context import ArtifactPlaces, LoopContext
+from agent_host.loop.conversation import refuse_uncounted
+from agent_host.loop.elicitation import Questions
+from agent_host.loop.journal import Journal
+from agent_host.loop.progress import Progress
+from agent_host.loop.results import RecordedResults
+from agent_host.states import task_machine
+from config.lean_typing import NamedTuple
+from policy.rules.toolset import NO_LIMITS, sent_elsewhere
+from state.locations import SessionPaths
+from tool_runtime.families.catalogue import has_uploads
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.events.emitter import Emitter
+    from agent_host.host.backends import Stores
+    from agent_host.host.environment import LocalMachine
+    from agent_host.host.gateway import Gateway
+    from agent_host.host.parts import Parts
+    from agent_host.host.remote_tools import ToolsElsewhere
+    from agent_host.host.secrets import Secrets
+    from agent_host.judging.judge import Approved
+    from agent_host.judging.scoping import Scoping
+    from agent_host.llm.client import LlmClient
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from state.file_session import FileSession
+    from tool_runtime.files.skills import SkillIndex
+    from tool_runtime.processes.scripts import SkillScripts
+    from tool_runtime.tool import Provider
+
+
+async def make_context(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    store: FileSession,
+    gateway: Gateway,
+    secrets: Secrets,
+    gate: ApprovalGate,
+    emitter: Emitter,
+    stores: Stores,
+    *,
+    owns_process: bool,
+) -> LoopContext:
+    """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
+    commands start may be tied to its life."""
+    settings, session_id = resolved.settings, store.state.identity.session_id
+    if settings.number("llm.max_cost"):
+        refuse_uncounted(parts.models, store.state)
+    live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.flag("host.verbose") else MAX_PIECE_BYTES)
+    journal = Journal(
+        store,
+        emitter,
+        settings.integer("host.max_stored_bytes"),
+        keeps_versions=settings.flag("retention.keep_file_versions"),
+    )
+    outputs = RecordedResults(store, stores.artifacts)
+    local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
+    runtime, scripts = local.runtime, local.scripts
+    router = HostTools(runtime, runtime.read_bytes, has_uploads=has_uploads(families_of(settings)))
+    phase = task_machine()
+
+    def client() -> LlmClient:
+        if gateway.said:
+            emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
+        report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
+        return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
+
+    ctx = LoopContext(
+        journal=journal,
+        judge=Judge(
+            parts.bundle,
+            parts.machine.environment,
+            Registry(await router.tools()),
+            limits_of(settings) | (enabled_tools(settings) if scripts is not None else NO_LIMITS),
+            utc_now,
+            outputs=outputs.maker_of,
+            approved=local.approved,
+            native=native_list(settings, resolved.workspace) if has_native(settings) else None,
+            scripts=scripts,
+            script_runs=lambda: script_runs(store.state),
+            scoping=_scoping(parts, scripts),
+        ),
+        conversation=make_conversation(settings, parts, store.state, secrets.scrubber, client),
+        router=router,
+        gate=WatchedGate(gate, phase),
+        emitter=emitter,
+        artifacts=ArtifactPlaces(stores.artifacts, stores.uploads, stores.uploads_elsewhere),
+        cancellation=Cancellation(),
+        scrubber=secrets.scrubber,
+        phase=phase,
+        live_output=live_output,
+        at_once={
+            "commands": settings.integer("tools.max_parallel_commands"),
+            "files": settings.integer("tools.max_parallel_files"),
+            "requests": settings.integer("tools.max_parallel_requests"),
+            "uploads": settings.integer("tools.max_parallel_uploads"),
+        },
+        questions=Questions(),
+        progress=Progress(settings.integer("loop.repeat_note"), settings.integer("loop.repeat_limit")),
+        command_watch=_command_watch(resolved, parts.machine),
+    )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx, resolved, local.settings, runtime, session_id)
+    if parts.tool_service is not None:
+        elsewhere = _elsewhere(ctx.judge, resolved, emitter)
+        runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
+    ctx.conversation.renew_head(ctx.judge)
+    return ctx
+
+
+class _LocalTools(NamedTuple):
+    """The runtime with its settings, the scripts of skills, and which tools of the project a person has approved."""
+
+    runtime: LocalToolRouter
+    settings: RuntimeSettings
+    scripts: SkillScripts | None
+    approved: Approved | None
+
+
+def _local_tools(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    store: FileSession,
+    live_output: LiveOutput,
+    journal: Journal,
+    emitter: Emitter,
+    outputs: RecordedResults,
+    *,
+    owns_process: bool,
+) -> _LocalTools:
+    """What runs the tools of this machine."""
+    settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
+    of_runtime = runtime_settings(
+        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
+    )._replace(
+        commands_before=store.state.commands_started,
+        native_shadowed=frozenset(tool.name for tool in parts.tools),
+        elsewhere=sent_elsewhere(parts.bundle),
+        commands=CommandLog(journal, emitter),
+        open_output=outputs.open,
+        sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
+        kept=SessionPaths(resolved.state_dir, session_id).kept,
+    )
+    index, scripts = skill_index(resolved.workspace), None
+    if has_skills(settings):
+        scripts = skill_scripts(
+            settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
+        )
+    runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
+    approved: Approved | None = None
+    if project_tool_names(resolved.workspace):
+        from state.tool_lists import ApprovedTools
+        from tool_runtime.families.project.family import ProjectTools
+
+        runtime.add(ProjectTools(of_runtime, runtime.run_program))
+        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
+    return _LocalTools(runtime, of_runtime, scripts, approved)
+
+
+def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
+    if parts.scoping is not None and scripts is not None:
+        parts.scoping.scripts = scripts.sandbox
+    return parts.scoping
+
+
+def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
+    """Sources of tools, which the judge asks about what they have from now on."""
+    from agent_host.host.remote_tools import ToolsElsewhere
+
+    judge.approved = elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    return elsewhere
+
+
+def _add_servers(
+    ctx: LoopContext,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.host.mcp_servers import add_servers
+    from agent_host.loop.elicitation import ask_person
+
+    judge = ctx.judge
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        _elsewhere(judge, resolved, ctx.emitter),
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+        scoping=judge.scoping,
+        ask_person=functools.partial(ask_person, ctx),
+        on_secrets=ctx.scrubber.add,
+    )
+
+
+def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:
+    """What looks at the workspace around commands, but for the host's own folders; None where it is switched off."""
+    if not resolved.settings.flag("tools.watch_changes"):
+        return None
+    own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
+    return CommandWatch(machine.environment.workspace, tuple(own))
+
+
+def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None:
+    """Have a session go on under the parts' bundle."""
+    if parts.scoping is not None and ctx.judge.scoping is not None:
+        parts.scoping.scripts = ctx.judge.scoping.scripts
+    ctx.judge.bundle, ctx.judge.scoping = parts.bundle, parts.scoping
+    ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
+    put_under_parts(ctx.conversation, parts, ctx.state, ctx.scrubber)
+    ctx.conversation.renew_head(ctx.judge)
+
+
+def utc_now() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
+# The runtime's settings and its tools besides those of the families, from the configuration.
+
+
+def runtime_settings(
+    settings: Settings,
+    workspace: str,
+    shell: str,
+    live_output: LiveOutput,
+    temporary: str,
+    *,
+    guard_processes: bool,
+) -> RuntimeSettings:
+    """The settings of the runtime. `temporary` is the session's own temporary directory."""
+    return RuntimeSettings(
+        workspace=workspace,
+        shell=shell,
+        file_timeout_s=settings.number("tools.file_timeout_s"),
+        command_timeout_s=settings.number("tools.command_timeout_s"),
+        command_timeout_max_s=settings.integer("tools.command_timeout_max_s"),
+        http_timeout_s=settings.number("tools.http_timeout_s"),
+        http_timeout_max_s=settings.integer("tools.http_timeout_max_s"),
+        http_max_body_bytes=settings.integer("tools.max_response_bytes"),
+        http_max_download_bytes=settings.integer("tools.max_download_bytes"),
+        http_proxy=settings.text("tools.http_proxy") or None,
+        https_proxy=settings.text("tools.https_proxy") or None,
+        max_output_bytes=settings.integer("tools.max_output_bytes"),
+        artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
+        output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
+        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
+        secret_env=secret_variables(settings),
+        env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+        env_allowed=allowed_variables(settings),
+        temporary=temporary,
+        on_output=live_output.take,
+        guard_processes=guard_processes,
+        families=families_of(settings),
+        native_roots=native_roots(settings, workspace) if has_native(settings) else (),
+        native_tls_checks=settings.flag("native.tls_checks"),
+        script_timeout_s=settings.number("skills.script_timeout_s"),
+        hidden_files=hidden_files(settings) if has_skills(settings) else (),
+        max_background=settings.integer("tools.max_background_commands"),
+        background_lifetime_s=settings.number("tools.background_lifetime_s") or None,
+    )
+
+
+def sandbox_settings(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
+    """How the runtime holds commands, which has been found to work; None for not at all."""
+    if parts.scoping is None or not parts.scoping.holds:
+        return None
+    return SandboxSettings(
+        parts.scoping.level,
+        required=True,
+        directory=os.path.join(SessionPaths(state_dir, session_id).records, "guarded"),
+        caches=os.path.join(parts.machine.temporary, "caches"),
+    )
+
+
+def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
+    """Skills and Python tools, where the session has such."""
+    providers: list[Provider] = []
+    if index is not None:
+        from tool_runtime.families.skills.loading import SkillLoading
+
+        providers.append(SkillLoading(index, settings))
+    if parts.tools:
+        from tool_runtime.families.python_tools import PythonTools
+
+        providers.append(PythonTools(parts.tools, settings))
+    return providers

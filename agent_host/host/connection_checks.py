@@ -1,0 +1,309 @@
+"""One real call to the gateway, for `doctor`: what is wrong with URL, token, model or wire, in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import webbrowser
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from agent_host.contracts import Subject, ToolSpec
+from agent_host.display_text import counted, one_line
+from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
+from agent_host.host.dry_runs import policy_to_try
+from agent_host.host.environment import this_environment
+from agent_host.host.gateway import Gateway, make_client
+from agent_host.host.mcp_servers import Refused, servers_of_user
+from agent_host.host.sandboxing import level_of
+from agent_host.host.secrets import Tokens
+from agent_host.http import LOOPBACK, TlsContext, first_line, shown_url, without_html
+from agent_host.lean_httpx import httpx
+from agent_host.llm import errors
+from agent_host.llm.dialects import find_dialect, named_dialect
+from agent_host.llm.errors import KINDS, kind_of_answer
+from agent_host.llm.event_stream import whole_events
+from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
+from agent_host.redaction import Scrubber
+from agent_host.thread.messages import Message
+from config.policies import BUILT_IN, template
+from state.temporary import scratch
+from tool_runtime.families.schemas import definition_of, parameters, text
+from tool_runtime.platform.programs import trusted_path
+from tool_runtime.remote.mcp.servers import Http, Stdio
+from tool_runtime.remote.mcp.source import Browser, McpSource
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
+from tool_runtime.tool import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.llm.errors import Kind
+    from agent_host.llm.stream import Dialect, ModelTurn
+    from config.settings import Settings
+    from tool_runtime.remote.mcp.servers import ServerConfig
+
+_TIMEOUT_S = 20.0
+_MAX_ANSWER_BYTES = 64 * 1024
+_SAID_BYTES = 200
+# The least that every provider takes.
+_MAX_TOKENS = 16
+_DEEP_TOKENS = 512
+_LOOK_UP: Final = ToolSpec(
+    "look_up",
+    "Look up a word",
+    parameters(["word"], word=text("The word")),
+    capability="Tool.Invoke",
+    subject=Subject("name"),
+    effect="none",
+    category="files",
+)
+
+
+def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
+    `auto` its dialect is looked for anew, and kept in `state_dir`."""
+    try:
+        host = checked_url(url).host
+        token = checked_token(Tokens.read().gateway)
+        headers = checked_headers(settings.pairs("llm.headers"))
+        dialect, found = named_dialect(settings) or find_dialect(settings, url, token, state_dir, anew=True)
+    except (UsageError, GatewayError) as error:
+        return False, str(error)
+    model = model_of(settings)
+    scrubber = Scrubber([token, password_of(url), *headers.values()])
+    shown, began = shown_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
+    try:
+        with httpx.stream(
+            "POST",
+            request_url(url, dialect.path),
+            content=_request(dialect, model),
+            headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
+            timeout=_TIMEOUT_S,
+            verify=TlsContext(url).get(),
+            trust_env=host not in LOOPBACK,
+        ) as response:
+            status, media_type = response.status_code, response.headers.get("content-type", "none")
+            data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
+    read = errors.read(data)
+    said = scrubber.text(one_line(without_html(read.message) or "an empty answer", _SAID_BYTES))
+    if status != httpx.codes.OK:
+        kind = kind_of_answer(status, read)
+        return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"
+    if not media_type.startswith("text/event-stream") or not speaks:
+        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
+    took = int((time.monotonic() - began) * 1000)
+    return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
+
+
+def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
+    what it did. One request of up to `_DEEP_TOKENS` tokens."""
+    try:
+        token = checked_token(Tokens.read().gateway)
+        dialect, _ = named_dialect(settings) or find_dialect(settings, url, token, state_dir)
+        turn = asyncio.run(_tool_call(settings, url, dialect, token))
+    except (UsageError, GatewayError, GuardrailBlocked) as error:
+        return False, str(error)
+    if any(call.name == _LOOK_UP.name for call in turn.tool_calls):
+        return True, "the model calls a tool, and the server gives it as a call"
+    how = "llama.cpp needs --jinja and a template with tools, vLLM --enable-auto-tool-choice and --tool-call-parser"
+    if _LOOK_UP.name in turn.text:
+        return False, f"the model wrote its call as text: this server parses none ({how})"
+    said = one_line(turn.text or "an empty answer", _SAID_BYTES)
+    return False, f"the model called no tool: choose one that can, or the server parses no calls ({how}): {said}"
+
+
+async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str | None) -> ModelTurn:
+    model = model_of(settings)
+    head = dialect.head(
+        model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
+    )
+    question = Message("user", "Call the tool look_up with the word ok.", 12)
+    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor")
+    try:
+        return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
+    finally:
+        await client.aclose()
+
+
+def _request(dialect: Dialect, model: str) -> bytes:
+    head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
+    return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
+
+
+def model_of(settings: Settings) -> str:
+    """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
+    policy = settings.text("host.policy")
+    allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]
+    return settings.text("llm.model") or str(allowed[0])
+
+
+def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
+    if kind == "credentials":
+        return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
+    if kind == "loading":
+        return "is loading the model: try again once it is loaded; a run waits for it up to llm.max_wait_s"
+    no_token = "" if has_token else f"; no token was sent: set {TOKEN_VARIABLE} if it wants one"
+    if kind == "model":
+        return f"does not serve the model {one_line(model)!r}: check --model{no_token}"
+    if kind == "billing":
+        return f"has no credit or budget left: {KINDS[kind].advice}"
+    if kind == "rate_limit":
+        return "limits requests: try again later"
+    if issubclass(KINDS[kind].error, GatewayUnavailable):
+        return "fails: try again later"
+    if status == httpx.codes.NOT_FOUND:
+        unknown = f"does not know the path, or the model {one_line(model)!r}"
+        return f"{unknown}: check --gateway, --dialect and --model{no_token}"
+    return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
+
+
+def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tuple[bytes, bool]:
+    """The answer up to its first content, `until` a moment of the monotonic clock, and whether the dialect reads it."""
+    data = b""
+    for piece in response.iter_raw():
+        data += piece
+        speaks = _is_of(dialect, data)
+        if speaks or len(data) > _MAX_ANSWER_BYTES or time.monotonic() > until:
+            return data, speaks
+    return data, False
+
+
+def _is_of(dialect: Dialect, data: bytes) -> bool:
+    """True if the whole events at the start of a stream bring something of an answer of this dialect."""
+    assembler = dialect.assembler()
+    try:
+        for event, content in whole_events(data):
+            assembler.feed(event, content)
+    except (StreamProtocolError, StreamFault, AnswerTooLarge):
+        return False
+    return assembler.content > 0
+
+
+# Inner door: whether the MCP servers of the user's configuration answer, and OAuth's one visit to a browser.
+
+_AUTHORIZE_S = 300.0
+
+
+def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
+    """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
+    the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
+    workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
+    used = level_of(settings, state_dir)
+    level = used.level
+    with scratch("doctor") as temporary:
+        bundle = scoping = sandbox = None
+        if level != "none" or used.is_untried:
+            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
+            bundle = tried.in_use._replace(mcp_servers=())
+            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
+        if level != "none":
+            sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
+        runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
+        here = this_environment(workspace, temporary=temporary)
+        found = list(
+            servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
+        )
+        return asyncio.run(_check(found, runtime)) if found else []
+
+
+def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
+    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
+    server = next((one for one in found if one.name == name), None)
+    if server is None or isinstance(server, Refused):
+        why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
+        raise UsageError(f"configuration: {why}")
+    if not isinstance(server.place, Http) or server.place.oauth_folder is None:
+        raise UsageError(f"configuration: mcp.servers: {name} has no oauth = true")
+    return asyncio.run(_authorize(server, say))
+
+
+async def _check(servers: list[ServerConfig | Refused], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
+    router = LocalToolRouter(runtime)
+    try:
+        return list(await asyncio.gather(*(_checked(one, runtime, router) for one in servers)))
+    finally:
+        await router.aclose()
+
+
+async def _checked(
+    server: ServerConfig | Refused, runtime: RuntimeSettings, router: LocalToolRouter
+) -> tuple[str, bool, str]:
+    if isinstance(server, Refused):
+        return server.name, False, server.why
+    source = McpSource(server, runtime, router.start_program)
+    place = shown_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
+    is_held = isinstance(server.place, Stdio) and server.place.scope is not None
+    try:
+        listed = await source.list()
+    except ToolFault as fault:
+        held = "; the sandbox holds it: write and domains of its entry give it more" if is_held else ""
+        return server.name, False, f"{place}: {fault}{held}"
+    finally:
+        await source.aclose()
+    return server.name, True, f"{place} answers, {counted(len(listed.definitions), 'tool')}{listed.left_out}"
+
+
+async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
+    from mcp.shared.auth import AuthorizationCodeResult
+
+    from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
+
+    answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode("ascii", "replace").split()
+        said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
+        if "error" in said and not answered.done():
+            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+            answered.set_exception(
+                ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
+            )
+        elif "code" in said and not answered.done():
+            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+            answered.set_result(AuthorizationCodeResult.model_validate(first))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
+        await writer.drain()
+        writer.close()
+
+    async def send_to(url: str) -> None:
+        say(f"authorize agent-host at {url}")
+        # It takes the browser from PATH.
+        os.environ["PATH"] = trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))
+        await asyncio.to_thread(webbrowser.open, url)
+
+    async def sent_back() -> AuthorizationCodeResult:
+        async with asyncio.timeout(_AUTHORIZE_S):
+            return await answered
+
+    try:
+        listening = await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT)
+    except OSError:  # another program has it: one that registers with the server again gets any other
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    runtime = RuntimeSettings(workspace=os.getcwd())
+    router = LocalToolRouter(runtime)
+    source = McpSource(
+        server._replace(connect_timeout_s=_AUTHORIZE_S),
+        runtime,
+        router.start_program,
+        browser=Browser(send_to, sent_back, port),
+    )
+    async with listening:
+        try:
+            listed = await source.list()
+        except ToolFault as fault:
+            raise UsageError(f"mcp.servers: {server.name}: {fault}") from fault
+        finally:
+            await source.aclose()
+            await router.aclose()
+    return f"{server.name} is authorized, {counted(len(listed.definitions), 'tool')}"

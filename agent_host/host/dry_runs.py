@@ -1,0 +1,436 @@
+"""Inner doors: what a policy would say to a call, which tools it would offer, and what is wrong with a bundle.
+
+Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.errors import ErrorCode
+from agent_host.host.environment import command_environment, families_of, limits_of, native_list, this_environment
+from agent_host.host.local_tools import AlsoElsewhere, argument_problem, built_in, usable
+from agent_host.host.options import changed_bundle, existing_directory, portable, settings_from
+from agent_host.host.python_tools import installed_names
+from agent_host.host.sandboxing import LEVEL, Level, level_to_try, opened_domains, withheld
+from agent_host.host.skills import enabled_tools, skill_called, skill_index, skill_scripts
+from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
+from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
+from agent_host.judging.environment import Registry, on_this_disk
+from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
+from agent_host.services.endpoints import TOOLS_URL_VARIABLE
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, guarded_files, own_files
+from agent_host.thread.prompt import system_prompt
+from agent_host.thread.tokens import estimate
+from policy.bundle.builtin import DEFAULT_LIFETIME_S
+from policy.bundle.model import BundleProblems
+from policy.bundle.validate import check_usable, parse_bundle
+from policy.decide import check_tool
+from policy.decision import RISK_LEVELS
+from policy.facts import NamedToolFacts
+from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
+from policy.rules.bundle_summary import admitted, ends_commits
+from policy.rules.case import denied
+from policy.rules.command_scope import NO_WIDENING
+from policy.rules.named_tools import for_tool
+from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, guarded_risk, order, why_not_offered, withheld_by
+from policy.scope import LEVELS, STRONGEST, Widening
+from state.temporary import session_directory
+from tool_runtime.families.schemas import definition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.contracts import ToolSpec
+    from agent_host.judging.environment import Environment
+    from agent_host.judging.facts import Scripts
+    from agent_host.llm.stream import Dialect
+    from config.settings import Settings
+    from policy.bundle.model import PolicyBundle, Problem
+    from policy.decision import Decision
+    from policy.rules.native_exec import NativeExec
+    from policy.rules.skills import SkillTools
+    from policy.rules.toolset import Limits
+    from policy.scope import SandboxLevel
+    from tool_runtime.files.skills import SkillIndex
+
+# How commands are held in a dry run: at the level of a case, on this machine or on one that somebody states.
+
+
+class Held(NamedTuple):
+    """What commands may do beside what the bundle says: the hosts that the user opens, those that the configuration
+    blocks, and where the host keeps its own: its records, temporary directory and steering files."""
+
+    opened: Widening = NO_WIDENING
+    blocked_domains: tuple[str, ...] = ()
+    records: str = ""
+    temporary: str | None = None
+    steering: tuple[str, ...] = ()
+
+    def scoping(self, level: Level, environment: Environment, is_here: bool) -> Scoping:
+        """How commands are held at a level; `is_here`: the environment is this machine's."""
+        gather = stated_machine(environment)
+        if is_here:
+            gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
+        return Scoping(
+            level.level,
+            level.wanted,
+            gather,
+            level.why,
+            self.opened,
+            self.blocked_domains,
+            unheld=level.unheld,
+            withheld=withheld if is_here and level.level != "none" else nothing_withheld,
+            is_untried=level.is_untried,
+            always=True,
+            is_here=is_here,
+        )
+
+
+def without_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments but for what the call asks for beyond its sandbox, which policy has read."""
+    return {name: value for name, value in arguments.items() if name != SANDBOX_GRANT}
+
+
+__all__ = [
+    "BundleReport",
+    "DryRuns",
+    "InvalidCase",
+    "Tried",
+    "case_refused",
+    "first_request_tokens",
+    "policy_to_try",
+    "report_of_bundle",
+]
+
+
+class Tried(NamedTuple):
+    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
+    families of tools that it chooses, the list of native programs, None for that of a session without any
+    configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
+    `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
+    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides. `level` is
+    the one for which this answers unless it is asked for another, and `notices` are for the reader of the answers."""
+
+    bundle: PolicyBundle
+    here: Environment
+    limits: Limits
+    families: tuple[str, ...]
+    native: NativeExec | None = None
+    skills: SkillIndex | None = None
+    scripts: Scripts | None = None
+    of_workspace: WorkspaceTools = WorkspaceTools()
+    elsewhere: tuple[ToolSpec, ...] = ()
+    held: PolicyBundle | None = None
+    hosts: Held = Held()
+    level: Level = Level("none", "none")
+    notices: tuple[str, ...] = ()
+
+    @property
+    def session_tools(self) -> Registry:
+        """The tools of the families that are chosen, those that the workspace brings, and those from elsewhere; of the
+        latter one that takes the place of a tool of this machine stands before it."""
+        stand_ins = [spec for spec in self.elsewhere if spec.also]
+        return Registry((*stand_ins, *built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
+
+    @property
+    def known_tools(self) -> Registry:
+        """Those of a session, behind them those of all families, and what a server may have."""
+        return AlsoElsewhere((*self.session_tools, *built_in()))
+
+    def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
+        """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
+        capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
+        in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
+        leave of a tool that runs such."""
+        specs = self.session_tools
+        rows = {spec.name: self._tool(spec, in_use) for spec in specs}
+        readers = [spec.name for spec in specs if spec.subject.kind == "output"]
+        if any(row["offered"] for name, row in rows.items() if name not in readers):
+            # What reads stored outputs needs what the calls needed that left them.
+            for name in readers:
+                rows[name] |= _kept(
+                    {who: withheld_by(limits, name, CapabilityName.FILE_READ) for who, limits in self._limits(in_use)}
+                )
+        return list(rows.values())
+
+    def skill_limits(self, names: Sequence[str]) -> list[SkillTools]:
+        """What each of these skills leaves of the tools. Raises UsageError for one that cannot be used."""
+        from policy.rules.skills import skill_tools
+
+        known = self.session_tools.names
+        found = []
+        for name in names:
+            allowed = skill_called(self.skills, name).allowed_tools
+            if allowed is not None:
+                found.append(skill_tools(name, allowed, known))
+        return found
+
+    @property
+    def in_use(self) -> PolicyBundle:
+        """The bundle at the level for which this answers."""
+        return self.at(self.level.level)
+
+    def at(self, level: SandboxLevel) -> PolicyBundle:
+        """The bundle where commands are held at this level."""
+        return self.bundle if level == "none" or self.held is None else self.held
+
+    def judge(
+        self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
+    ) -> Decision:
+        """The decision about one call, commands being held at this level; facts are those of this disk."""
+        case = DryRunCase(tool_name, arguments)
+        return judge_case(
+            self.at(level),
+            case,
+            self.here,
+            self.known_tools,
+            now=now,
+            limits=self.limits,
+            native=self.native,
+            scripts=self.scripts,
+            scoping=functools.partial(self.hosts.scoping, Level(level, level)),
+            approved=self.of_workspace.approved,
+        )
+
+    def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
+        return ("configuration", self.limits), ("skill", in_use)
+
+    def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
+        entries = map(self.in_use.capability, spec.capabilities)
+        guarded = guarded_risk(spec.name, spec.capability)
+        risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
+        row = {
+            "toolName": spec.name,
+            "capability": spec.capability,
+            "offered": True,
+            "sandboxLevel": self.level.level,
+            "requiresApproval": guarded is not None
+            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
+            or self._is_new(spec),
+            "riskLevel": max(risks, key=RISK_LEVELS.index),
+            **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
+        }
+        patterns = [limit.commands for limit in sorted(in_use, key=order) if limit.commands is not None]
+        if patterns and row["offered"] and spec.subject.kind in ("command", "program", "script"):
+            row["commands"] = [one for commands in patterns for one in commands]
+        return row
+
+    def _is_new(self, spec: ToolSpec) -> bool:
+        """True if it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
+        if spec.identity is None:
+            return False
+        approved = self.of_workspace.approved
+        facts = NamedToolFacts(
+            spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
+        )
+        return check_tool(self.in_use, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
+
+    def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
+        """Why these limits keep the tool from being shown; without any, why the bundle does."""
+        os, workspace = self.here.os_family, self.here.workspace
+        reason = functools.partial(
+            why_not_offered, self.in_use, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+        )
+        for capability in spec.capabilities:
+            why = reason(capability)
+            if limits is not None and why is None:
+                why = reason(capability, limits=limits)
+            elif limits is not None:  # the bundle keeps it as well
+                why = withheld_by(limits, spec.name, capability)
+            if why is not None:
+                return why
+        return None
+
+
+def _kept(reasons: Mapping[str, str | None]) -> dict[str, Any]:
+    """Who keeps a tool, and the first reason; `reasons` are in order."""
+    said = {who: why for who, why in reasons.items() if why is not None}
+    return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
+
+
+def policy_to_try(
+    flags: Mapping[str, Any],
+    *,
+    workspace: str,
+    state_dir: str,
+    session_id: str = ANY_SESSION,
+    level: Level | None = None,
+) -> Tried:
+    """The bundle that the setting `host.policy` names, as a session in `workspace` would have it, and at the `level`
+    that it would have unless one is given. Raises UsageError, PolicyBundleInvalid."""
+    existing_directory(workspace)
+    settings, now = settings_from(portable(flags), workspace=workspace), datetime.now(UTC)
+    named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    temporary = session_directory(state_dir, named, os.environ)
+    here = this_environment(workspace, command_environment(settings, temporary), temporary)
+    installed = installed_names(settings) if settings.names("tools.installed") else ()
+    bundle, held = (
+        bundle_to_try(
+            settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
+        )
+        for is_held in (False, True)
+    )
+    index = skill_index(here.workspace)
+    return Tried(
+        bundle,
+        here,
+        limits_of(settings) | enabled_tools(settings),
+        families_of(settings),
+        native_list(settings, here.workspace),
+        index,
+        skill_scripts(settings, index, state_dir, named, here.workspace, temporary),
+        workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
+        _elsewhere(settings, bundle, here, state_dir, now),
+        held,
+        Held(
+            Widening(domains=opened_domains(settings)),
+            settings.names("policy.blocked_domains"),
+            state_dir,
+            temporary,
+            (*own_files(), *guarded_files(settings, here.workspace)),
+        ),
+        level or level_to_try(settings, state_dir, flags.get(LEVEL)),
+        (*settings.ignored, *changed_bundle(settings, state_dir)),
+    )
+
+
+def _elsewhere(
+    settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers and the service that a session would have, as far as they are known. Nothing is
+    connected."""
+    found: tuple[ToolSpec, ...] = ()
+    if bundle.mcp_servers or settings.tables("mcp.servers"):
+        from agent_host.host import mcp_servers
+
+        found = mcp_servers.kept_tools(settings, bundle, here, state_dir, now)
+    if os.environ.get(TOOLS_URL_VARIABLE):
+        from agent_host.host import remote_tools
+
+        found += remote_tools.kept_tools(os.environ, settings, bundle, state_dir)
+    return found
+
+
+class DryRuns:
+    """Cases against one bundle, or against the capabilities of a case itself. Commands are held at the level of
+    `tried` where a case names none."""
+
+    def __init__(self, tried: Tried, now: datetime) -> None:
+        self._tried = tried
+        self._tools = tried.known_tools
+        self._now = now
+        self._with = lru_cache(maxsize=64)(self._bundle_with)
+
+    def judge_call(self, tool_name: str, arguments: Mapping[str, Any]) -> tuple[Decision, SandboxLevel]:
+        """The decision about one call, and the level that it is for; facts are those of this disk."""
+        return self._judge(DryRunCase(tool_name, arguments))
+
+    def judge_case(self, raw: dict[str, Any]) -> tuple[Decision, SandboxLevel]:
+        """The decision about a case of interface section 3, and the level that it is for. Raises InvalidCase."""
+        return self._judge(case_from(raw))
+
+    def level_of(self, case: DryRunCase) -> Level:
+        """The level of a case: the one that it names, none on another system than this machine's, else as a run has
+        it."""
+        is_other = case.os is not None and case.os != self._tried.here.os_family
+        if case.sandbox == STRONGEST or (case.sandbox is None and not is_other):
+            return self._tried.level
+        level = case.sandbox or LEVELS[0]
+        return Level(level, level)
+
+    def _judge(self, case: DryRunCase) -> tuple[Decision, SandboxLevel]:
+        """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
+        arguments that its tool refuses: the call would not run."""
+        held = self.level_of(case)
+        level = held.level
+        case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
+        bundle = self._tried.at(level)
+        if case.capabilities is not None:
+            bundle = self._with(lenient_json.dumps(case.capabilities))
+            bundle = bundle.known(bundle, held=level != "none")
+        if case.facts is not None:  # which say where paths lead, whatever this disk says
+            bundle = bundle.on_disk({})
+        decision = judge_case(
+            bundle,
+            case,
+            self._tried.here,
+            self._tools,
+            now=self._now,
+            limits=self._tried.limits,
+            native=self._tried.native,
+            scripts=self._tried.scripts,
+            scoping=functools.partial(self._tried.hosts.scoping, held),
+            approved=self._tried.of_workspace.approved,
+        )
+        spec = self._tools.get(case.tool_name)
+        arguments = case.arguments if level == "none" else without_grant(case.arguments)
+        problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
+        if problem is not None:
+            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
+        return decision, level
+
+    def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
+        try:
+            bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+        except BundleProblems as error:
+            raise InvalidCase(str(error)) from error
+        return on_this_disk(bundle, self._tried.here)
+
+
+def case_refused(problem: str) -> Decision:
+    """The decision about a case that cannot be read."""
+    return denied("", "case", f"the case cannot be read: {problem}")
+
+
+class BundleReport(NamedTuple):
+    """What is said of a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
+    line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`."""
+
+    problems: list[Problem]
+    summary: str
+    admits: list[str]
+    level: SandboxLevel = "none"
+
+
+def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, state_dir: str) -> BundleReport:
+    """Every problem of a bundle file with the content `raw`, at the level that a run with `flags` would have. Raises
+    UsageError for a workspace that is none."""
+    existing_directory(workspace)
+    now = datetime.now(UTC)
+    level = level_to_try(settings_from(flags, workspace=workspace), state_dir, flags.get(LEVEL)).level
+    try:
+        bundle = bundle_in_file(raw, this_environment(workspace), state_dir=state_dir, now=now, held=level != LEVELS[0])
+    except BundleProblems as error:
+        return BundleReport(list(error.problems), "", [], level)
+    found = check_usable(bundle, session_id=bundle.session_id, now=now)
+    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)], level)
+
+
+def _summary(bundle: PolicyBundle, raw: bytes) -> str:
+    if "expiresAt" in json.loads(raw):
+        held = f"expires {bundle.expires_at.isoformat()}"
+    else:
+        held = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
+    return f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {held}"
+
+
+def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:
+    """Estimated tokens of what requests of a session would begin with: definitions of tools and the system prompt, but
+    for what the project says to agents."""
+    here, offered = tried.here, {row["toolName"] for row in tried.tools() if row["offered"]}
+    head = dialect.head(
+        model=model,
+        max_output_tokens=1,
+        system=system_prompt(workspace=here.workspace, os_family=here.os_family, shell=here.shell, bundle=tried.in_use),
+        tools=[definition_of(spec) for spec in tried.session_tools if spec.name in offered],
+    )
+    return estimate(head.decode())

@@ -1,0 +1,178 @@
+"""This machine and the workspace as policy and the tools see them; which tools the configuration takes away."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from agent_host.errors import TOKEN_VARIABLE, UsageError
+from agent_host.judging.environment import Environment
+from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from config.lean_typing import NamedTuple
+from config.load import user_skills
+from config.settings import ALL_TOOLS
+from policy.decision import RISK_LEVELS
+from policy.rules.toolset import ToolLimit
+from tool_runtime.families.catalogue import NATIVE
+from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform.environment import child_environment, looks_secret
+from tool_runtime.platform.programs import is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from policy.facts import ShellName
+    from policy.rules.native_exec import NativeExec
+    from policy.rules.toolset import Limits
+
+SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE})
+
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """The variables that no child process gets, whatever a configuration says: the host's own tokens, and those for MCP
+    servers."""
+    named = (table.get("token_env") for table in settings.tables("mcp.servers"))
+    return SECRET_VARIABLES | {name for name in named if isinstance(name, str)}
+
+
+_SHELLS: dict[str, ShellName] = {
+    "bash": "bash",
+    "zsh": "zsh",
+    "cmd.exe": "cmd",
+    "cmd": "cmd",
+    "powershell.exe": "powershell",
+    "pwsh": "powershell",
+}
+
+
+class LocalMachine(NamedTuple):
+    """The machine and the workspace as tools and policy see them. `shell` is the path of the one that runs commands,
+    `temporary` the session's own directory for temporary files."""
+
+    shell: str
+    environment: Environment
+    temporary: str
+
+
+def machine_of(resolved: ResolvedOptions, temporary: str) -> LocalMachine:
+    """This machine, with the session's workspace and the session's temporary directory."""
+    variables = command_environment(resolved.settings, temporary)
+    environment = this_environment(resolved.workspace, variables, temporary)
+    return LocalMachine(host_shell(resolved.workspace, temporary), environment, temporary)
+
+
+def host_shell(workspace: str, temporary: str | None = None) -> str:
+    """The path of the shell that the host starts for commands: none of the workspace or the temporary directory."""
+    return current.default_shell(os.environ, (workspace,) if temporary is None else (workspace, temporary))
+
+
+def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
+    """What a command of a session finds in its environment, without what looks like a secret: policy reads lines by
+    it."""
+    shown = child_environment(
+        os.environ,
+        secret=secret_variables(settings),
+        passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=temporary,
+        allowed=allowed_variables(settings),
+    )
+    return {name: value for name, value in shown.items() if not looks_secret(name)}
+
+
+def allowed_variables(settings: Settings) -> frozenset[str] | None:
+    """The only variables that commands take over, None for all."""
+    names = frozenset(settings.names("tools.env_allowed"))
+    return None if ALL_TOOLS in names else names
+
+
+def this_environment(
+    workspace: str, environment: Mapping[str, str] | None = None, temporary: str | None = None
+) -> Environment:
+    """This machine as policy sees it. `workspace` is a real path, `environment` what commands find in theirs, and
+    `temporary` the directory of the session for temporary files."""
+    shell = os.path.basename(host_shell(workspace, temporary)).lower()
+    home = os.path.expanduser("~")
+    return Environment(
+        workspace=workspace,
+        home=os.path.realpath(home) if os.path.isabs(home) else None,
+        os_family=OS_FAMILY,
+        shell=_SHELLS.get(shell, "sh"),
+        environment=environment or {},
+    )
+
+
+def skill_folders(workspace: str) -> list[tuple[str, bool]]:
+    """The folders of skills that are there, and whether each is the workspace's. The user's comes first: a workspace
+    takes no name from it. One beside a configuration that lies in the workspace is the workspace's."""
+    own = user_skills(os.environ)
+    folders = [] if own is None else [(own, is_within(own, (workspace,)))]
+    folders.append((os.path.join(workspace, ".agent", "skills"), True))
+    return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
+
+
+def project_tool_names(workspace: str) -> frozenset[str]:
+    """The names of the workspace's manifests of tools of its own."""
+    try:
+        names = os.listdir(os.path.join(workspace, ".agent", "tools"))
+    except OSError:
+        return frozenset()
+    return frozenset(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the configuration takes away of the tools (SK 3.1)."""
+    limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}
+    allowed = frozenset(settings.names("tools.allowed"))
+    if ALL_TOOLS not in allowed:
+        limits.add(ToolLimit("tools.allowed in the configuration", allowed=allowed))
+    ceiling = RISK_LEVELS[settings.rank("policy.risk_ceiling")]
+    if ceiling != RISK_LEVELS[-1]:
+        limits.add(ToolLimit("policy.risk_ceiling in the configuration", risk_ceiling=ceiling))
+    return frozenset(limits)
+
+
+# What the configuration says of the families of tools, and of the native one.
+
+_EXEC = "native.exec"
+
+
+def families_of(settings: Settings) -> tuple[str, ...]:
+    """The families whose tools the model sees, each once."""
+    return tuple(dict.fromkeys(settings.names("host.toolset")))
+
+
+def has_native(settings: Settings) -> bool:
+    """True if the native family is chosen."""
+    return NATIVE in settings.names("host.toolset")
+
+
+def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
+    """The real paths that native tools keep to: the root directory, by default the workspace, and the additional ones.
+    Raises UsageError for one that is not absolute or no directory."""
+    named = (settings.text("native.root_dir"), *settings.names("native.additional_roots"))
+    for path in filter(None, named):
+        if not os.path.isabs(path) or not os.path.isdir(path):
+            raise UsageError(f"configuration: native: {path!r} is no absolute path of a directory")
+    first, *others = named
+    return tuple(dict.fromkeys(os.path.realpath(path) for path in (first or workspace, *others)))
+
+
+def native_list(settings: Settings, workspace: str) -> NativeExec:
+    """The programs that native tools start. Raises UsageError with every problem of the entries."""
+    from policy.bundle.model import BundleProblems
+    from policy.bundle.validate import command_policies
+    from policy.rules.native_exec import DEFAULT, NativeExec, entry_problem
+
+    try:
+        shape = json.loads(json.dumps(settings.tables(_EXEC)))
+        added = command_policies(shape, _EXEC)
+    except (BundleProblems, TypeError) as error:
+        raise UsageError(f"configuration: {error}") from error
+    problems = [problem for policy in added if (problem := entry_problem(policy, OS_FAMILY)) is not None]
+    if problems:
+        raise UsageError(f"configuration: {_EXEC}: {'; '.join(problems)}")
+    return NativeExec((*DEFAULT, *added), native_roots(settings, workspace))

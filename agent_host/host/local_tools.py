@@ -1,0 +1,61 @@
+"""The tools that this program brings along, without a session: nothing is started for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from agent_host.contracts import Subject, ToolSpec
+from agent_host.judging.environment import Registry
+from agent_host.judging.host_tools import UPLOAD_ARTIFACT, upload_problem
+from policy.names import CapabilityName
+from tool_runtime.families.catalogue import FAMILIES, has_uploads, specs_of
+from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.usable_arguments import usable_arguments
+from tool_runtime.schema import judge_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from typing import Any
+
+
+_ANYTHING: Final = {"type": "object"}
+BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
+"""Those of a session that chooses no family."""
+CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
+"""All that this host can make use of in a bundle."""
+
+
+def built_in(families: Collection[str] = FAMILIES) -> Registry:
+    """The tools of these families, and the host's own. Raises KeyError for a family that there is not."""
+    return Registry((*specs_of(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ())))
+
+
+class AlsoElsewhere(Registry):
+    """Tools, and beside them every `server/tool` that nothing is known of: judged by its name."""
+
+    def get(self, name: str) -> ToolSpec | None:
+        """See Registry."""
+        known = super().get(name)
+        if known is not None or not re.fullmatch(r"[^/\s]+/\S+", name):
+            return known
+        return ToolSpec(
+            name, "", _ANYTHING, capability="Mcp.Invoke", subject=Subject("name"), effect="other", category="requests"
+        )
+
+
+def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
+    """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
+    What is left out is no problem: a case need only say what it is judged by."""
+    if spec is UPLOAD_ARTIFACT:
+        return upload_problem(arguments)
+    if spec is None:
+        return None
+    return judge_of({**spec.accepted, "required": []}, foreign=spec.foreign_schema)(arguments)
+
+
+def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the loop gives them to policy; see `ToolRouter.usable_arguments`."""
+    if spec is None or spec is UPLOAD_ARTIFACT:
+        return arguments
+    return usable_arguments(spec, arguments, judge_of(spec.accepted, foreign=spec.foreign_schema))

@@ -1,0 +1,351 @@
+"""Inner door: what this machine has; a check fails that a run needs, or one of a service that the environment names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from agent_host import import_isolation
+from agent_host.capability_grants import KEY_VARIABLE, grant_key
+from agent_host.display_text import one_line
+from agent_host.errors import PolicyError, UsageError
+from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
+from agent_host.host.dry_runs import first_request_tokens, policy_to_try
+from agent_host.host.environment import families_of, host_shell
+from agent_host.host.gateway import GATEWAY_SAYS, advice, informed, with_fitting_toolset
+from agent_host.host.options import known_models, settings_from
+from agent_host.host.sandboxing import LEVEL, level_of, try_levels
+from agent_host.host.secrets import Tokens
+from agent_host.http import LOOPBACK, shown_url, usable_in_header
+from agent_host.lean_httpx import httpx
+from agent_host.llm.deferred import KnownModels
+from agent_host.llm.dialects import named_dialect, scripted_dialect
+from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
+from agent_host.testing.script import Script, ScriptError
+from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
+from config.policies import BUILT_IN
+from config.settings import MOCK_PREFIX
+from policy.scope import STRONGEST
+from state.locations import make_private_dir
+from tool_runtime.platform import current
+from tool_runtime.platform.directories import BY_DESCRIPTOR
+from tool_runtime.platform.programs import trusted_path
+from tool_runtime.remote.backend.answers import tools_of
+from tool_runtime.tool import ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.host.sandboxing import Level
+    from config.settings import Settings
+
+_PROBE_TIMEOUT_S = 5.0
+_TOOLS_SHOWN = 10
+_MAX_SERVER_BYTES = 8192
+"""Of what is said of an MCP server: each of its tools that is left out stands there with the reason."""
+_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard_probe import main; main()"
+
+
+class Check(NamedTuple):
+    """One line of the report. `ok` None: worth knowing, nothing depends on it. `scope` is what a command may do here,
+    in JSON (`CommandScope.to_wire`)."""
+
+    name: str
+    ok: bool | None
+    found: str
+    scope: Mapping[str, Any] | None = None
+
+
+def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = False) -> tuple[Check, ...]:
+    """Run every check, with `flags` over the user's configuration; `deep`: have the model call a tool as well. Raises
+    UsageError for a configuration that cannot be used."""
+    settings = settings_from(flags, workspace=None)
+    settings, of_model = _model(flags, settings, state_dir)
+    return (
+        _python(),
+        *_program(),
+        _gateway(settings, state_dir),
+        *of_model,
+        *(_tool_call(settings, state_dir) if deep else ()),
+        *_services(),
+        *_mcp_servers(flags, settings, state_dir),
+        _state_dir(state_dir),
+        _tokenizer(settings),
+        _shell(),
+        _file_access(by_descriptor=BY_DESCRIPTOR),
+        _leftovers(),
+        _sandbox(flags, settings, state_dir),
+    )
+
+
+def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have a person authorize this program at an MCP server of the configuration; see `mcp_check.authorize`."""
+    from agent_host.host import connection_checks
+
+    return connection_checks.authorize(settings_from(flags, workspace=None), state_dir, name, say)
+
+
+def _python() -> Check:
+    return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
+
+
+def _program() -> list[Check]:
+    """What this program runs from in the working directory, where a model would change it."""
+    inside = import_isolation.places_in(os.path.realpath(os.getcwd()))
+    if not inside:
+        return []
+    named = ", ".join(map(one_line, inside))
+    found = (
+        f"warning: agent-host runs from this workspace, and no tool or command may change {named}; install it elsewhere"
+    )
+    return [Check("program", None, found)]
+
+
+def _gateway(settings: Settings, state_dir: str) -> Check:
+    """One real call, for a few tokens of an answer."""
+    url = settings.text("llm.gateway")
+    if not url:
+        return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith(MOCK_PREFIX):
+        return _mock_gateway(url.removeprefix(MOCK_PREFIX))
+    return Check("gateway", *try_gateway(settings, url, state_dir))
+
+
+def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tuple[Settings, list[Check]]:
+    """The settings with what a local server says, and the model's window beside the first request of a session in the
+    current directory; no check where no window is known, or there is no policy to make a request by."""
+    chosen = settings.text("llm.model")
+    dialect = (named_dialect(settings) or scripted_dialect(settings)).dialect
+    is_ours = settings.text("host.policy") in BUILT_IN
+    try:
+        found = asyncio.run(
+            informed(
+                settings,
+                dialect,
+                Tokens.read().gateway,
+                state_dir,
+                model=model_of(settings),
+                may_choose=is_ours and not chosen,
+                anew=True,
+            )
+        )
+        level = level_of(settings, state_dir)
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
+    except (UsageError, PolicyError):  # other checks say what is wrong with it
+        return settings, []
+    settings, model = with_fitting_toolset(found.settings, tried.in_use), model_of(found.settings)
+    window = KnownModels(settings.models).of(model).limits.context_tokens
+    served = () if found.facts is None else found.facts.models
+    said = found.said.removeprefix(GATEWAY_SAYS)
+    if served and model not in served:
+        said = f"it serves {one_line(', '.join(served[:_TOOLS_SHOWN]))}: choose one with --model"
+    if window is None:
+        return settings, [Check("model", None, said)] if said else []
+    families = families_of(settings)
+    needed = first_request_tokens(tried._replace(families=families), dialect, model)
+    helps = advice(needed, window, families)
+    words = helps or f"the first request of about {needed:,} tokens fits ({', '.join(families)} tools)"
+    takes_none = "; it says that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
+    ok = needed < window and not takes_none
+    return settings, [Check("model", ok, "; ".join(filter(None, (said, words))) + takes_none)]
+
+
+def _tool_call(settings: Settings, state_dir: str) -> list[Check]:
+    url = settings.text("llm.gateway")
+    if not url or url.startswith(MOCK_PREFIX):
+        return []
+    return [Check("tool call", *try_tool_call(settings, url, state_dir))]
+
+
+def _services() -> list[Check]:
+    """Those that the environment names."""
+    try:
+        named = endpoints(os.environ)._asdict()
+    except UsageError as error:
+        return [Check("services", False, str(error))]
+    tools = named.pop("backend_tools")
+    urls = {name: url for name, url in named.items() if url is not None}
+    found = [_answers(name, url, trust_env=_is_far(url)) for name, url in urls.items()]
+    return found if tools is None else [*found, _backend_tools(tools, granted=named["session"] is not None)]
+
+
+def _is_far(url: str) -> bool:
+    return urlsplit(url).hostname not in LOOPBACK
+
+
+def _backend_tools(url: str, *, granted: bool) -> Check:
+    """What the Backend Tool Service lists for this host's token. `granted`: a Session Service may give the grants that
+    calls need; else they are signed here."""
+    name, shown, token = "backend tools", shown_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
+    if not usable_in_header(token):
+        return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} holds characters that no header can carry")
+    try:
+        key = grant_key(os.environ)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.get(f"{url}/tools", headers=headers, timeout=_PROBE_TIMEOUT_S, trust_env=_is_far(url))
+        listed = tools_of(answer.content) if answer.status_code == 200 else None
+    except (UsageError, ToolFault) as error:
+        return Check(name, False, f"{shown}: {error}")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Check(name, False, f"{shown}: {str(error) or type(error).__name__}")
+    if listed is None:
+        refused = answer.status_code == 401
+        hint = f"; check {TOOLS_TOKEN_VARIABLE}" if token else f": set {TOOLS_TOKEN_VARIABLE}"
+        return Check(name, False, f"{shown} says HTTP {answer.status_code}{hint if refused else ''}")
+    tools = ", ".join(one_line(one.name) for one in listed.definitions[:_TOOLS_SHOWN])
+    more = len(listed.definitions) - _TOOLS_SHOWN
+    found = f"{shown} lists {tools or 'no tools'}{f' and {more} more' if more > 0 else ''}"
+    if listed.rejected:
+        found += (
+            f"; {len(listed.rejected)} cannot be used: {one_line('; '.join(map(': '.join, listed.rejected.items())))}"
+        )
+    if key is None and not granted:
+        return Check(name, False, f"{found}; without {KEY_VARIABLE} it runs none of them for this host")
+    return Check(name, True, found)
+
+
+def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
+    """Those of the configuration: each is started or connected to, and asked for its tools."""
+    if not settings.tables("mcp.servers"):
+        return []
+    from agent_host.host.connection_checks import check_servers
+
+    try:
+        servers = check_servers(flags, settings, state_dir)
+        return [Check(f"mcp {name}", ok, one_line(found, _MAX_SERVER_BYTES)) for name, ok, found in servers]
+    except (UsageError, PolicyError) as error:
+        return [Check("mcp", False, str(error))]
+
+
+def _answers(name: str, url: str, *, trust_env: bool) -> Check:
+    shown = shown_url(url)
+    try:
+        status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=trust_env).status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Check(name, False, f"{shown}: {str(error) or type(error).__name__}")
+    return Check(name, True, f"{shown} answers (HTTP {status})")
+
+
+def _mock_gateway(path: str) -> Check:
+    try:
+        turns = len(Script.load(path).turns)
+    except ScriptError as error:
+        return Check("gateway", False, str(error))
+    return Check("gateway", True, f"script {path} with {turns} turns")
+
+
+def _state_dir(path: str) -> Check:
+    try:
+        make_private_dir(path)
+        with tempfile.TemporaryFile(dir=path) as handle:
+            handle.write(b"probe")
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        return Check("state dir", False, f"{path}: {error.strerror}")
+    return Check("state dir", True, f"{path} takes and syncs files")
+
+
+def _tokenizer(settings: Settings) -> Check:
+    """What tokens are counted with before the gateway counts them."""
+    name, model = settings.text("llm.tokenizer"), model_of(settings)
+    encoding = known_models().of(model).limits.tokenizer
+    if name == ESTIMATE:
+        hint = "" if encoding is None else f'; {one_line(model)} counts with {encoding}: llm.tokenizer = "auto" uses it'
+        return Check("tokenizer", True, name + hint)
+    wanted = encoding if name == AUTO else name
+    if wanted is None:
+        return Check("tokenizer", True, f"{name}: the estimate, since tiktoken has no encoding for {one_line(model)}")
+    try:
+        counter(wanted)
+    except TokenizerUnavailable as error:
+        return Check("tokenizer", name == AUTO, f"{name}: {'the estimate, since ' if name == AUTO else ''}{error}")
+    return Check("tokenizer", True, wanted)
+
+
+def _shell() -> Check:
+    shell = host_shell(os.getcwd())
+    found = os.access(shell, os.X_OK)
+    return Check("shell", found, shell if found else f"{shell} is not there")
+
+
+def _file_access(*, by_descriptor: bool) -> Check:
+    """True if tools open what was checked, also where a link is moved in between."""
+    if by_descriptor:
+        return Check("files", True, "opened from directory to directory, and no link is followed")
+    return Check("files", None, "a link that is moved between the check and the opening of a file is followed")
+
+
+def _leftovers() -> Check:
+    """True if what a command starts ends with a host that is killed: tried with a process that has left everything by
+    which it could be known."""
+    if sys.platform == "win32":
+        return Check("leftovers", None, "a Job Object ends what commands started")
+    try:
+        said = subprocess.run(
+            [sys.executable, "-P", "-c", _PROBE, import_isolation.ROOT],
+            # Not from the working directory, and not from what PYTHONPATH has of the same name.
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            | {"PATH": trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_PROBE_TIMEOUT_S * 4,
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("leftovers", None, f"not tried: {type(error).__name__}")
+    if not said.isdigit():
+        return Check("leftovers", None, "not tried: `setsid` and `env` are needed for it")
+    left, deadline = int(said), time.monotonic() + _PROBE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not _runs(left):
+            return Check("leftovers", True, "what a command started ends with the host, killed or not")
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(left, signal.SIGKILL)
+    return Check("leftovers", None, "what hides may outlive a killed host; a resume ends what carries its mark")
+
+
+def _runs(pid: int) -> bool:
+    """A process that has ended and that nobody has waited for does not: in a container nobody may ever."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    row = current.entry_of(pid)
+    return row is None or row.alive
+
+
+def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
+    """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
+    command in the current directory may do under the policy of the configuration."""
+    found = try_levels(state_dir)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found=found)
+    words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
+    words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
+    follows = "refused" if used.is_untried else f"held by {used.level}"
+    words.append(f"sandbox.level = {wanted}: commands are {follows}")
+    is_usual = used.level == "none" and wanted in ("none", STRONGEST) and not used.is_untried
+    ok = None if is_usual else used.level != "none"
+    scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
+    if used.unheld and scope is None:
+        words.append(f"it does not hold {', '.join(used.unheld)}")
+    return Check("sandbox", ok, "; ".join(words), scope)
+
+
+def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mapping[str, Any] | None:
+    """None where there is no policy to say it: a start tells what is wrong with it."""
+    try:
+        tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
+    except (UsageError, PolicyError):
+        return None
+    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.in_use, tried.here)

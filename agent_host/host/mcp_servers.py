@@ -1,0 +1,437 @@
+"""The MCP servers of a session: those of its bundle and those of the user's configuration, as they may be used.
+
+A workspace has no say but to leave some out. A bundle names servers, and who may be sent the user's credentials is
+the user's to say: a token goes to the origin that the user's own entry of the same name has, and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.contracts import SourceNotice
+from agent_host.errors import UsageError
+from agent_host.host.environment import secret_variables
+from agent_host.http import usable_in_header
+from agent_host.judging.facts import UnusableArguments, program_facts, world_here
+from agent_host.judging.scoping import places_of_program
+from config.lean_typing import NamedTuple
+from config.settings import ALL_TOOLS
+from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one_of
+from policy.bundle.meaning import SERVER_NAME
+from policy.decide import check_tool
+from policy.names import CapabilityName
+from policy.rules.command_scope import is_hidden, with_own_places
+from policy.urls import UrlProblem, canonical_domain
+from state.tool_lists import TOKENS, ToolLists
+from tool_runtime.platform.programs import find_program, trusted_path
+from tool_runtime.remote.lists import Terms, definition_of, spec_of
+from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
+from tool_runtime.remote.mcp.source import McpSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from agent_host.contracts import AskPerson, ToolSpec
+    from agent_host.host.remote_tools import ToolsElsewhere
+    from agent_host.judging.environment import Environment
+    from agent_host.judging.scoping import Scoping
+    from config.settings import Settings
+    from policy.bundle.model import McpServer, PolicyBundle
+    from policy.scope import CommandScope
+    from tool_runtime.router import LocalToolRouter
+    from tool_runtime.settings import RuntimeSettings
+
+_MIN_SECRET: Final = 8
+_ASK_AFTER_S: Final = 1.0
+"""The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
+_BASICS: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "SYSTEMROOT"),
+    *("SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "USERNAME", "HOMEDRIVE", "HOMEPATH", "APPDATA"),
+    *("LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+)
+"""What a program does not start without, or finds its files by."""
+
+
+def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir: str) -> list[str]:
+    """The tokens for servers, those of OAuth as they are kept now, and what variables hold that servers are given: none
+    of it is shown or recorded. Raises UsageError for entries that cannot be used."""
+    names = {name for server in of_bundle for name in server.environment_names}
+    for entry in user_servers(settings).values():
+        names.update(filter(None, (*entry.environment_names, entry.token_env)))
+    secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
+    tokens = (token_of(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
+    urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
+    kept = [token for url in urls for token in kept_tokens(os.path.join(state_dir, TOKENS), url)]
+    return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
+
+
+def add_servers(
+    runtime: LocalToolRouter,
+    settings: Settings,
+    of_runtime: RuntimeSettings,
+    bundle: PolicyBundle,
+    environment: Environment,
+    elsewhere: ToolsElsewhere,
+    *,
+    state_dir: str,
+    session_id: str,
+    now: datetime,
+    scoping: Scoping | None = None,
+    ask_person: AskPerson | None = None,
+    on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
+) -> None:
+    """Have the tools of the session's servers listed and run; `scoping` says how their programs are held, `ask_person`
+    puts their questions to a person, and `on_secrets` gets the tokens that are renewed. What is not used is reported.
+    Raises UsageError."""
+    place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
+    for found in place.servers():
+        if isinstance(found, Refused):
+            elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
+            continue
+        source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person, on_secrets=on_secrets)
+        is_http = isinstance(found.place, Http)
+        terms = Terms(
+            CapabilityName.MCP_INVOKE,
+            elsewhere=is_http,
+            timeout_s=found.timeout_s,
+            connect_timeout_s=settings.number("mcp.connect_timeout_s"),
+            ask_after_s=_ASK_AFTER_S,
+        )
+        provider = elsewhere.provider(source, place_text(found), terms)
+        source.on_changed = provider.begin
+        runtime.add_remote(provider)
+
+
+def kept_tools(
+    settings: Settings, bundle: PolicyBundle, environment: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
+    found: list[ToolSpec] = []
+    for server in _Place(settings, bundle, environment, state_dir, "", None, now).servers():
+        if isinstance(server, Refused):
+            continue
+        kept = ToolLists(state_dir, f"mcp:{server.name} {place_text(server)}")
+        sha256 = kept.newest()
+        for shape in (None if sha256 is None else kept.read(sha256)) or ():
+            is_http = isinstance(server.place, Http)
+            spec = spec_of(definition_of(shape), CapabilityName.MCP_INVOKE, elsewhere=is_http)
+            found.append(spec._replace(identity=None))  # who approved it is for a session to say
+    return tuple(found)
+
+
+def servers_of_user(
+    settings: Settings,
+    environment: Environment,
+    state_dir: str,
+    now: datetime,
+    *,
+    bundle: PolicyBundle | None = None,
+    scoping: Scoping | None = None,
+    temporary: str | None = None,
+) -> Iterator[ServerConfig | Refused]:
+    """Those of the user's configuration, as a session would use them; under a `bundle`, which has none of its own,
+    programs are held as `scoping` says. Raises UsageError."""
+    return _Place(settings, bundle, environment, state_dir, "", temporary, now, scoping).servers()
+
+
+def place_text(server: ServerConfig) -> str:
+    """What makes it this server and no other."""
+    if isinstance(server.place, Http):
+        return server.place.url
+    return " ".join(server.place.argv)
+
+
+class _Place:
+    def __init__(
+        self,
+        settings: Settings,
+        bundle: PolicyBundle | None,
+        environment: Environment,
+        state_dir: str,
+        session_id: str,
+        temporary: str | None,
+        now: datetime,
+        scoping: Scoping | None = None,
+    ) -> None:
+        self._settings = settings
+        self._scoping = scoping
+        self._bundle = bundle
+        self._environment = environment
+        self._state_dir = state_dir
+        self._session_id = session_id
+        self._temporary = temporary
+        self._now = now
+        self._users = user_servers(settings)
+
+    def servers(self) -> Iterator[ServerConfig | Refused]:
+        """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
+        enabled = self._settings.names("mcp.enabled")
+        of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
+        for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
+            if ALL_TOOLS in enabled or name in enabled:
+                one = of_bundle.get(name)
+                found = self._of_user(self._users[name]) if one is None else self._of_bundle(one, self._users.get(name))
+                if found is not None:
+                    yield found
+
+    def _of_user(self, entry: UserServer) -> ServerConfig | Refused | None:
+        if entry.command is not None:
+            return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
+        if entry.url is not None:
+            return self._http(entry, entry.name, entry.url)
+        return None  # it says more of a server that a bundle may have
+
+    def _of_bundle(self, server: McpServer, entry: UserServer | None) -> ServerConfig | Refused:
+        if server.url is not None:
+            return self._http(entry, server.name, server.url)
+        command = server.command or ""
+        refused = self._refused_program(command, server.args)
+        if refused is not None:
+            return Refused(server.name, refused)
+        return self._stdio(entry, server.name, command, server.args, server.environment_names)
+
+    def _refused_program(self, command: str, args: tuple[str, ...]) -> str | None:
+        """Why a program that a bundle names is not started: its own Shell.Exec has to allow it, unasked."""
+        try:
+            facts = program_facts({"command": command, "args": list(args)}, self._environment, world_here())
+        except UnusableArguments as error:
+            return str(error)
+        if self._bundle is None:
+            raise RuntimeError("only a bundle's programs are judged")
+        decision = check_tool(
+            self._bundle,
+            CapabilityName.SHELL_EXEC,
+            facts._replace(argv=()),
+            now=self._now,
+            os=self._environment.os_family,
+            workspace=self._environment.workspace,
+        )
+        if decision.allowed:
+            return None
+        return f"the bundle names the program {command}, and its Shell.Exec does not allow it: {decision.reason}"
+
+    def _stdio(
+        self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
+    ) -> ServerConfig | Refused:
+        not_held = self._not_held()
+        if not_held is not None:
+            return Refused(name, not_held)
+        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
+        environment = {one: os.environ[one] for one in wanted if one in os.environ}
+        environment["PATH"] = trusted_path(environment.get("PATH", os.defpath), self._outside)
+        if self._temporary is not None:
+            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
+        mark = f"{self._session_id}-mcp-{name}"
+        program = self._program(command)
+        if program is None:
+            return Refused(name, f"the program {command} lies in the workspace: name it by its absolute path")
+        argv = (program, *args)
+        scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
+        place = Stdio(argv, self._environment.workspace, environment, mark, scope)
+        same = entry is not None and (entry.command, *entry.args) == (command, *args)
+        return self._config(entry, name, place, may_ask=same)
+
+    def _program(self, command: str) -> str | None:
+        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace; None
+        for one that lies in there. A name that PATH does not have stays as it is, and does not start."""
+        if os.path.isabs(command):
+            return command
+        path = os.environ.get("PATH", os.defpath)
+        found = None if os.path.dirname(command) else find_program(command, path, self._outside)
+        is_inside = bool(os.path.dirname(command)) or find_program(command, path, ()) is not None
+        return found or (None if is_inside else command)
+
+    @property
+    def _outside(self) -> tuple[str, ...]:
+        """Where no program of a server lies, unless its entry names it whole."""
+        return (self._environment.workspace, *filter(None, (self._temporary,)))
+
+    def _not_held(self) -> str | None:
+        """Why no program may be started: a sandbox is to hold them, and does not work here."""
+        if self._scoping is None or self._bundle is None:
+            return None
+        denial = self._scoping.refused(self._bundle, CapabilityName.MCP_INVOKE)
+        return None if denial is None else denial.reason
+
+    def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
+        """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any
+        command may do. The user's is read wherever it lies, and so are the absolute paths of its arguments: its script,
+        a directory that it serves."""
+        if self._scoping is None or not self._scoping.holds or self._bundle is None:
+            return None
+        if entry is None:
+            return self._scoping.scope(self._bundle, self._environment)
+        places = (os.path.realpath(self._environment.absolute(one)) for one in entry.write)
+        domains = tuple(map(canonical_domain, entry.domains))
+        found = self._scoping.server_scope(self._bundle, self._environment, write=tuple(places), domains=domains)
+        system = self._environment.os_family
+        reads = [place for one in argv for place in places_of_program(one, self._environment.home)]
+        reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
+        return with_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
+
+    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:
+        same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
+        if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
+            return Refused(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
+        place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
+        if entry is None or not same:
+            return self._config(entry, name, place, may_ask=False)
+        token = token_of(entry)
+        if isinstance(token, Refused):
+            return token
+        folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
+        place = place._replace(
+            token=token,
+            ca_file=_expanded(entry.ca_file),
+            client_cert=_expanded(entry.client_cert),
+            client_key=_expanded(entry.client_key),
+            oauth_folder=folder,
+        )
+        return self._config(entry, name, place, may_ask=True)
+
+    def _config(self, entry: UserServer | None, name: str, place: Http | Stdio, *, may_ask: bool) -> ServerConfig:
+        """`may_ask`: it is the very server that the user's entry names, which may let it ask the person."""
+        usual = self._settings.number("mcp.timeout_s")
+        own = None if entry is None else entry.timeout_s
+        connect_s = max(self._settings.number("mcp.connect_timeout_s"), 1.0)
+        elicitation = may_ask and entry is not None and entry.elicitation
+        return ServerConfig(name, place, own or usual, connect_s, elicitation)
+
+
+def _same_origin(one: str, other: str) -> bool:
+    try:
+        return origin_of(one) == origin_of(other)
+    except ValueError:
+        return False
+
+
+def _expanded(path: Any) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(str(path)))
+
+
+# The entries of `[[mcp.servers]]` in the user's configuration: read, checked, and their tokens fetched.
+
+SETTING: Final = "mcp.servers"
+KEYRING_SERVICE: Final = "agent-host"
+_SHAPE: Final = Record(
+    {"name": TEXT},
+    {
+        "transport": one_of("stdio", "http"),
+        "command": TEXT,
+        "args": ListOf(TEXT),
+        "environment_names": ListOf(TEXT),
+        "url": TEXT,
+        "ca_file": TEXT,
+        "client_cert": TEXT,
+        "client_key": TEXT,
+        "token_env": TEXT,
+        "token_keyring": TEXT,
+        "oauth": FLAG,
+        "elicitation": FLAG,
+        "timeout_s": number(0.1, 86_400),
+        "allow_http": FLAG,
+        "write": ListOf(TEXT),
+        "domains": ListOf(TEXT),
+    },
+    closed=True,
+)
+
+
+class UserServer(NamedTuple):
+    """An entry of `[[mcp.servers]]`. `write` are places that a sandbox lets its program write to, `domains` hosts that
+    it lets it reach. With `elicitation` it may ask the person something in the middle of a call."""
+
+    name: str
+    transport: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    environment_names: tuple[str, ...] = ()
+    url: str | None = None
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    token_env: str | None = None
+    token_keyring: str | None = None
+    oauth: bool = False
+    timeout_s: float | None = None
+    allow_http: bool = False
+    write: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    elicitation: bool = False
+
+
+class Refused(NamedTuple):
+    """A server that is not used, and why."""
+
+    name: str
+    why: str
+
+
+def user_servers(settings: Settings) -> dict[str, UserServer]:
+    """The entries of the user's configuration, by name. Raises UsageError."""
+    found: dict[str, UserServer] = {}
+    for place, table in enumerate(settings.tables(SETTING)):
+        path = f"{SETTING}[{place}]"
+        problem = first_problem(_SHAPE, table, path)
+        if problem is not None:
+            raise UsageError(f"configuration: {problem.sentence}")
+        said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+        entry = UserServer(**said)
+        wrong = _wrong(entry, found)
+        if wrong is not None:
+            raise UsageError(f"configuration: {path}: {wrong}")
+        found[entry.name] = entry
+    return found
+
+
+def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
+    """What the shape does not say of an entry."""
+    if not re.fullmatch(SERVER_NAME, entry.name):
+        return f"name: {entry.name!r} names no server: 1 to 64 of A-Z a-z 0-9 _ - ."
+    if entry.name in others:
+        return f"name: there is another server called {entry.name}"
+    if entry.transport == "stdio" and (not entry.command or entry.url is not None):
+        return "a server over stdio has command, and no url"
+    if entry.transport == "http" and (not entry.url or entry.command is not None):
+        return "a server over http has url, and no command"
+    if entry.url is not None and not re.match(r"(?i)https?://[^/]", entry.url):
+        return f"url: {entry.url!r} is not an http or https URL"
+    with_credentials = entry.token_env or entry.token_keyring or entry.client_cert or entry.oauth or entry.allow_http
+    if with_credentials and entry.url is None:
+        return "credentials are for one URL: name it as url"
+    if (entry.write or entry.domains) and entry.command is None:
+        return "write and domains are for a program: name it as command"
+    for domain in entry.domains:
+        try:
+            canonical_domain(domain)
+        except UrlProblem as error:
+            return f"domains: {error}"
+    if (entry.token_env is not None) + (entry.token_keyring is not None) + entry.oauth > 1:
+        return "give one of token_env, token_keyring and oauth"
+    return None
+
+
+def token_of(entry: UserServer) -> str | Refused | None:
+    """The user's token for a server, from the environment or the keyring."""
+    if entry.token_env is not None:
+        token = os.environ.get(entry.token_env, "")
+        where = f"${entry.token_env}"
+    elif entry.token_keyring is not None:
+        try:
+            import keyring
+            from keyring.errors import KeyringError
+        except ImportError:
+            return Refused(entry.name, "token_keyring needs the package keyring, which is not installed")
+        try:
+            token = keyring.get_password(KEYRING_SERVICE, entry.token_keyring) or ""
+        except KeyringError as error:
+            return Refused(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
+        where = f"the keyring ({KEYRING_SERVICE}, {entry.token_keyring})"
+    else:
+        return None
+    if not token:
+        return Refused(entry.name, f"there is no token in {where}")
+    return token if usable_in_header(token) else Refused(entry.name, f"what is in {where} is no token")

@@ -1,0 +1,551 @@
+"""How this process comes to its session (AH 3.2, 9.5): the services asked, the policy checked, all put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from contextlib import AsyncExitStack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from agent_host import import_isolation
+from agent_host.approval.gate import UnattendedGate
+from agent_host.approval.pending import PendingApprovals
+from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
+from agent_host.events.emitter import Emitter
+from agent_host.events.sinks import RunLog, next_event_id
+from agent_host.host.backends import Backends, serving_gateway
+from agent_host.host.compose import make_context, put_under, utc_now
+from agent_host.host.environment import families_of, machine_of, project_tool_names
+from agent_host.host.gateway import Gateway, informed, with_fitting_toolset
+from agent_host.host.parts import Parts
+from agent_host.host.python_tools import installed_names, python_tools, registry_with
+from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
+from agent_host.host.secrets import Secrets, Tokens, redaction_of
+from agent_host.http import TlsContext
+from agent_host.llm.dialects import find_dialect, named_dialect, scripted_dialect
+from agent_host.services.endpoints import without_observers
+from agent_host.services.session import say_goodbye
+from agent_host.session.approval_reports import ApprovalReports
+from agent_host.session.handshake import (
+    guarded_files,
+    load_bundle,
+    own_files,
+    policy_name,
+    policy_source,
+    unknown_approvals,
+)
+from agent_host.session.host import Opened
+from agent_host.session.idempotent_start import start_record
+from agent_host.session.lifecycle import Session
+from agent_host.session.new_task import record_of_task
+from agent_host.session.opening import (
+    LOCAL,
+    Beginning,
+    claim_store,
+    create_store,
+    prepare_state_dir,
+    refuse_foreign_cursor,
+    refuse_other_owner,
+    state_errors_translated,
+    temporary_of,
+)
+from agent_host.version import __version__
+from config.policies import BUILT_IN
+from config.settings import MOCK_PREFIX
+from policy.names import CapabilityName
+from policy.rules.named_tools import names_it
+from state import keys, temporary
+from state.errors import WriteFailed
+from state.locations import SessionPaths, checked_session_id
+from state.temporary import session_directory
+from tool_runtime.platform import OS_FAMILY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.events.emitter import Sink
+    from agent_host.host.environment import LocalMachine
+    from agent_host.host.remote_tools import RecordedToolService, ToolService
+    from agent_host.host.sandboxing import Level
+    from agent_host.judging.environment import Registry
+    from agent_host.judging.scoping import Scoping
+    from agent_host.llm.dialects import ChosenDialect
+    from agent_host.llm.stream import Dialect
+    from agent_host.services.approval import ApprovalReporter
+    from agent_host.services.session import NewSession, SessionGrant, SessionService
+    from agent_host.session.new_task import NewTask
+    from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from config.settings import Settings
+    from policy.bundle.model import PolicyBundle
+    from state.checkpoint import SessionIdentity
+    from state.file_session import FileSession
+    from tool_runtime.families.python_tools import PythonTool
+
+_OBSERVERS_S = 1.0
+_DELETED = "its checkpoint was deleted"
+
+
+class SessionOpener:
+    """Makes the process's session. `gate` makes what answers approvals; `watch` makes the sinks of events, given the
+    first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
+    agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
+    place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
+    which has the policy."""
+
+    def __init__(
+        self,
+        source: OptionsSource,
+        *,
+        gate: Callable[[ResolvedOptions], ApprovalGate],
+        watch: Callable[[int], Sequence[Sink]],
+        tokens: Tokens | None = None,
+        owns_process: bool = False,
+        tools: Sequence[PythonTool] = (),
+        recorded: RecordedToolService | None = None,
+    ) -> None:
+        self._source = source
+        self._gate = gate
+        self._watch = watch
+        self._tokens = Tokens.read() if tokens is None else tokens
+        self._owns_process = owns_process
+        self._tools = tools
+        self._recorded = recorded
+        self._backends: Backends | None = None
+        self._resolved: ResolvedOptions | None = None
+        self._attended = False
+        self._chosen: ChosenDialect | None = None
+        self._server_said = ""
+        self._learned: Mapping[str, Any] = {}
+
+    async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
+        """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
+        Incompatible, ServiceError, SessionHeld, and GatewayError where the gateway's dialect is to be found."""
+        resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
+        async with AsyncExitStack() as resources:
+            backends = await self._open_backends(resolved, resources)
+            key = resolved.session_id
+            if key is not None:
+                with state_errors_translated():
+                    checked_session_id(key)
+                    if backends.has_session_service:
+                        resources.callback(keys.hold(resolved.state_dir, key).release, remove=False)
+                        refuse_used_key(resolved.state_dir, key)
+            grant = await backends.sessions().create(introduced(new, resolved))
+            refuse_incompatible(grant)
+            backends.capability_grant = grant.capability_grant
+            async with _given_back(backends.sessions(), grant.session_id):
+                with state_errors_translated():
+                    checked_session_id(grant.session_id)
+                machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
+                if grant.policy_bundle is not None:
+                    refuse_domains_of_a_service(resolved)
+                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
+                resolved, bundle = await self._informed(
+                    resolved, lambda own: bundle_of(own, machine, grant, level), grant
+                )
+                if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
+                    new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
+                # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
+                tools = python_tools(resolved.settings, self._tools)
+                refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
+                url = await resources.enter_async_context(serving_gateway(resolved))
+                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    scoping=scoping_under(resolved, machine, level, grant),
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
+                    tool_service=self._tool_service(backends, bundle),
+                )
+                secrets = self._secrets(resolved, bundle, url)
+                prepare_state_dir(resolved.state_dir)
+                if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
+                    with state_errors_translated():
+                        keys.remember(resolved.state_dir, key, grant.session_id)
+                beginning = beginning_of(resolved, parts, grant, secrets, task, learned=self._learned)
+                with contextlib.ExitStack() as begun:
+                    store = create_store(resolved, beginning, grant, new)
+                    begun.callback(_unbegin, store)
+                    make_temporary(machine.temporary, resolved.state_dir)
+                    begun.callback(temporary.remove, machine.temporary)
+                    backends.know(store.state.identity)
+                    session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                    begun.pop_all()
+            return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
+        SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
+        for a cursor that is none of the session's, and what `create` raises."""
+        resolved = self._source.resumed(session_id)
+        async with AsyncExitStack() as resources:
+            backends = await self._open_backends(resolved, resources)
+            with contextlib.ExitStack() as opened:
+                store = claim_store(resolved, session_id)
+                opened.callback(store.close)
+                refuse_foreign_cursor(store.state, cursor)
+                backends.know(store.state.identity)
+                grant = await self._granted_again(resolved, backends, store, cursor)
+                backends.capability_grant = grant.capability_grant
+                if grant.policy_bundle is not None:
+                    refuse_domains_of_a_service(resolved)
+                machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
+                level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
+                refuse_weaker(resolved, level, store.state)
+                identity = store.state.identity
+                resolved, bundle = await self._informed(
+                    resolved,
+                    lambda own: bundle_again(own, machine, grant, identity, level),
+                    grant,
+                    identity.options.get("started", {}),
+                )
+                url = await resources.enter_async_context(serving_gateway(resolved))
+                tools = python_tools(resolved.settings, self._tools)
+                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    scoping=scoping_under(resolved, machine, level, grant),
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
+                    tool_service=self._tool_service(backends, bundle),
+                )
+                secrets = self._secrets(resolved, parts.bundle, url)
+                make_temporary(machine.temporary, resolved.state_dir)
+                session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                opened.pop_all()
+            return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+        """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
+        SessionExpired the session has ended."""
+        resolved, backends, chosen = self._resolved, self._backends, self._chosen
+        if resolved is None or backends is None or chosen is None:
+            raise RuntimeError("only an opened session is refreshed")
+        session.refuse_foreign_cursor(cursor)
+        try:
+            grant = await backends.sessions().resume(
+                session.session_id, checkpoint_cursor=cursor or session.step_cursor
+            )
+        except SessionExpired as error:
+            await session.expire(str(error))
+            raise SessionExpired(f"{error}; {_DELETED}") from error
+        refuse_incompatible(grant)
+        backends.capability_grant = grant.capability_grant
+        machine = machine_of(resolved, session.temporary)
+        level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
+        bundle = bundle_again(resolved, machine, grant, session.identity, level)
+        parts = Parts.of(resolved, machine, bundle, chosen.dialect)
+        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant))
+        parts = parts.cached_for(resolved.settings, attended=self._attended)
+        session.renew(lambda ctx: put_under(ctx, resolved, parts))
+        return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
+        import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
+        self._resolved = resolved
+        environ = os.environ if self._recorded is None else without_observers(os.environ)
+        self._backends = Backends(environ, resolved.settings, self._tokens)
+        resources.push_async_callback(self._backends.aclose)
+        return self._backends
+
+    async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
+        """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
+        settings = resolved.settings
+        chosen = named_dialect(settings)
+        if chosen is None and settings.text("llm.gateway").startswith(MOCK_PREFIX):
+            chosen = scripted_dialect(settings)
+        if chosen is None:
+            chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
+        self._chosen = chosen
+        return chosen.dialect
+
+    async def _informed(
+        self,
+        resolved: ResolvedOptions,
+        bundle_for: Callable[[ResolvedOptions], PolicyBundle],
+        grant: SessionGrant,
+        started: Mapping[str, Any] = MappingProxyType({}),
+    ) -> tuple[ResolvedOptions, PolicyBundle]:
+        """The options with what a local server says of its model, and the bundle under them; a session that goes on
+        keeps to what it had learned when it `started`. Raises what `bundle_for` raises, and UsageError."""
+        may_choose = grant.policy_bundle is None and policy_name(resolved.settings) in BUILT_IN
+        bundle = bundle_for(resolved)
+        settings = resolved.settings
+        if self._recorded is None:
+            wanted = settings.text("llm.model")
+            found = await informed(
+                settings,
+                (named_dialect(settings) or scripted_dialect(settings)).dialect,
+                self._tokens.gateway,
+                resolved.state_dir,
+                model=wanted or bundle.llm_policy.allowed_models[0],
+                may_choose=may_choose and not wanted,
+                recorded=started.get("servers", {}),
+            )
+            settings, self._server_said, self._learned = found.settings, found.said, found.learned
+        settings = with_fitting_toolset(settings, bundle)
+        if settings is resolved.settings:
+            return resolved, bundle
+        self._resolved = informed_options = resolved._replace(settings=settings)
+        return informed_options, bundle_for(informed_options)
+
+    async def _granted_again(
+        self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
+    ) -> SessionGrant:
+        state = store.state
+        try:
+            grant = await backends.sessions().resume(
+                state.identity.session_id, checkpoint_cursor=cursor or state.step_cursor
+            )
+        except SessionExpired as error:
+            with state_errors_translated():
+                store.take_over()
+                store.delete()  # nobody will ever resume it (AH 9.6)
+            temporary.remove(temporary_of(resolved.state_dir, state.identity))
+            kept = _kept_result(SessionPaths(resolved.state_dir, state.identity.session_id))
+            raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
+        except SessionNotFound as error:  # it may be another service than that of its beginning
+            raise SessionNotFound(f"{error}; what is here of it is kept") from error
+        refuse_incompatible(grant)
+        return grant
+
+    def _secrets(self, resolved: ResolvedOptions, bundle: PolicyBundle, url: str) -> Secrets:
+        settings = resolved.settings
+        headers = settings.pairs("llm.headers")
+        proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
+        return Secrets.of(
+            self._tokens,
+            url,
+            headers,
+            redaction_of(resolved, bundle),
+            proxies,
+            _of_servers(settings, bundle, resolved.state_dir),
+        )
+
+    def _tool_service(self, backends: Backends, bundle: PolicyBundle) -> ToolService | RecordedToolService | None:
+        """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
+        if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None:
+            return None
+        return backends.tool_service() if self._recorded is None else self._recorded
+
+    async def _session(
+        self,
+        resolved: ResolvedOptions,
+        parts: Parts,
+        backends: Backends,
+        store: FileSession,
+        url: str,
+        secrets: Secrets,
+        resources: AsyncExitStack,
+    ) -> Session:
+        """Put it all together. What is to be let go at its end is in `resources` on return."""
+        identity = store.state.identity
+        paths = SessionPaths(resolved.state_dir, identity.session_id)
+        first_id = next_event_id(paths.events)
+        emitter = Emitter(
+            session_id=identity.session_id,
+            workspace_id=identity.workspace_id,
+            tenant_id=identity.tenant_id,
+            user_id=identity.user_id,
+            first_id=first_id,
+            scrub=secrets.scrubber.event,
+            losses=backends.losses,
+        )
+        reporter = backends.approvals(paths)
+        log = RunLog(
+            paths.events,
+            max_bytes=resolved.settings.integer("host.max_run_log_bytes"),
+            are_clean=secrets.scrubber.are_clean,
+        )
+        backends.losses.watch(paths.events, log)
+        tools = registry_with(parts.tools, families_of(resolved.settings))
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
+        emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
+        gate = self._gate(resolved)
+        self._attended = not isinstance(gate, UnattendedGate)
+        parts = parts.cached_for(resolved.settings, attended=self._attended)
+        stores = backends.stores(identity, paths, store.blobs)
+        gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
+        ctx = await make_context(
+            resolved,
+            parts,
+            store,
+            gateway,
+            secrets,
+            gate,
+            emitter,
+            stores,
+            owns_process=self._owns_process,
+        )
+        resources.push_async_callback(_close_observers, emitter, reporter)
+        resources.push_async_callback(ctx.router.aclose)
+        resources.push_async_callback(ctx.conversation.llm.aclose)
+        with state_errors_translated():
+            store.take_over()  # nothing refuses the session any more
+        reports.again(store.state)
+        session = Session(
+            ctx,
+            paths,
+            pending_approvals=gate if isinstance(gate, PendingApprovals) else None,
+            service=backends.sessions(),
+            resources=resources.pop_all(),
+            settings=resolved.settings,
+            undelivered=backends.undelivered,
+            losses=backends.losses,
+        )
+        await session.take_up_commands()
+        session.take_up_uploads()
+        return session
+
+
+def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
+    """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
+    if not (settings.tables("mcp.servers") or bundle.mcp_servers):
+        return ()
+    from agent_host.host.mcp_servers import secret_values
+
+    return secret_values(settings, bundle.mcp_servers, state_dir)
+
+
+def _kept_result(paths: SessionPaths) -> str:
+    """Words for a session that was over: its process died between its word to the service and its last file."""
+    return f"; its task was over, the result is kept in {paths.result}" if os.path.exists(paths.result) else ""
+
+
+@contextlib.asynccontextmanager
+async def _given_back(service: SessionService, session_id: str) -> AsyncIterator[None]:
+    """A session that the service granted and that cannot begin here is none for the service either."""
+    try:
+        yield
+    except AgentHostError as error:
+        await say_goodbye(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
+        raise
+
+
+def _unbegin(store: FileSession) -> None:
+    """Take a session away whose creation failed: nothing was done in it that anybody could resume."""
+    with contextlib.suppress(WriteFailed):  # it is let go all the same, and without a task it is passed over
+        store.delete()
+
+
+async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:
+    """None of them waits for another that is away."""
+    await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
+
+
+# What a session begins with, and what keeps it from beginning.
+
+_swept: set[str] = set()
+
+
+def introduced(new: NewSession, resolved: ResolvedOptions) -> NewSession:
+    """The request with what this host knows of itself, and what its client did not say."""
+    known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
+    return new._replace(session_id=resolved.session_id, client_info={**known, **new.client_info})
+
+
+def refuse_incompatible(grant: SessionGrant) -> None:
+    """Raises Incompatible."""
+    if grant.compatibility_status == "incompatible":
+        raise Incompatible(
+            f"the session service does not serve this host: {grant.incompatibility_reason or 'no reason'}"
+        )
+
+
+def refuse_used_key(state_dir: str, key: str) -> None:
+    """Raises UsageError where a session was begun under `key`, StateError where that cannot be read."""
+    paths = SessionPaths(state_dir, keys.session_of(state_dir, key))
+    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal, paths.result)):
+        raise UsageError(f"a session was begun under {key} already: --or-resume goes on with it, or choose another id")
+
+
+def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
+    """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
+    servers = {one.name for one in bundle.mcp_servers}
+    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
+    of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
+    backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
+    of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}
+    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
+    unknown = unknown_approvals(bundle, tools, approvals)
+    if unknown:
+        rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
+        raise UsageError(
+            f"--approve {unknown[0]}: this policy knows no such rule, tool or capability; its rules: {rules}"
+        )
+
+
+def bundle_of(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level) -> PolicyBundle:
+    """The bundle of a session on this machine. Raises PolicyError, UsageError."""
+    return load_bundle(
+        resolved.settings,
+        machine.environment,
+        session_id=grant.session_id,
+        state_dir=resolved.state_dir,
+        now=utc_now(),
+        granted=grant.policy_bundle,
+        temporary=machine.temporary,
+        held=level.level != "none",
+        installed=installed_names(resolved.settings),
+    )
+
+
+def bundle_again(
+    resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, identity: SessionIdentity, level: Level
+) -> PolicyBundle:
+    """The bundle under which a session that there is goes on."""
+    bundle = bundle_of(resolved, machine, grant, level)
+    refuse_other_owner(identity, bundle)
+    return bundle
+
+
+def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
+    """How commands of a session are held under what was granted. Raises UsageError."""
+    granted = grant.policy_bundle is not None
+    steering = (*own_files(), *guarded_files(resolved.settings, resolved.workspace))
+    return scoping_of(resolved, machine, level, steering=steering, granted=granted)
+
+
+def beginning_of(
+    resolved: ResolvedOptions,
+    parts: Parts,
+    grant: SessionGrant,
+    secrets: Secrets,
+    task: NewTask | None,
+    *,
+    learned: Mapping[str, Any],
+) -> Beginning:
+    """What the first record of a new session holds. `learned` is what its gateway said (`server_settings.Informed`)."""
+    policy = policy_source(resolved.settings, grant.policy_bundle)
+    started: dict[str, Any] = {
+        "model": parts.model,
+        "policy": policy.name,
+        "policyHash": policy.digest,
+        "toolset": list(families_of(resolved.settings)),
+        "servers": dict(learned),
+        "redaction": {
+            "bundleVersion": parts.bundle.policy_bundle_version,
+            "hasRules": bool(parts.bundle.redaction_rules),
+        },
+    }
+    if parts.scoping is not None:
+        started["sandbox"] = parts.scoping.level
+    first = None
+    if task is not None and resolved.session_id is not None:
+        started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
+    if task is not None:
+        first = record_of_task(task, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
+    machine = parts.machine
+    return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
+
+
+def make_temporary(path: str, state_dir: str) -> None:
+    """Make the session's own temporary directory, or find it as it should be, and have removed what crashes have left
+    beside it. Raises UsageError."""
+    try:
+        temporary.make(path)
+    except OSError as error:
+        raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
+    if state_dir not in _swept:
+        _swept.add(state_dir)  # beside the start, which does not wait for it
+        threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep").start()

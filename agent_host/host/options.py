@@ -1,0 +1,319 @@
+"""What a session is started with, and where that comes from: the options, the configuration below them, the record."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import UsageError
+from agent_host.ids import REPLAY_PREFIX
+from agent_host.llm.deferred import KnownModels
+from agent_host.session.opening import ResolvedOptions, recorded_options
+from config.lean_typing import NamedTuple
+from config.load import ConfigError, load
+from config.policies import BUILT_IN, names_file
+from config.settings import MOCK_PREFIX
+from state.errors import NoHomeDirectory
+from state.locations import default_state_dir, with_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from config.settings import Settings
+    from tool_runtime.families.python_tools import PythonTool
+
+__all__ = [
+    "LayeredOptions",
+    "OptionNames",
+    "ResolvedOptions",
+    "SessionOptions",
+    "anchored",
+    "changed_bundle",
+    "existing_directory",
+    "existing_workspace",
+    "is_default_state_dir",
+    "known_models",
+    "portable",
+    "settings_from",
+    "snapshot_limit",
+    "state_dir_from",
+]
+
+_SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
+_MAX_STEPS = "host.max_steps"
+_TOOLSET = "host.toolset"
+_SANDBOX = "sandbox.level"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What a session is started or resumed with; None leaves it to the configuration, or to the session on record.
+
+    `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `max_cost` is what the session may
+    cost, in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend
+    services' and `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter.
+    None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`.
+    `approvals` are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of
+    denied calls, which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands
+    started also when this process is killed; one session at a time may ask for it, and it takes every child of this
+    process for its own. `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
+    """
+
+    workspace: str | os.PathLike[str] | None = None
+    policy: str | os.PathLike[str] | None = None
+    gateway: str | None = None
+    model: str | None = None
+    max_steps: int | None = None
+    max_cost: float | None = None
+    token: str | None = None
+    services_token: str | None = None
+    tools_token: str | None = None
+    grant_key: str | None = None
+    state_dir: str | os.PathLike[str] | None = None
+    session_id: str | None = None
+    approvals: Collection[str] = ()
+    approve_all: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    guard_processes: bool = False
+    tools: Collection[PythonTool] = ()
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The settings that are given, by key; paths in them are absolute. Raises UsageError."""
+        if self.max_cost is not None and not self.max_cost > 0:
+            raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
+        given = {
+            "host.policy": _policy(self.policy),
+            "llm.gateway": self.gateway,
+            "llm.model": self.model,
+            _MAX_STEPS: self.max_steps,
+            "llm.max_cost": self.max_cost,
+        }
+        return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
+
+
+def _as_given(_: str, value: str) -> str:
+    return f"SessionOptions: {value!r} is not UTF-8"
+
+
+class OptionNames(NamedTuple):
+    """What messages call the options; by default as a program gives them. `client_workspace` is a workspace that the
+    client of a server chose. `not_text` is the message for a value that is not UTF-8, by the name of its field or the
+    key of its setting."""
+
+    given_by: str = "SessionOptions"
+    workspace: str = "the workspace"
+    client_workspace: str = "the workspace"
+    approvals: str = "SessionOptions.approvals"
+    not_text: Callable[[str, str], str] = _as_given
+
+
+_AS_A_PROGRAM = OptionNames()
+
+
+class LayeredOptions:
+    """The options source of a client: `options`, with the configuration and, for a resume, the record below them.
+
+    `names` is for messages. `warn` gets one line for each setting of a workspace that is ignored. Raises UsageError.
+    """
+
+    def __init__(
+        self,
+        options: SessionOptions,
+        names: OptionNames = _AS_A_PROGRAM,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._options = options
+        self._names = names
+        self._warn = warn
+        self._flags = options.flags
+        self._workspace = None if options.workspace is None else os.fspath(options.workspace)
+        self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
+        """What is approved in advance, without the ids of denied calls."""
+        self._replays = frozenset(options.approvals) - frozenset(self.approvals)
+        self.moved: str | None = None
+        """The workspace of a resumed session where it is another one than that on record."""
+        self.state_dir = state_dir_from(None if options.state_dir is None else os.fspath(options.state_dir))
+
+    def new(self, workspace: str | None = None) -> ResolvedOptions:
+        """For a new session in `workspace`, a client's choice, else in that of the options, else in the current
+        directory."""
+        if self._replays:
+            raise UsageError(
+                f"{self._names.approvals} {min(self._replays)}: that is a call of another session; `resume` runs it"
+            )
+        return self._resolve(
+            self._flags,
+            workspace or self._workspace or ".",
+            self._options.session_id,
+            named_by=self._names.workspace if workspace is None else self._names.client_workspace,
+        )
+
+    def resumed(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
+        """For a session that is resumed: as it was started, with the options over it; with `ended_too` also one that
+        has ended. Raises SessionNotFound, CheckpointUnreadable."""
+        self.moved = self._workspace
+        limit = snapshot_limit(self._flags, given_by=self._names.given_by)
+        recorded = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
+        families = recorded.get("started", {}).get("toolset")
+        began_with = {} if families is None else {_TOOLSET: families}
+        resolved = self._resolve(
+            {**began_with, **recorded["flags"], **self._flags},
+            self._workspace or recorded["workspace"],
+            session_id,
+            named_by=self._names.workspace if self._workspace else "the session's workspace",
+        )
+        self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
+        return resolved._replace(ended_too=ended_too)
+
+    def choose_sandbox(self, level: str) -> None:
+        """Have the sessions that follow hold commands at this level, as if the client had named it."""
+        self._flags = {**self._flags, _SANDBOX: level}
+
+    def own_settings(self) -> Settings:
+        """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
+        return settings_from(self._flags, workspace=None, given_by=self._names.given_by)
+
+    def _resolve(
+        self, flags: Mapping[str, Any], workspace: str, session_id: str | None, *, named_by: str
+    ) -> ResolvedOptions:
+        self._refuse_what_is_no_text(flags, session_id)
+        root = existing_workspace(workspace, named_by)
+        settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
+        for line in (*settings.ignored, *_unusable_tools(root), *changed_bundle(settings, self.state_dir)):
+            self._warn(line)
+        return ResolvedOptions(
+            settings=settings,
+            flags=flags,
+            workspace=root,
+            state_dir=self.state_dir,
+            session_id=session_id,
+            approvals=frozenset(self.approvals),
+            approve_all=self._options.approve_all,
+            replays=self._replays,
+            max_steps=settings.integer(_MAX_STEPS) if _MAX_STEPS in self._flags else None,
+            sandbox_named=_SANDBOX in self._flags,
+        )
+
+    def _refuse_what_is_no_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:
+        """Raises UsageError for a value that a session's record could not hold."""
+        given = {"session_id": session_id, "approvals": self.approvals, **flags}
+        for key, value in given.items():
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(one, str) and not _is_text(one):
+                    raise UsageError(self._names.not_text(key, one))
+
+
+def existing_workspace(path: str, named_by: str) -> str:
+    """The real path of a workspace, which messages call `named_by`. Raises UsageError where there is no such directory,
+    or its name is not UTF-8."""
+    root = anchored(path, os.path.realpath)
+    if not _is_text(root):
+        raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
+    if not os.path.isdir(root):
+        raise UsageError(f"{named_by} {path}: there is no such directory")
+    return root
+
+
+def existing_directory(workspace: str) -> None:
+    """Raises UsageError where `workspace`, a real path from `--workspace`, is no directory."""
+    if not os.path.isdir(workspace):
+        raise UsageError(f"--workspace {workspace}: there is no such directory")
+
+
+def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
+    """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
+    is none any more, or a home and there is none."""
+    try:
+        return resolve(with_home(path))
+    except NoHomeDirectory as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(
+            f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
+            "go to another one, or give the absolute path"
+        ) from error
+
+
+def _unusable_tools(workspace: str) -> list[str]:
+    """What is wrong with the tools that the workspace brings."""
+    if not os.path.isdir(os.path.join(workspace, ".agent", "tools")):
+        return []
+    from agent_host.host.workspace_tools import unusable_manifests  # with it comes what reads them
+
+    return unusable_manifests(workspace)
+
+
+def changed_bundle(settings: Settings, state_dir: str) -> list[str]:
+    """Report that a session has changed the bundle file that is about to be used."""
+    name = settings.text("host.policy")
+    if not names_file(name):
+        return []
+    from agent_host.session.external_bundles import last_change  # most sessions are under a built-in
+
+    changed_by = last_change(state_dir, name)
+    if changed_by is None:
+        return []
+    return [f"policy {name}: session {changed_by} of this state directory has changed this file: look at it"]
+
+
+def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:
+    """The settings with `flags`, by key, over the user's; `given_by` says where they come from. Raises UsageError."""
+    try:
+        return load(flags, workspace=workspace, given_by=given_by)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by: str = "the command line") -> int:
+    """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
+    workspaces, which have no say in it. Of `flags` only this setting is looked at. Raises UsageError for a
+    configuration that cannot be used."""
+    own = {key: value for key, value in flags.items() if key == _SNAPSHOT_LIMIT}
+    return settings_from(own, workspace=None, given_by=given_by).integer(_SNAPSHOT_LIMIT)
+
+
+def known_models() -> KnownModels:
+    """What is known of models, by the user's configuration. Raises UsageError for one that cannot be used."""
+    return KnownModels(settings_from({}, workspace=None).models)
+
+
+def state_dir_from(chosen: str | None) -> str:
+    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError."""
+    try:
+        return anchored(chosen) if chosen else default_state_dir()
+    except NoHomeDirectory as error:
+        raise UsageError(str(error)) from error
+
+
+def is_default_state_dir(path: str) -> bool:
+    """True if `path` is the state directory where none is chosen."""
+    try:
+        return path == default_state_dir()
+    except NoHomeDirectory:
+        return False
+
+
+def portable(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags that mean the same from another directory, so that a resume can take them over. Raises UsageError."""
+    flags = dict(given)
+    gateway = flags.get("llm.gateway", "")
+    if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
+        flags["llm.gateway"] = MOCK_PREFIX + anchored(gateway.removeprefix(MOCK_PREFIX))
+    policy = flags.get("host.policy", "")
+    if isinstance(policy, str) and names_file(policy):
+        flags["host.policy"] = anchored(policy)
+    return flags
+
+
+def _policy(given: str | os.PathLike[str] | None) -> str | None:
+    """The policy as a setting. A path object that is no built-in's name is a file, also without a slash."""
+    name = None if given is None else os.fspath(given)
+    return name if name is None or isinstance(given, str) or name in BUILT_IN else os.path.join(os.curdir, name)
+
+
+def _is_text(value: str) -> bool:
+    """True if `value` can stand in a record: it holds no half of a surrogate pair, as bytes that are no UTF-8 do."""
+    return value == value.encode("utf-8", "replace").decode()

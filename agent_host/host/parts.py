@@ -1,0 +1,108 @@
+"""What is decided about a session before anything of it is on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from agent_host.errors import PolicyDenied, UsageError
+from agent_host.llm.deferred import KnownModels
+from agent_host.loop.conversation import refuse_unpriced
+from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
+from config.lean_typing import NamedTuple
+from policy.names import CapabilityName as Name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_host.host.environment import LocalMachine
+    from agent_host.host.remote_tools import RecordedToolService, ToolService
+    from agent_host.judging.scoping import Scoping
+    from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from policy.bundle.model import PolicyBundle
+    from tool_runtime.families.python_tools import PythonTool
+
+_SHORT_TTL_S = 300
+
+
+class Parts(NamedTuple):
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
+
+    machine: LocalMachine
+    bundle: PolicyBundle
+    model: str
+    count: Callable[[str], int]
+    dialect: Dialect
+    models: KnownModels
+    takes_images: bool = True
+    tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
+    tool_service: ToolService | RecordedToolService | None = None
+    scoping: Scoping | None = None
+
+    def binds_thinking(self, model: str) -> bool:
+        """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
+        return bool(self.models.of(model).limits.thinking_bound)
+
+    @classmethod
+    def of(
+        cls,
+        resolved: ResolvedOptions,
+        machine: LocalMachine,
+        bundle: PolicyBundle,
+        dialect: Dialect,
+        tools: tuple[PythonTool, ...] = (),
+    ) -> Parts:
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
+        model whose cost is to be limited and that has no price."""
+        settings = resolved.settings
+        takes_images = dialect.takes_images and settings.flag("llm.images")
+        model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
+        models = KnownModels(settings.models)
+        if settings.number("llm.max_cost"):
+            refuse_unpriced(models, model)
+        count = _counter(settings, models, model)
+        return cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
+
+    def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
+        """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
+        says that a person answers approvals."""
+        return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
+
+
+def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
+    """How long a request is kept in the provider's cache: one hour costs more to write, and pays where a step may take
+    longer than five minutes, since a person is asked or commands may run that long."""
+    chosen = settings.text("llm.cache_ttl")
+    if chosen != "auto":
+        return cast("CacheTtl", chosen)
+    asks = attended and any(capability.requires_approval for capability in bundle.capabilities)
+    runs = bundle.capability(Name.SHELL_EXEC) is not None
+    return "1h" if asks or (runs and settings.number("tools.command_timeout_s") > _SHORT_TTL_S) else "5m"
+
+
+def _model(settings: Settings, bundle: PolicyBundle) -> str:
+    allowed = bundle.llm_policy.allowed_models
+    wanted = settings.text("llm.model") or allowed[0]
+    if wanted not in allowed:
+        raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return wanted
+
+
+def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
+    names, allowed = settings.names("llm.fallback_models"), bundle.llm_policy.allowed_models
+    for name in names:
+        if name not in allowed:
+            raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return names
+
+
+def _counter(settings: Settings, models: KnownModels, model: str) -> Callable[[str], int]:
+    name = settings.text("llm.tokenizer")
+    try:
+        return counter(name, models.of(model).limits.tokenizer if name == AUTO else None)
+    except TokenizerUnavailable as error:
+        raise UsageError(f"llm.tokenizer: {error}") from error

@@ -1,0 +1,174 @@
+"""Inner doors: what is on record under an id that a user gave."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.errors import SandboxWeaker
+from agent_host.host.options import known_models, settings_from, snapshot_limit
+from agent_host.host.sandboxing import level_of, refuse_weaker
+from agent_host.host.secrets import Tokens, scrubber_on_record
+from agent_host.services.endpoints import endpoints
+from agent_host.session.handshake import policy_source, rules_on_record
+from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
+from agent_host.session.opening import LOCAL, Owner, state_errors_translated
+from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from state.errors import StateError
+from state.file_store import FileCheckpointStore
+from state.keys import session_of
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from state.checkpoint import Checkpoint
+
+__all__ = [
+    "UNREADABLE",
+    "Owner",
+    "SandboxWeaker",
+    "StoredSession",
+    "StoredSessions",
+    "Unfinished",
+    "newest_resumable",
+    "own_sessions",
+    "session_id_of",
+    "session_under",
+    "stored_sessions",
+    "weaker_sandbox",
+]
+
+
+class Unfinished(NamedTuple):
+    """A session with a task to go on with."""
+
+    session_id: str
+
+
+def session_under(
+    state_dir: str, key: str, same: tuple[OptionsSource, str] | None = None
+) -> Unfinished | Result | None:
+    """What was begun under the id `key` that a user chose: its session, the result where that is over, else None.
+
+    `same`: options and a prompt that have to be those it was begun with. Raises UsageError where they are not, for a
+    key that is none and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
+    """
+    found = find_begun(state_dir, key, snapshot_limit_bytes=snapshot_limit())
+    if found is None:
+        return None
+    if same is not None:
+        source, prompt = same
+        refuse_another(state_dir, key, found.started, prompt=prompt, policy=policy_source(source.new().settings))
+    if isinstance(found, Begun):
+        return Unfinished(found.session_id)
+    records = SessionPaths(state_dir, found.session_id).records
+    return result_of(found.result, message=found.result["reason"], records=records, unfinished=False, resumable=False)
+
+
+def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
+    """What a person has to agree to before this session is resumed, None where that is nothing. What cannot be read is
+    for the resume to say."""
+    limit = resolved.settings.integer("host.max_snapshot_bytes")
+    if resolved.session_id is None or resolved.sandbox_named:
+        return None
+    try:
+        store = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit)
+        state = store.load(resolved.session_id, ended_too=resolved.ended_too)
+    except StateError:
+        return None
+    try:
+        refuse_weaker(resolved, level_of(resolved.settings, resolved.state_dir), state)
+    except SandboxWeaker as weaker:
+        return weaker
+    return None
+
+
+def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessions:
+    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
+    Raises UsageError for a configuration that cannot be used."""
+
+    def cleaner(state: Checkpoint) -> Callable[[bytes], bytes] | None:
+        options = state.identity.options
+        rules = rules_on_record(state.policy_bundle_version, options.get("started", {}))
+        if rules is None:
+            return None
+        settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
+        return scrubber_on_record(Tokens.read() if tokens is None else tokens, settings, state_dir, rules).data
+
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models(), cleaner=cleaner)
+
+
+def own_sessions() -> Owner | None:
+    """Whose the sessions are that this user's programs begin; None where a Session Service says that."""
+    return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
+
+
+def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:
+    """The id of the session that last ran and is not held by a live process; None when there is none. `passed_over`
+    gets a line for each session that cannot be read."""
+    newest = sorted(stored_sessions(state_dir).summaries(), key=lambda summary: summary.updated_at, reverse=True)
+    for summary in newest:
+        if summary.state is None and summary.pid is None:
+            passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
+    offered = [summary for summary in newest if can_go_on(summary)]
+    # What only waits for approvals has nothing to do unless they are given, so it comes last.
+    offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
+    return offered[0].session_id if offered else None
+
+
+def session_id_of(state_dir: str, key: str) -> str:
+    """The id of the session that was begun under `key`; the key itself where no other is on record. Raises UsageError,
+    CheckpointUnreadable."""
+    with state_errors_translated():
+        return session_of(state_dir, key)
+
+
+# How a task ended.
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a task ended. `status` is TASK_COMPLETED, TASK_FAILED, TASK_CANCELLED or SESSION_PAUSED, `reason` a
+    documented name where it is not completed, `message` one line about it for a person, `text` the model's last answer.
+    `details` is the whole result object of the command line, `records` the folder of what stays of the session.
+    `unfinished`: the task is still open on record. `resumable`: `resume_task` can go on with it, or approve what was
+    denied because nobody was there."""
+
+    session_id: str
+    task_id: str
+    status: str
+    reason: str | None
+    text: str
+    step_count: int
+    resumable: bool
+    details: Mapping[str, Any]
+    message: str | None = None
+    unfinished: bool = False
+    records: str = ""
+
+    @property
+    def completed(self) -> bool:
+        """True if the model said that it is done."""
+        return self.status == "TASK_COMPLETED"
+
+
+def result_of(
+    details: Mapping[str, Any], *, message: str | None, records: str, unfinished: bool, resumable: bool
+) -> Result:
+    """The result out of the result object `details` of a session."""
+    return Result(
+        details["sessionId"],
+        details["taskId"],
+        details["status"],
+        details["reason"],
+        details["text"],
+        details["stepCount"],
+        resumable,
+        details,
+        message=message,
+        unfinished=unfinished,
+        records=records,
+    )

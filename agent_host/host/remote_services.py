@@ -1,0 +1,41 @@
+"""The door to what only sessions with services elsewhere need; it is imported when the first of them is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
+from agent_host.events.batches import BatchedSink
+from agent_host.events.otel import otel_sink
+from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
+from agent_host.services.http import ServiceClient
+from agent_host.services.observers import HttpEventService
+
+if TYPE_CHECKING:
+    from agent_host.http import TlsContext
+    from config.settings import Settings
+
+__all__ = ["audit_sink", "client_of", "otel_sink", "telemetry_sink"]
+
+
+def client_of(url: str, token: str | None, settings: Settings, tls: TlsContext | None) -> ServiceClient:
+    """A client of the services at `url`, with the time-outs and retries of the settings. Nothing is connected."""
+    return ServiceClient(
+        url,
+        token,
+        timeout_s=settings.number("services.timeout_s"),
+        retries=settings.integer("services.max_retries"),
+        retry_base_s=settings.number("services.retry_base_s"),
+        retry_max_s=settings.number("services.retry_max_s"),
+        tls=tls,
+    )
+
+
+def audit_sink(client: ServiceClient) -> BatchedSink:
+    """Posts the events of the Audit Service."""
+    return BatchedSink(HttpEventService(client, "/audit/events").post, AUDIT_EVENTS, shape=AuditRecords())
+
+
+def telemetry_sink(client: ServiceClient) -> BatchedSink:
+    """Posts the events of the Telemetry Service."""
+    return BatchedSink(HttpEventService(client, "/telemetry/events").post, TELEMETRY_EVENTS, shape=telemetry_line)

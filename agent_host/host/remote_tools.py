@@ -1,0 +1,261 @@
+"""Tools from elsewhere in a session: what is kept of them, who approved them, and what people are told."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, signed
+from agent_host.contracts import Need
+from agent_host.events.kinds import EventType
+from agent_host.host.environment import families_of
+from agent_host.retrying import RetryPolicy
+from agent_host.services.endpoints import endpoints
+from agent_host.session.opening import LOCAL
+from config.lean_typing import NamedTuple
+from policy.rules.named_tools import lists
+from policy.rules.toolset import sent_elsewhere
+from state.tool_lists import ToolLists
+from tool_runtime.families.catalogue import specs_of
+from tool_runtime.remote.backend.answers import CAPABILITY
+from tool_runtime.remote.backend.invocations import NAME, BackendSource
+from tool_runtime.remote.backend.invocations import Terms as CallTerms
+from tool_runtime.remote.lists import Definition, Listed, RemoteTools, Terms, definition_of, spec_of
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
+    from agent_host.events.emitter import Emitter
+    from agent_host.judging.judge import Approved, Judge
+    from config.settings import Settings
+    from policy.bundle.model import PolicyBundle
+    from state.checkpoint import SessionIdentity
+    from tool_runtime.remote.backend.invocations import Service
+    from tool_runtime.remote.lists import Source
+    from tool_runtime.tool import CallContext
+
+_EVENTS: dict[NoticeKind, EventType] = {
+    "listed": EventType.TOOLS_LISTED,
+    "changed": EventType.TOOLS_CHANGED,
+    "hidden": EventType.TOOLS_HIDDEN,
+    "unavailable": EventType.TOOLS_UNAVAILABLE,
+}
+
+
+class ToolsElsewhere:
+    """The sources of a session. `bundle` gives the bundle that says which of their tools there are. Of tools that may
+    change it says which are approved as they are: `others` are those of the workspace."""
+
+    def __init__(
+        self, state_dir: str, bundle: Callable[[], PolicyBundle], emitter: Emitter, others: Approved | None
+    ) -> None:
+        self._bundle = bundle
+        self._state_dir = state_dir
+        self._emitter = emitter
+        self._others = others
+        self._kept: list[ToolLists] = []
+
+    def provider(
+        self, source: Source, place: str, terms: Terms, completed: Callable[[ToolSpec], ToolSpec] | None = None
+    ) -> RemoteTools:
+        """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command.
+        `completed` as of RemoteTools."""
+        kept = ToolLists(self._state_dir, f"{source.name} {place}")
+        self._kept.append(kept)
+
+        def admits(tool_name: str) -> bool:
+            entry = self._bundle().capability(terms.capability)
+            return entry is not None and lists(entry, tool_name)
+
+        return RemoteTools(source, terms, kept, admits=admits, report=self.report, completed=completed)
+
+    def knows(self, name: str, identity: str) -> bool:
+        """See Approved."""
+        return any(one.knows(name, identity) for one in self._all())
+
+    def approve(self, name: str, identity: str) -> None:
+        """See Approved."""
+        for one in self._kept:
+            if one.lists(name):
+                one.approve(name, identity)
+                return
+        if self._others is not None:
+            self._others.approve(name, identity)
+
+    def _all(self) -> Sequence[Approved]:
+        return (*self._kept, *(() if self._others is None else (self._others,)))
+
+    def report(self, notice: SourceNotice) -> None:
+        """Tell people of a source."""
+        names = {"added": notice.added, "removed": notice.removed, "changed": notice.changed}
+        more = {key: list(value) for key, value in (*names.items(), ("rejected", notice.rejected)) if value}
+        payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **more}
+        self._emitter.emit(_EVENTS[notice.kind], payload)
+
+
+# The Backend Tool Service in a session (AH 7.6): where it is, what it is shown of the session, and what a call of its
+# tools may take.
+
+GRANT_S: Final = 900
+"""For how long a grant holds that the host signs, unless the bundle ends sooner: longer than a call takes with all that
+is tried again, and not long enough to be worth stealing."""
+_MARGIN_S: Final = 5.0
+
+
+class ToolService(NamedTuple):
+    """The service at `url`, the key of grants, and `given`, which is asked for the Session Service's grant each time: a
+    refresh of the session brings another."""
+
+    url: str
+    client: Service
+    key: bytes | None
+    given: Callable[[], str | None]
+
+    @classmethod
+    def at(cls, url: str, client: Service, key: str | None, given: Callable[[], str | None]) -> ToolService:
+        """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
+        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given)
+
+    def provider(
+        self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
+    ) -> RemoteTools:
+        """The Provider of its tools, whose grants name the tenant of the judge's bundle. What is tried again is as for
+        every service; a call's own time ends before that of the runtime, and says more."""
+        longest_s, timeout_s = settings.number("services.retry_max_s"), settings.number("backend.timeout_s")
+        retry = RetryPolicy(
+            settings.integer("services.max_retries"), settings.number("services.retry_base_s"), longest_s, longest_s
+        )
+        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
+        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
+        return elsewhere.provider(
+            BackendSource(self.client, terms), self.url, _terms(settings), stand_ins(settings, judge.bundle)
+        )
+
+
+def kept_tools(
+    environ: Mapping[str, str], settings: Settings, bundle: PolicyBundle, state_dir: str
+) -> tuple[ToolSpec, ...]:
+    """The service's tools, as it listed them last. Nothing is connected. Raises UsageError for a URL that is none."""
+    url = endpoints(environ).backend_tools
+    if url is None:
+        return ()
+    lists, completed = ToolLists(state_dir, f"{NAME} {url}"), stand_ins(settings, bundle)
+    newest = lists.newest()
+    shapes = None if newest is None else lists.read(newest)
+    specs = (spec_of(definition_of(shape), CAPABILITY, elsewhere=True) for shape in shapes or ())
+    return tuple(completed(spec._replace(identity=None)) for spec in specs)  # who approved it is for a session to say
+
+
+def _terms(settings: Settings) -> Terms:
+    longest_s = settings.number("backend.timeout_s") + _MARGIN_S
+    return Terms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
+
+
+def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
+    """What makes of a tool that takes the place of one of this machine (`insteadOf`) one whose calls need what that one
+    needs as well, and are judged by the same arguments."""
+    sent = sent_elsewhere(bundle)
+    here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
+
+    def completed(spec: ToolSpec) -> ToolSpec:
+        local = here.get(spec.name)
+        if local is None:
+            return spec
+        return spec._replace(also=(Need(local.capability, local.subject), *local.also), category=local.category)
+
+    return completed
+
+
+class GrantMaker:
+    """Makes the capability grant of each request: that which the Session Service gave, else one for the one tool, under
+    the key of this host. The bundle of the moment names the tenant, and ends the grant at the latest."""
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        bundle: Callable[[], PolicyBundle],
+        given: Callable[[], str | None],
+        key: bytes | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identity = identity
+        self._bundle = bundle
+        self._given = given
+        self._key = key
+        self._clock = clock
+
+    def __call__(self, tool_name: str) -> str | None:
+        """None where the host has neither."""
+        given = self._given()
+        if given is not None or self._key is None:
+            return given
+        bundle = self._bundle()
+        who, tenant = self._identity, bundle.tenant_id
+        tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
+        until = min(int(self._clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
+        grant = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
+        return signed(grant, self._key)
+
+
+# Backend tools of a session that is run again: their definitions as the state directory keeps them, and their answers
+# from the record. Nothing is connected.
+
+_TIMEOUT_S: Final = 10.0
+_PLACE: Final = "the record"
+_NO_ANSWER: Final = "the record has no answer to this call: it did not run then"
+
+
+class Answer(NamedTuple):
+    """What the model read of a call then."""
+
+    text: str
+    failed: bool
+
+
+class RecordedToolService(NamedTuple):
+    """In place of `ToolService`: the tools of `definitions`, whose calls are answered by their ids from `answers`."""
+
+    definitions: tuple[Definition, ...]
+    answers: Mapping[str, Answer]
+
+    def provider(
+        self,
+        elsewhere: ToolsElsewhere,
+        judge: Judge,
+        identity: SessionIdentity,  # noqa: ARG002 - as ToolService has it
+        settings: Settings,
+    ) -> RemoteTools:
+        """The Provider of these tools."""
+        terms = Terms(CAPABILITY, True, _TIMEOUT_S, _TIMEOUT_S)
+        return elsewhere.provider(_RecordedSource(self), _PLACE, terms, stand_ins(settings, judge.bundle))
+
+
+class _RecordedSource:
+    """A Source."""
+
+    name = NAME
+
+    def __init__(self, service: RecordedToolService) -> None:
+        self._service = service
+
+    async def list(self) -> Listed:
+        """See Source."""
+        return Listed(self._service.definitions)
+
+    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
+        """See Source."""
+        answer = self._service.answers.get(call.request.tool_call_id)
+        if answer is None:
+            raise ToolFault(FaultKind.SYSTEM, _NO_ANSWER)
+        if answer.failed:
+            raise ToolFault(FaultKind.SYSTEM, answer.text)
+        return ToolOutput(answer.text)
+
+    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
+        """See Source."""
+        return None
+
+    async def aclose(self) -> None:
+        """See Source."""

@@ -1,0 +1,98 @@
+"""The tokens of this process, and what keeps them and all other secrets out of records and requests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from agent_host.errors import TOKEN_VARIABLE
+from agent_host.host.environment import SECRET_VARIABLES
+from agent_host.llm.urls import checked_headers, checked_token, password_of
+from agent_host.redaction import Scrubber, hide_in_process_table
+from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from config.lean_typing import NamedTuple
+from config.settings import MOCK_PREFIX
+from policy.redaction.redact import Redaction
+from state.keys import redaction_key
+from tool_runtime.platform.environment import looks_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from policy.bundle.model import PolicyBundle, RedactionRule
+
+
+_VARIABLES = (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE)
+
+
+class Tokens(NamedTuple):
+    """The tokens of the gateway, of the backend services and of the Backend Tool Service, and the key of the capability
+    grants for the latter."""
+
+    gateway: str | None
+    services: str | None
+    tools: str | None = None
+    grant_key: str | None = None
+
+    @classmethod
+    def read(cls) -> Tokens:
+        """From the environment, which stays as it is: it is the embedding program's."""
+        return cls(*(os.environ.get(name) or None for name in _VARIABLES))
+
+    @classmethod
+    def taken(cls) -> Tokens:
+        """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
+        commands are not given are blanked where a command could read them in the process table; this process keeps
+        what it may need itself."""
+        hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+        return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
+
+
+class Secrets(NamedTuple):
+    """A token that a header can carry, and what keeps it and all others out of what is shown."""
+
+    gateway_token: str | None
+    scrubber: Scrubber
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        gateway_url: str,
+        headers: Mapping[str, str],
+        redaction: Redaction,
+        proxies: Sequence[str] = (),
+        others: Sequence[str] = (),
+    ) -> Secrets:
+        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use, `others`
+        more secrets. Raises UsageError for a
+        token that no header can carry, and for headers that are none."""
+        token = checked_token(tokens.gateway)
+        values = checked_headers(headers).values()
+        passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
+        return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
+
+
+def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
+    """What takes secrets out of what is shown of a session that no process has, as it does in the session: `settings`
+    are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
+    from agent_host.host.mcp_servers import secret_values  # most of a start does without
+
+    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.flag("redaction.detectors"))
+    proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
+    servers = secret_values(settings, (), state_dir) if settings.tables("mcp.servers") else ()
+    url = settings.text("llm.gateway")
+    url = "" if url.startswith(MOCK_PREFIX) else url
+    return Secrets.of(tokens, url, settings.pairs("llm.headers"), redaction, proxies, servers).scrubber
+
+
+def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
+    """What the bundle and the settings have taken out of all that is kept and sent (AH 8.7)."""
+    return Redaction(
+        bundle.redaction_rules,
+        key=lambda: redaction_key(resolved.state_dir),
+        detectors=resolved.settings.flag("redaction.detectors"),
+    )

@@ -1,0 +1,56 @@
+"""Inner door: the session of a server, in a process that is the program's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.approval.gate import InAdvance
+from agent_host.approval.pending import PendingApprovals
+from agent_host.host.opening import SessionOpener
+from agent_host.host.sandboxing import look_ahead
+from agent_host.host.secrets import Tokens
+from agent_host.session.host import SessionHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agent_host.events.emitter import Sink
+    from agent_host.host.options import LayeredOptions
+    from agent_host.session.opening import ResolvedOptions
+    from agent_host.session.stored import StoredSessions
+    from config.settings import Settings
+
+
+def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]]) -> SessionHost:
+    """The one session of a server, whose client approves; the tokens are taken out of the environment.
+    `watch` gives its sinks, by the number of its first event."""
+    tokens = Tokens.taken()
+    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True)
+
+    def stored() -> StoredSessions:
+        from agent_host.host.records import stored_sessions  # with the first look at what is on record
+
+        return stored_sessions(source.state_dir, tokens)
+
+    return SessionHost(opener, stored)
+
+
+def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:
+    in_advance = InAdvance(resolved.approvals, resolved.approve_all)
+    return PendingApprovals(timeout_s=resolved.settings.number("approvals.timeout_s"), in_advance=in_advance)
+
+
+# What a process does before its first session needs it.
+
+__all__ = ["get_ready", "look_ahead"]
+
+
+def get_ready(settings: Settings, state_dir: str) -> None:
+    """For a process that runs one task: where the levels of the sandbox are to be tried, which another process takes
+    its time for, import meanwhile what the first request needs."""
+    if look_ahead(settings, state_dir):
+        from agent_host.llm.deferred import import_client
+        from agent_host.session.task_runner import import_loop
+
+        import_client()
+        import_loop()

@@ -1,0 +1,454 @@
+"""An open session: one task after the other, approvals and events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.approval.gate import InAdvance, UnattendedGate
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+from agent_host.errors import NoActiveTask, UsageError
+from agent_host.host.opening import SessionOpener
+from agent_host.host.options import LayeredOptions, SessionOptions
+from agent_host.host.records import Result, result_of
+from agent_host.host.run import new_session, run_headless
+from agent_host.host.secrets import Tokens
+from agent_host.ids import new_id
+from agent_host.session.opening import FixedOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.events.emitter import Event, Sink
+    from agent_host.host.remote_tools import RecordedToolService
+    from agent_host.host.run import Finished
+    from agent_host.loop.context import TaskEnd
+    from agent_host.session.lifecycle import Session as OpenSession
+    from agent_host.session.opening import ResolvedOptions
+    from state.store import LoadReport
+    from tool_runtime.families.python_tools import PythonTool
+
+
+class Closing(NamedTuple):
+    """What the end of a session left. `result_file` is where the result is kept, None where it is not; `problem` what
+    the disk refused, in one line, and `resumable` whether the session can be resumed for that; `undelivered` is one
+    line for each observer that did not get all events."""
+
+    result_file: str | None
+    problem: str | None
+    resumable: bool
+    undelivered: tuple[str, ...]
+
+
+class Session:
+    """An open session, for one task after the other. Made by `open_session` and `resume_session`."""
+
+    def __init__(self, session: OpenSession, resolved: ResolvedOptions) -> None:
+        self._session = session
+        self._resolved = resolved
+        approved = session.replays_approved(resolved.approvals, everything=resolved.approve_all)
+        self._replays = resolved.replays | approved
+
+    @property
+    def id(self) -> str:
+        """The session's id, by which it can be resumed."""
+        return self._session.session_id
+
+    @property
+    def unfinished(self) -> str | None:
+        """The prompt of the task that `go_on` goes on with, None where there is none."""
+        task = self._session.incomplete_task
+        return None if task is None else str(task["prompt"])
+
+    @property
+    def found_on_disk(self) -> tuple[str, ...]:
+        """What was wrong with the files of a resumed session and was put right, one line each."""
+        return tuple(_found(self._session.report))
+
+    @property
+    def unknown_approvals(self) -> tuple[str, ...]:
+        """Those `approvals` of a resumed session that its policy does not know: no rule, no tool, no capability."""
+        return tuple(self._session.unknown_approvals(self._resolved.approvals))
+
+    @property
+    def policy_notice(self) -> str | None:
+        """What a bundle that is none of the built-ins admits beyond what it names, in one line; None where there is
+        nothing to say."""
+        return self._session.policy_notice()
+
+    @property
+    def sandbox_notice(self) -> str | None:
+        """That nothing holds commands to the policy, and why, in one line; None where something does, or nobody asked
+        for it."""
+        return self._session.sandbox_notice()
+
+    @property
+    def closing(self) -> Closing:
+        """What its end left; complete once the session has ended."""
+        ending = self._session.ending
+        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.undelivered))
+
+    async def run(self, prompt: str, *, max_steps: int | None = None, model: str | None = None) -> Result:
+        """Run a task to its end, with `model` in place of the session's. Raises UsageError for one that the policy does
+        not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops
+        the task and leaves it open on record."""
+        self._session.start_task(new_id("task"), checked_prompt(prompt), max_steps=max_steps, model=model)
+        return await self._ended()
+
+    async def go_on(self) -> Result:
+        """Go on with the unfinished task, to its end; see `run`. Denied calls that `approvals` name are run first, and
+        for them a task goes on that had ended. Raises NoActiveTask where there is none, UsageError for no such call."""
+        if self._session.incomplete_task is None and not self._replays:
+            raise NoActiveTask(f"session {self.id} has no unfinished task")
+        self._session.go_on(max_steps=self._resolved.max_steps, replay_ids=self._replays)
+        self._replays = frozenset()
+        return await self._ended()
+
+    def cancel(self, *, force: bool = False) -> None:
+        """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
+        nothing where no task runs."""
+        task = self._session.incomplete_task
+        if task is not None and self._session.busy:
+            self._session.cancel_task(task["taskId"], force=force)
+
+    def interrupt(self) -> None:
+        """Stop the running task when its running tools are done, and leave it open on record."""
+        self._session.interrupt()
+
+    def cut_off(self) -> Result:
+        """How the running task stands as this process leaves it, which was ended by force."""
+        return self._result(self._session.cut_off())
+
+    def patch(self) -> str:
+        """What the session has changed in its workspace so far, as a unified diff."""
+        return self._session.patch()
+
+    async def _ended(self) -> Result:
+        try:
+            end = await self._session.task_ended()
+        except asyncio.CancelledError:
+            self._session.interrupt()
+            raise
+        return self._result(end)
+
+    def _result(self, end: TaskEnd) -> Result:
+        return result_of(
+            self._session.result(end),
+            message=end.message,
+            records=self._session.records,
+            unfinished=end.resumable,
+            resumable=end.resumable,
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_session(
+    options: SessionOptions | None = None, *, approve: Approve | None = None, on_event: OnEvent | None = None
+) -> AsyncIterator[Session]:
+    """A new session, which ends with the block: cleanly where the block does, else it stays resumable. Raises
+    AgentHostError for what keeps it from starting."""
+    async with open_recorded(options or SessionOptions(), approve, on_event, None) as session:
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def open_recorded(
+    options: SessionOptions, approve: Approve | None, on_event: OnEvent | None, recorded: RecordedToolService | None
+) -> AsyncIterator[Session]:
+    """As `open_session`, with `recorded` in place of the Backend Tool Service."""
+    resolved = LayeredOptions(options).new()
+    opener = _opener(resolved, options, approve, on_event, recorded)
+    opened = await opener.create(new_session(resolved, "desktop"))
+    opened.session.announce("desktop")
+    async with _held(opened.session, resolved) as session:
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def resume_session(
+    session_id: str,
+    options: SessionOptions | None = None,
+    *,
+    approve: Approve | None = None,
+    on_event: OnEvent | None = None,
+) -> AsyncIterator[Session]:
+    """A session that another process left, as it was started, with `options` over it; see `open_session`."""
+    options = options or SessionOptions()
+    resolved = LayeredOptions(options).resumed(session_id)
+    opened = await _opener(resolved, options, approve, on_event).resume(session_id, cursor=None)
+    async with _held(opened.session, resolved) as session:
+        yield session
+
+
+def tokens_of(options: SessionOptions) -> Tokens:
+    """The tokens that were given, and the key."""
+    given = (options.token, options.services_token, options.tools_token, options.grant_key)
+    return Tokens(*(one or None for one in given))
+
+
+def checked_prompt(prompt: str) -> str:
+    """The prompt as a record can hold it. Raises UsageError for an empty one."""
+    if not prompt.strip():
+        raise UsageError("the prompt is empty")
+    return prompt.encode("utf-8", "replace").decode()
+
+
+def _opener(
+    resolved: ResolvedOptions,
+    options: SessionOptions,
+    approve: Approve | None,
+    on_event: OnEvent | None,
+    recorded: RecordedToolService | None = None,
+) -> SessionOpener:
+    return SessionOpener(
+        FixedOptions(resolved),
+        gate=lambda _: gate_of(resolved, approve),
+        watch=lambda _: sinks_of(on_event),
+        tokens=tokens_of(options),
+        owns_process=options.guard_processes,
+        tools=tuple(options.tools),
+        recorded=recorded,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _held(session: OpenSession, resolved: ResolvedOptions) -> AsyncIterator[Session]:
+    is_clean = False
+    try:
+        yield Session(session, resolved)
+        is_clean = True
+    finally:
+        if is_clean and session.incomplete_task is None:
+            await session.shut_down("closed")
+        else:
+            await session.leave()
+        await asyncio.sleep(0)  # for the events of the end
+
+
+def _found(report: LoadReport) -> Iterator[str]:
+    if report.torn_bytes:
+        kept = f"; the files are kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"{report.torn_bytes} bytes of a record that was not whole were dropped{kept}"
+    if report.restored:
+        kept = f"; it is kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"the newest checkpoint was damaged on disk, and what stands beside it has replaced it{kept}"
+    if report.lost_blobs:
+        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model reads where"
+    if report.made_private:
+        yield "others could read the files of this session; they no longer can"
+
+
+# What an embedding program hands in: who approves, and who gets the events.
+
+Decision = bool | ApprovalAnswer
+Approve = Callable[[ApprovalRequest], Decision | Awaitable[Decision]]
+"""Answers one request for approval, as long as it takes. True approves this call once."""
+OnEvent = Callable[[Mapping[str, Any]], object]
+"""Takes one event as docs/events.md has it, without secrets. It is called from the event loop and never waited for."""
+
+
+def gate_of(resolved: ResolvedOptions, approve: Approve | None) -> ApprovalGate:
+    """The gate of a session: `approve` is asked for what was not approved in advance; without it that is denied."""
+    if approve is None:
+        return UnattendedGate(resolved.approvals, approve_all=resolved.approve_all)
+    return _Callback(resolved, approve)
+
+
+def sinks_of(on_event: OnEvent | None) -> list[_EventCallback]:
+    """The sinks of a session whose events `on_event` takes."""
+    return [] if on_event is None else [_EventCallback(on_event)]
+
+
+class _Callback:
+    """A gate that asks the embedding program for what was not approved in advance."""
+
+    def __init__(self, resolved: ResolvedOptions, approve: Approve) -> None:
+        self._in_advance = InAdvance(resolved.approvals, resolved.approve_all)
+        self._approve = approve
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See ApprovalGate."""
+        answer = self._in_advance.answer(request)
+        if answer is not None:
+            return answer
+        decided = self._approve(request)
+        if inspect.isawaitable(decided):
+            decided = await decided
+        return decided if isinstance(decided, ApprovalAnswer) else ApprovalAnswer(bool(decided), "")
+
+
+class _EventCallback:
+    """A sink that hands events to the embedding program in the next turn of the event loop, where a fault of the
+    callback is that program's and stops nothing here."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+
+    def take(self, event: Event) -> None:
+        """See Sink."""
+        asyncio.get_running_loop().call_soon(self._on_event, json.loads(event.line()))
+
+    def flush(self) -> None:
+        """See Sink."""
+
+
+# One task from start to end, in a session of its own.
+#
+# A program that embeds the host stays as it is: nothing is read from its environment but configuration, no signal
+# handler is set, and what commands leave behind is ended with the session, not with the process.
+
+OnOpen = Callable[[Session], object]
+"""Takes the session of a task once it is open, before the task begins."""
+OnResult = Callable[[Result], object]
+"""Takes the result while the session is still on record: a process that ends before that resumes to the same result."""
+
+
+async def run_task(
+    prompt: str,
+    options: SessionOptions | None = None,
+    *,
+    approve: Approve | None = None,
+    on_event: OnEvent | None = None,
+    on_open: OnOpen | None = None,
+    on_result: OnResult | None = None,
+) -> Result:
+    """Start a session, run one task in it to its end, and end the session.
+
+    Without `approve` nobody is there to be asked: what needs an approval that `options` do not give is denied.
+    `on_open` gets the session, which can be interrupted or cancelled, and `on_result` the result while the session is
+    still on record. Cancelling leaves the session resumable. Raises AgentHostError for what keeps the session from
+    starting; everything later is in the result.
+    """
+    options = options or SessionOptions()
+    resolved = LayeredOptions(options).new()
+    return await _run(resolved, checked_prompt(prompt), options, approve, on_event, on_open, on_result)
+
+
+async def resume_task(
+    session_id: str,
+    options: SessionOptions | None = None,
+    *,
+    prompt: str | None = None,
+    approve: Approve | None = None,
+    on_event: OnEvent | None = None,
+    on_open: OnOpen | None = None,
+    on_result: OnResult | None = None,
+) -> Result:
+    """Go on with the task of a session that another process left, to its end; see `run_task`. With `prompt` go on with
+    a session whose last task is over, one that has ended included: it is the next task. Raises SessionNotFound,
+    SessionHeld, CheckpointUnreadable and what `run_task` raises."""
+    options = options or SessionOptions()
+    source = LayeredOptions(options)
+    if prompt is not None:
+        prompt = checked_prompt(prompt)
+    resolved = source.resumed(session_id, ended_too=prompt is not None)
+    return await _run(resolved, prompt, options, approve, on_event, on_open, on_result, resumes=True)
+
+
+async def run_to_end(
+    resolved: ResolvedOptions,
+    prompt: str | None,
+    *,
+    resumes: bool,
+    sinks: Sequence[Sink],
+    on_open: OnOpen,
+    on_result: OnResult,
+    approve: Approve | None = None,
+) -> Result:
+    """Inner; for a process that is the program's own, which takes the tokens out of its environment: `prompt` in a new
+    session, or as `resumes` has it the next task, or the open one, of the session that `resolved` names. Raises what
+    `run_task` raises."""
+    return await _drive(
+        resolved,
+        prompt,
+        resumes=resumes,
+        tokens=Tokens.taken(),
+        owns_process=True,
+        gate=gate_of(resolved, approve),
+        sinks=sinks,
+        on_open=on_open,
+        on_result=on_result,
+    )
+
+
+async def _drive(
+    resolved: ResolvedOptions,
+    prompt: str | None,
+    *,
+    resumes: bool,
+    tokens: Tokens,
+    owns_process: bool,
+    gate: ApprovalGate,
+    sinks: Sequence[Sink],
+    on_open: OnOpen | None,
+    on_result: OnResult | None,
+    tools: Sequence[PythonTool] = (),
+) -> Result:
+    """`prompt` in a new session; with `resumes` in the one of `resolved`, or None for its open task."""
+
+    def opened(session: OpenSession) -> None:
+        if on_open is not None:
+            on_open(Session(session, resolved))
+
+    def ended(finished: Finished) -> None:
+        if on_result is not None:
+            on_result(_result(finished))
+
+    return _result(
+        await run_headless(
+            resolved,
+            prompt,
+            resumes=resumes,
+            sinks=sinks,
+            on_open=opened,
+            on_end=ended,
+            gate=gate,
+            tokens=tokens,
+            owns_process=owns_process,
+            tools=tools,
+        )
+    )
+
+
+async def _run(
+    resolved: ResolvedOptions,
+    prompt: str | None,
+    options: SessionOptions,
+    approve: Approve | None,
+    on_event: OnEvent | None,
+    on_open: OnOpen | None,
+    on_result: OnResult | None,
+    *,
+    resumes: bool = False,
+) -> Result:
+    result = await _drive(
+        resolved,
+        prompt,
+        resumes=resumes,
+        tokens=tokens_of(options),
+        owns_process=options.guard_processes,
+        tools=tuple(options.tools),
+        gate=gate_of(resolved, approve),
+        sinks=sinks_of(on_event),
+        on_open=on_open,
+        on_result=on_result,
+    )
+    await asyncio.sleep(0)  # for the events of the end
+    return result
+
+
+def _result(finished: Finished) -> Result:
+    unfinished = finished.end.resumable
+    return result_of(
+        finished.result,
+        message=finished.end.message,
+        records=finished.records,
+        unfinished=unfinished,
+        resumable=(unfinished or bool(finished.result["deniedApprovals"])) and os.path.isdir(finished.records),
+    )

@@ -1,0 +1,283 @@
+"""A tool call that is only judged, and never made: facts that somebody states, in place of those of this disk.
+
+So a policy can be tried for another machine, another operating system or a file that is not there. Nothing is executed,
+no name is looked up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from agent_host.contracts import Subject, ToolError, ToolSpec
+from agent_host.errors import ErrorCode
+from agent_host.judging.environment import Environment, Registry
+from agent_host.judging.judge import Judge
+from config.shapes import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    OBJECT,
+    TEXT,
+    ListOf,
+    MapOf,
+    Nullable,
+    Record,
+    Text,
+    first_problem,
+    one_of,
+)
+from policy.facts import PathFacts, ScriptFacts
+from policy.names import CapabilityName
+from policy.paths import is_absolute, normalize
+from policy.rules.case import denied
+from policy.rules.named_tools import names_it
+from policy.rules.toolset import NO_LIMITS
+from policy.scope import LEVELS, STRONGEST
+from policy.shell.argv import NoInterpreter, interpreter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+
+    from agent_host.judging.facts import Scripts
+    from agent_host.judging.judge import Approved
+    from agent_host.judging.scoping import Scoping
+    from config.shapes import Shape
+    from policy.bundle.model import PolicyBundle
+    from policy.decision import Decision
+    from policy.facts import OsFamily, PathKind, ShellName
+    from policy.rules.native_exec import NativeExec
+    from policy.rules.toolset import Limits
+    from policy.scope import SandboxLevel
+
+_RULE = "case"
+_OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")
+_SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh", "cmd", "powershell")
+_KINDS: tuple[PathKind, ...] = ("file", "directory", "link", "other", "missing")
+
+
+def _may_be_left_out(**shapes: Shape) -> dict[str, Shape]:
+    return {name: Nullable(shape) for name, shape in shapes.items()}
+
+
+_STATED = Record(
+    {},
+    _may_be_left_out(
+        realPath=Text(1, nul=True, halves=True),
+        exists=FLAG,
+        sizeBytes=COUNT,
+        isSymlink=FLAG,
+        kind=one_of(*_KINDS),
+        resolvedAddresses=ListOf(TEXT),
+    ),
+    closed=True,
+)
+_CASE = Record(
+    {"toolName": TEXT, "arguments": OBJECT},
+    {
+        "id": ANYTHING,
+        **_may_be_left_out(
+            capabilities=ListOf(ANYTHING),
+            os=one_of(*_OS_NAMES),
+            shell=one_of(*_SHELLS),
+            cwd=TEXT,
+            home=TEXT,
+            facts=_STATED,
+            env=MapOf(TEXT),
+            sandbox=one_of(*LEVELS, STRONGEST),
+        ),
+    },
+    closed=True,
+)
+
+
+class InvalidCase(ValueError):
+    """A case that does not say what is to be judged."""
+
+
+class StatedFacts(NamedTuple):
+    """What a case says of the world (interface section 1); None where it says nothing."""
+
+    real_path: str | None = None
+    exists: bool | None = None
+    size_bytes: int | None = None
+    is_symlink: bool = False
+    kind: PathKind | None = None
+    resolved_addresses: tuple[str, ...] = ()
+
+
+class DryRunCase(NamedTuple):
+    """One call to be judged. Without `facts`, and for this machine's `os`, they are gathered from the disk."""
+
+    tool_name: str
+    arguments: Mapping[str, Any]
+    capabilities: list[Any] | None = None
+    os: OsFamily | None = None
+    shell: ShellName | None = None
+    cwd: str | None = None
+    home: str | None = None
+    facts: StatedFacts | None = None
+    env: Mapping[str, str] | None = None
+    sandbox: SandboxLevel | Literal["auto"] | None = None
+
+
+def case_from(raw: Mapping[str, Any]) -> DryRunCase:
+    """A case from its JSON shape. Raises InvalidCase, which names the field."""
+    problem = first_problem(_CASE, raw)
+    if problem is not None:
+        raise InvalidCase(problem.sentence)
+    stated = raw.get("facts")
+    return DryRunCase(
+        raw["toolName"],
+        raw["arguments"],
+        raw.get("capabilities"),
+        raw.get("os"),
+        raw.get("shell"),
+        raw.get("cwd"),
+        raw.get("home"),
+        None if stated is None else _stated(stated),
+        raw.get("env"),
+        raw.get("sandbox"),
+    )
+
+
+def judge_case(
+    bundle: PolicyBundle,
+    case: DryRunCase,
+    here: Environment,
+    tools: Registry,
+    *,
+    now: datetime,
+    limits: Limits = NO_LIMITS,
+    native: NativeExec | None = None,
+    scripts: Scripts | None = None,
+    approved: Approved | None = None,
+    scoping: Callable[[Environment, bool], Scoping] | None = None,
+) -> Decision:
+    """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
+    `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
+    the tools of the project that a person has approved. A name that no tool has, and that BackendTool.Invoke lists, is
+    judged by the name. `scoping` says how commands are held in an environment, which may be this machine's."""
+    there = _place(case, here)
+    is_here = case.facts is None and there.os_family == here.os_family
+    world = None if is_here else _Stated(case.facts or StatedFacts())
+    scripts = scripts if is_here else None
+    if tools.get(case.tool_name) is None:
+        tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
+    held = None if scoping is None else scoping(there, is_here)
+    judge = Judge(
+        bundle,
+        there,
+        tools,
+        limits,
+        lambda: now,
+        approved=approved,
+        native=native,
+        scripts=scripts,
+        scoping=held,
+    )
+    judged = judge.decide(case.tool_name, case.arguments, world)
+    if judged.spec is None:
+        return denied("", _RULE, f"there is no tool {case.tool_name!r}")
+    if judged.withheld is not None:
+        return denied(judged.spec.capability, judged.withheld, f"{case.tool_name} is switched off")
+    if judged.decision is None:
+        return denied(judged.spec.capability, _RULE, str(judged.problem))
+    return judged.decision
+
+
+def _by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
+    """A backend tool of which no more is known than that the bundle lists it."""
+    needed = CapabilityName.BACKEND_TOOL_INVOKE
+    entry = bundle.capability(needed)
+    if entry is not None and names_it(entry, name):
+        yield ToolSpec(name, "", {}, needed, Subject("name"), "other", "requests", foreign_schema=True, elsewhere=True)
+
+
+class _Stated(NamedTuple):
+    """The world of a case. A path leads where the case says, else where its spelling says."""
+
+    facts: StatedFacts
+
+    def path(
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
+    ) -> PathFacts | None:
+        """See `World`. What a case states is about the call's first path."""
+        del looks  # nothing is looked at
+        stated = self.facts if is_subject else StatedFacts()
+        absolute = normalize(environment.absolute(spelled), environment.os_family)
+        if not is_absolute(absolute, environment.os_family):
+            return None
+        there_already = stated.exists if stated.exists is not None else stated.size_bytes is not None
+        return PathFacts(
+            spelled,
+            absolute,
+            absolute if stated.is_symlink and not follow else stated.real_path or absolute,
+            stated.kind or ("file" if there_already else "missing"),
+            is_symlink=stated.is_symlink,
+            size_bytes=stated.size_bytes,
+            new_size_bytes=new_size_bytes,
+        )
+
+    def directory(self, spelled: str, environment: Environment) -> str:
+        """See `World`."""
+        return normalize(spelled, environment.os_family, environment.workspace, environment.home)
+
+    def real(self, path: str, environment: Environment) -> str:
+        """See `World`."""
+        return self.facts.real_path or normalize(path, environment.os_family)
+
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        """See `World`. What a case states is no PATH: the system's own programs are found."""
+        place, _, name = program.rpartition("/")
+        return name if environment.os_family == "posix" and place in ("/bin", "/usr/bin") else None
+
+    def addresses(self) -> tuple[str, ...]:
+        """See `World`."""
+        return self.facts.resolved_addresses
+
+    def script(
+        self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | ToolError:
+        """See `World`. The skill is one of the workspace, and the ending of its script's name says what runs it."""
+        del scripts  # those of this disk
+        system = environment.os_family
+        folder = normalize(f".agent/skills/{skill}", system, environment.workspace)
+        spelled = normalize(relative_path, system, folder)
+        try:
+            argv = interpreter_of(b"", spelled.replace("\\", "/").rpartition("/")[2], system)
+        except NoInterpreter as error:
+            return ToolError(ErrorCode.INVALID_REQUEST, str(error))
+        return ScriptFacts(skill, relative_path, folder, self.facts.real_path or spelled, argv)
+
+
+def _place(case: DryRunCase, here: Environment) -> Environment:
+    """Where the case says it happens."""
+    system = case.os or here.os_family
+    native = system == here.os_family
+    shell = case.shell or (here.shell if native else "cmd" if system == "windows" else "bash")
+    workspace = case.cwd or (here.workspace if native else "C:\\" if system == "windows" else "/")
+    if native and case.facts is None:
+        workspace = os.path.realpath(workspace)
+    environment = case.env if case.env is not None else here.environment if native and case.facts is None else None
+    return Environment(workspace, case.home or (here.home if native else None), system, shell, environment)
+
+
+def _stated(raw: Mapping[str, Any]) -> StatedFacts:
+    return StatedFacts(
+        raw.get("realPath"),
+        raw.get("exists"),
+        raw.get("sizeBytes"),
+        bool(raw.get("isSymlink")),
+        raw.get("kind"),
+        tuple(raw.get("resolvedAddresses") or ()),
+    )

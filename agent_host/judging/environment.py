@@ -1,0 +1,105 @@
+"""This machine as facts are gathered on it, and where the paths of a bundle lead there (AH 8.2)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from config.lean_typing import NamedTuple
+from policy.paths import is_absolute, nested_parts, nested_path, normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from agent_host.contracts import ToolSpec
+    from policy.bundle.model import PolicyBundle
+    from policy.facts import OsFamily, ShellName
+
+
+class Environment(NamedTuple):
+    """What relative things are relative to. All paths are real, absolute strings."""
+
+    workspace: str
+    home: str | None
+    os_family: OsFamily
+    shell: ShellName
+    environment: Mapping[str, str] | None = None
+    """What a command is given for its environment; None where nobody says."""
+
+    def absolute(self, path: str) -> str:
+        """A path as a call spells it, made absolute: `~` is the home, and what is relative lies in the workspace. Links
+        are not followed, and dots stay where the path was absolute."""
+        if is_absolute(path, self.os_family):
+            return path
+        return normalize(path, self.os_family, self.workspace, self.home)
+
+
+def on_this_disk(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
+    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
+    is followed: a change there would choose what is allowed."""
+    allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
+    blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
+    outside = {path: _real_outside_of(path, environment.workspace) for path in filter(_is_followed, allowed)}
+    anywhere: dict[str, str] = {}
+    for path in filter(_is_followed, blocked):
+        nested = nested_parts(normalize(path, environment.os_family), environment.os_family)
+        if nested is None:
+            anywhere[path] = os.path.realpath(path)
+            continue
+        # Never as it is spelled: something might be called `**`.
+        root, name = nested
+        anywhere[path] = nested_path(os.path.realpath(root), name, environment.os_family)
+        direct = os.path.join(root, name)
+        anywhere[direct] = os.path.realpath(direct)
+    found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
+    return bundle.on_disk(found) if any(found.values()) else bundle
+
+
+def _is_followed(path: str) -> bool:
+    return os.path.isabs(path) and "\0" not in path
+
+
+def _moved(places: Mapping[str, str]) -> dict[str, str]:
+    return {path: real for path, real in places.items() if real != os.path.normpath(path)}
+
+
+def _real_outside_of(path: str, workspace: str) -> str:
+    """Where `path` leads, with no link followed from the real `workspace` on."""
+    parts = os.path.normpath(path).split(os.sep)
+    for count in range(2, len(parts) + 1):
+        real = os.path.realpath(os.sep.join(parts[:count]))
+        if real == workspace or real.startswith(workspace.rstrip(os.sep) + os.sep):
+            return os.path.join(real, *parts[count:])
+    return os.path.realpath(path)
+
+
+# The tools of a session, by name: a value that goes to all code that asks about a tool.
+
+
+class Registry:
+    """Tools in the order in which the model is shown them. Of two with one name the first counts."""
+
+    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
+        self._by_name: dict[str, ToolSpec] = {}
+        for spec in specs:
+            self._by_name.setdefault(spec.name, spec)
+
+    def get(self, name: str) -> ToolSpec | None:
+        """The tool of this name; None where there is none, and a call of it never runs (invariant 1)."""
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[ToolSpec]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all."""
+        return frozenset(self._by_name)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """The capabilities that they need."""
+        return frozenset(capability for spec in self for capability in spec.capabilities)

@@ -1,0 +1,577 @@
+"""From a call's arguments to the facts that policy judges (AH 8.2): the one place that looks at the disk for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent_host.contracts import ToolError
+from agent_host.errors import ErrorCode
+from agent_host.safe_open import O_PATH, opened_there
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
+from policy.globs import ANY_DEPTH, finds_name, is_pattern
+from policy.names import CapabilityName
+from policy.paths import nested_parts, normalize
+from policy.redaction.redact import Redaction
+from policy.rules.git_directory import STEERING, is_laid_out
+from policy.rules.native_exec import places_of
+from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making
+from policy.shell.argv import BadArgv, argv_of, line_of, variables_of, words_of
+from policy.shell.commands import Operand, parsed_line, referenced_paths
+from policy.shell.variables import names_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from agent_host.contracts import Need, ToolSpec
+    from agent_host.judging.environment import Environment
+    from policy.bundle.model import PolicyBundle
+    from policy.facts import ShellName
+
+_OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
+_PROC = "/proc"
+_SLASHES = ("/", "\\") if os.name == "nt" else ("/",)
+_KINDS: Mapping[int, PathKind] = {stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+_MAX_FOLLOWED = 400
+_MOST_LOOKED_THROUGH = 300_000
+_MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
+
+
+class UnusableArguments(Exception):
+    """The arguments do not say on what the call acts; the call is answered with `code` and never runs."""
+
+    def __init__(self, message: str, code: str = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class World(Protocol):
+    """Where facts come from: this disk, or what somebody states about another one."""
+
+    def path(
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
+    ) -> PathFacts | None:
+        """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
+        first of the call's paths. Without `follow` a link at its end is judged itself. With `looks` a name that is not
+        there may be another one that looks the same."""
+        ...
+
+    def directory(self, spelled: str, environment: Environment) -> str:
+        """The real directory that a command begins in."""
+        ...
+
+    def real(self, path: str, environment: Environment) -> str:
+        """Where an absolute path of a command line leads."""
+        ...
+
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of a URL's host, where they are known already."""
+        ...
+
+    def script(
+        self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | ToolError:
+        """A script of a skill, or why there is none."""
+        ...
+
+
+def gather(
+    spec: ToolSpec,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World | None = None,
+    scripts: Scripts | None = None,
+    bundle: PolicyBundle | None = None,
+) -> ActionFacts:
+    """The facts about one call, from this disk where no other `world` is given; `scripts` are those of the skills on
+    it. Under a `bundle` whose commands no sandbox holds, a shell line's trees and globs are looked through. Raises
+    UnusableArguments."""
+    kind, argument, by_name = spec.subject[:3]
+    arguments = spec.completed(arguments, environment.workspace)
+    if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
+        others = spec.needs(arguments) if kind == "name" else ()
+        if not others:
+            return NamedToolFacts(spec.name)
+        also = ((need.capability, _as_here(spec, need, arguments, environment, world)) for need in others)
+        return NamedToolFacts(spec.name, also=tuple(also))
+    if by_name and spec.content in arguments:
+        raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
+    is_here = world is None
+    world = world or _DISK
+    subject = _subject(argument, arguments)
+    if kind == "command":
+        command = _command(subject, arguments, environment, world)
+        return _with_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
+    if kind == "program":
+        return program_facts(arguments, environment, world)
+    if kind == "script":
+        return script_facts(_subject("skill", arguments), subject, arguments, environment, world, scripts)
+    if kind == "url":
+        found = _url(subject, arguments, world)
+        files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
+        return found._replace(
+            also=tuple(
+                (needed, _path(spec, name, arguments, environment, world, reads=needed == CapabilityName.FILE_READ))
+                for needed, name in files
+            )
+        )
+    facts = _path(spec, argument, arguments, environment, world, reads=spec.effect == "none")
+    if spec.subject.tree_flag and arguments.get(spec.subject.tree_flag) is True:
+        facts = facts._replace(tree=facts.kind == "directory")
+    if by_name:
+        facts = facts._replace(tool_name=spec.name)
+    return _with_others(facts, spec, arguments, environment, world) if spec.also else facts
+
+
+def _as_here(
+    spec: ToolSpec, need: Need, arguments: Mapping[str, Any], environment: Environment, world: World | None
+) -> ActionFacts:
+    """The facts by which a tool of this machine would be judged, in whose place another one runs elsewhere."""
+    return gather(spec._replace(subject=need.subject, also=()), arguments, environment, world)
+
+
+def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
+    subject = arguments.get(argument)
+    if not isinstance(subject, str) or not subject:
+        raise UnusableArguments(f"argument {argument!r} must be a non-empty string")
+    if "\0" in subject:
+        raise UnusableArguments(f"argument {argument!r} must not contain a null byte")
+    return subject
+
+
+def _path(
+    spec: ToolSpec,
+    argument: str,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World,
+    *,
+    reads: bool = False,
+) -> PathFacts:
+    """The facts of the path in `argument`, with the size that the call's content would give it. `reads`: the file is
+    read and nothing else."""
+    subject = _subject(argument, arguments)
+    content = arguments.get(spec.content) if spec.content else None
+    new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
+    acts_on_name = spec.effect in ("delete", "move")
+    acts_on_tree = bool(spec.subject.tree_flag) and arguments.get(spec.subject.tree_flag) is True
+    is_subject = argument == spec.subject.argument
+    facts = world.path(
+        subject, environment, new_size_bytes, is_subject=is_subject, follow=not acts_on_name, looks=reads
+    )
+    if facts is None:
+        raise UnusableArguments(
+            f"argument {argument!r} must be a path in the workspace or an absolute one, not {subject!r}"
+        )
+    if subject.endswith(_SLASHES) and (facts.kind == "file" or (not reads and not acts_on_tree)):
+        raise UnusableArguments(f"argument {argument!r} ends in a slash, so it names a directory: {subject!r}")
+    if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
+        raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
+    return facts
+
+
+def _with_others(
+    facts: PathFacts, spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World
+) -> PathFacts:
+    """`facts` with what the call needs besides; a file that moves brings its size along."""
+    others: list[tuple[str, PathFacts]] = []
+    for need in spec.also:
+        argument = need.subject.argument
+        if argument == spec.subject.argument:
+            others.append((need.capability, facts))
+            continue
+        other = _path(spec, argument, arguments, environment, world)
+        if spec.effect == "move":
+            other = other._replace(new_size_bytes=facts.size_bytes)
+        others.append((need.capability, other))
+    return facts._replace(also=tuple(others))
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # the bytes of a name that is no UTF-8 are lone surrogates here
+        return False
+    return True
+
+
+def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None, follow: bool = True) -> PathFacts:
+    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, reads nothing.
+    Without `follow` a link at its end is what they are about.
+
+    `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
+    absolute = os.path.normpath(absolute)
+    real, found = _found_at(absolute) if follow else _named_at(absolute)
+    steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
+    makes = _made_repository(real)
+    if found is None:
+        return PathFacts(
+            requested, absolute, real, "missing",
+            new_size_bytes=new_size_bytes, in_repository=steers, makes_repository=makes,
+        )  # fmt: skip
+    is_file = stat.S_ISREG(found.st_mode)
+    return PathFacts(
+        requested,
+        absolute,
+        real,
+        "file" if is_file else _KINDS.get(stat.S_IFMT(found.st_mode), "other"),
+        is_symlink=stat.S_ISLNK(found.st_mode) or (real != absolute and os.path.islink(absolute)),
+        size_bytes=found.st_size if is_file else None,
+        new_size_bytes=new_size_bytes,
+        in_repository=steers,
+        makes_repository=makes,
+    )
+
+
+def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
+    """The real path, and what lies there; the system says at once that no link is in the way, where it can."""
+    fd = opened_there(absolute, O_PATH)
+    if fd is not None:
+        try:
+            return absolute, os.fstat(fd)
+        finally:
+            os.close(fd)
+    real = os.path.realpath(absolute)
+    try:
+        return real, os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError):
+        return real, None
+
+
+def _named_at(absolute: str) -> tuple[str, os.stat_result | None]:
+    """The real path of the directory with the last name of the path, and what has that name."""
+    parent, name = os.path.split(absolute)
+    real = os.path.join(os.path.realpath(parent), name)
+    try:
+        return real, os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError):
+        return real, None
+
+
+def _in_repository(path: str) -> bool:
+    """True if a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
+    with its objects and refs, or with the name of the directory that has them."""
+
+    def has(directory: str, *names: str) -> bool:
+        return all(os.path.lexists(os.path.join(directory, name)) for name in names)
+
+    directories = repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY)
+    return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
+
+
+def _made_repository(path: str) -> str | None:
+    """Return the directory that `path` would make a git directory, in which names by which git starts programs are
+    there already; None for none."""
+    for directory, part in repositories_in_the_making(normalize(path, _OS_FAMILY), _OS_FAMILY):
+        names = _names_in(directory)
+        if not is_laid_out(names) and is_laid_out((*names, part)) and not STEERING.isdisjoint(map(str.lower, names)):
+            return directory
+    return None
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (OSError, ValueError):
+        return []
+
+
+def _command(subject: str, arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
+    asked = arguments.get("cwd") or environment.workspace
+    if not isinstance(asked, str):
+        raise UnusableArguments("argument 'cwd' must be a string")
+    if "\0" in asked:
+        raise UnusableArguments("argument 'cwd' must not contain a null byte")
+    cwd = world.directory(asked, environment)
+    facts = CommandFacts(
+        subject, cwd, environment.shell, environment.home, environment=read_from(environment.environment, subject)
+    )
+    paths = referenced_paths(parsed_line(facts), cwd, environment.home)
+    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
+
+
+def _with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
+    """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
+    at any depth. Costs a walk through them, and nothing for other lines."""
+    parsed = parsed_line(facts)
+    files = [one for one in parsed.files if one.pattern or (isinstance(one, Operand) and one.tree)]
+    if not files:
+        return facts
+    entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
+    blocked = (path for entry in entries if entry is not None for path in entry.blocked_paths or ())
+    names = {
+        parts[1].casefold() for path in blocked if (parts := nested_parts(normalize(path, _OS_FAMILY), _OS_FAMILY))
+    }
+    below: dict[str, tuple[str, ...] | None] = {}
+    through: dict[tuple[str, str], tuple[str, ...]] = {}
+    for one in files:
+        pattern = one.pattern or ""
+        is_tree = ANY_DEPTH in pattern or (isinstance(one, Operand) and one.tree)
+        for spelling in one.spellings(facts.cwd, facts.home):
+            root = facts.real_paths.get(spelling, spelling)
+            if pattern:
+                through[root, pattern] = tuple(_found_through_links(root, pattern, is_kept=one.mode != "delete"))
+            known = below.get(root, ())
+            found = (
+                _named_below(root, names, None if is_tree else pattern.count("/") + 1)
+                if names and known is not None
+                else ()
+            )
+            below[root] = None if known is None or found is None else tuple(dict.fromkeys((*known, *found)))
+    return facts._replace(below=below, through=through)
+
+
+def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[str]:
+    """The real paths of what a pattern finds below a directory by way of links. The last name counts as a link where
+    what it leads to is read or written; removing it removes the link."""
+    pending = [(root, 0, False)]
+    parts = pattern.strip("/").split("/")
+    seen = 0
+    while pending:
+        directory, place, is_behind = pending.pop()
+        rest = parts[place:]
+        if not rest or rest[0] == ANY_DEPTH or not any(map(is_pattern, rest)):
+            path = os.path.join(directory, *(rest if rest[:1] != [ANY_DEPTH] else []))
+            if is_behind or (is_kept and os.path.islink(path)):
+                yield os.path.realpath(path)
+            continue
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        seen += len(names)
+        if seen > _MOST_LOOKED_THROUGH:
+            return
+        for name in names:
+            if finds_name(name, parts[place]):
+                path = os.path.join(directory, name)
+                is_last = place + 1 == len(parts)
+                pending.append((path, place + 1, is_behind or ((is_kept or not is_last) and os.path.islink(path))))
+
+
+def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
+    """What is below a directory that has one of the names, which may begin with a star, or lies in what has one; None
+    for too large a directory."""
+    endings = tuple(name[1:] for name in names if name.startswith("*"))
+    found: list[str] = []
+    seen = 0
+    inside_named: set[str] = set()
+    for directory, directories, files in os.walk(root):
+        seen += len(directories) + len(files)
+        if seen > _MOST_LOOKED_THROUGH:
+            return None
+        inside = os.path.relpath(directory, root)
+        lead = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
+        for name in (*directories, *files):
+            plain = name.casefold()
+            if directory in inside_named or plain in names or (endings and plain.endswith(endings)):
+                found.append(lead + name)
+                inside_named.add(os.path.join(directory, name))
+        if deepest is not None and lead.count("/") + 1 >= deepest:
+            directories.clear()
+    return tuple(found)
+
+
+def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
+    """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
+    left out."""
+    if environment is None or "$" not in command:
+        return {}
+    read = {name: environment.get(name, "") for name in names_read(command)}
+    return {name: value for name, value in read.items() if not _is_secret(name, value)}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if not _MAY_BE_SECRET.search(value):
+        return False
+    text = f"{name}={value}"
+    return Redaction((), key=lambda: b"", detectors=True).text(text) != text
+
+
+def _real_for_child(path: str) -> str:
+    """Where `path` leads for a command. What passes through /proc means another thing in another process (its own
+    directory, its own descriptors), so it is not followed: policy gets to see the /proc in it."""
+    real = os.path.realpath(path)
+    if real == os.path.normpath(path):
+        return real
+    return _first_in_proc(path) or real
+
+
+def _first_in_proc(path: str) -> str | None:
+    """The place in /proc that following `path` comes through first, with what is left to follow; None when none."""
+    followed, rest = "/", [part for part in path.split("/") if part]
+    for _ in range(_MAX_FOLLOWED):
+        if not rest:
+            return None
+        part = rest.pop(0)
+        if part in (".", ".."):
+            followed = os.path.normpath(os.path.join(followed, part))
+            continue
+        step = os.path.join(followed, part)
+        if step == _PROC:
+            return os.path.join(step, *rest)
+        try:
+            target = os.readlink(step)
+        except (OSError, ValueError):
+            followed = step
+            continue
+        if target.startswith("/"):
+            followed = "/"
+        rest = [part for part in target.split("/") if part] + rest
+    return _PROC  # links without an end: what cannot be followed is refused like it
+
+
+def _url(subject: str, arguments: Mapping[str, Any], world: World) -> UrlFacts:
+    method = arguments.get("method") or "GET"
+    if not isinstance(method, str):
+        raise UnusableArguments("argument 'method' must be a string")
+    return UrlFacts(subject, method.upper(), world.addresses())
+
+
+class _Disk:
+    """This machine, as it is now."""
+
+    def path(
+        self,
+        spelled: str,
+        environment: Environment,
+        new_size_bytes: int | None,
+        *,
+        is_subject: bool = True,
+        follow: bool = True,
+        looks: bool = False,
+    ) -> PathFacts | None:
+        del is_subject  # all paths are on one disk
+        absolute = environment.absolute(spelled)
+        if not os.path.isabs(absolute):
+            return None
+        facts = path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
+        if facts.kind != "missing" or not (looks or "\\" in spelled):
+            return facts
+        from agent_host.file_names import name_that_is_meant  # with the first name that is not there
+
+        meant = name_that_is_meant(facts.absolute, looks=looks)
+        return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
+
+    def directory(self, spelled: str, environment: Environment) -> str:
+        return os.path.realpath(normalize(spelled, environment.os_family, environment.workspace, environment.home))
+
+    def real(self, path: str, _environment: Environment) -> str:
+        return _real_for_child(path)
+
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        name = os.path.basename(program)
+        path = (environment.environment or os.environ).get("PATH", "") if name else ""
+        # What a command finds first, and what the host does, which starts an interpreter from outside the workspace.
+        inside = environment.workspace.rstrip(os.sep) + os.sep
+        entries = path.split(os.pathsep)
+        outside = os.pathsep.join(
+            one for one in entries if not os.path.join(os.path.realpath(one), "").startswith(inside)
+        )
+        found = filter(None, (shutil.which(name, path=one) for one in (path, outside) if one))
+        return name if os.path.realpath(program) in map(os.path.realpath, found) else None
+
+    def addresses(self) -> tuple[str, ...]:
+        return ()
+
+    def script(
+        self, skill: str, relative_path: str, _environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | ToolError:
+        if scripts is None:
+            return ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no skill {skill}")
+        return scripts.look_up(skill, relative_path)
+
+
+_DISK = _Disk()
+
+
+def world_here() -> World:
+    """This machine, as it is now."""
+    return _DISK
+
+
+# The facts of programs that start without a shell: native programs and scripts of skills (NT, SK 5.4).
+
+_RUN = "run"
+"""Stands for the directory of a run, whose name is made when it starts."""
+
+
+class Scripts(Protocol):
+    """The scripts of the skills on this machine."""
+
+    @property
+    def sandbox(self) -> str:
+        """The real path of the directory in which each run of a script has one of its own."""
+        ...
+
+    @property
+    def max_runs(self) -> int:
+        """How many run in a task."""
+        ...
+
+    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
+        """A script, or why there is none that could run."""
+        ...
+
+
+def program_facts(arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
+    """A program that is started without a shell: as the line that would start the same, with the program's bare name
+    where the shell would find this very file by it."""
+    os_family = environment.os_family
+    asked = arguments.get("working_dir") or environment.workspace
+    if not isinstance(asked, str) or "\0" in asked:
+        raise UnusableArguments("argument 'working_dir' must be a string without a null byte")
+    try:
+        argv, variables = argv_of(arguments), variables_of(arguments)
+        line = line_of((world.bare_name(argv[0], environment) or argv[0], *argv[1:]), variables, os_family)
+    except BadArgv as error:
+        raise UnusableArguments(str(error)) from error
+    cwd = world.directory(asked, environment)
+    shell: ShellName = "cmd" if os_family == "windows" else "sh"
+    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, variables=tuple(variables))
+    paths = {*referenced_paths(parsed_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
+    return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
+
+
+def script_facts(
+    skill: str,
+    relative_path: str,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World,
+    scripts: Scripts | None,
+) -> CommandFacts:
+    """A script of a skill: the program that runs it, as the line that would start it so. Each run has a directory of
+    its own, whose name is made when it starts: `_RUN` stands for it."""
+    found = world.script(skill, relative_path, environment, scripts)
+    if isinstance(found, ToolError):
+        raise UnusableArguments(found.message, found.code)
+    os_family = environment.os_family
+    try:
+        args = words_of(arguments.get("args"), "args")
+        argv = (*found.argv, found.path, *args)
+        program = world.bare_name(argv[0], environment) or argv[0]
+        line = line_of((program, *argv[1:]), {}, os_family)
+    except BadArgv as error:
+        raise UnusableArguments(str(error)) from error
+    in_skill = arguments.get("cwd") == "skill"
+    sandbox = environment.workspace if scripts is None else scripts.sandbox
+    cwd = found.folder if in_skill else normalize(_RUN, os_family, sandbox)
+    shell: ShellName = "cmd" if os_family == "windows" else "sh"
+    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, script=found)
+    paths = sorted(referenced_paths(parsed_line(facts), cwd, environment.home))
+    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})

@@ -1,0 +1,132 @@
+"""Policy's word on one call, the same for the loop and for a dry run: the tool, its facts, the decision (AH 6.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent_host.errors import ErrorCode
+from config.lean_typing import NamedTuple
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, why_not_offered, withheld_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from agent_host.contracts import Maker, ToolSpec
+    from agent_host.judging.environment import Environment, Registry
+    from agent_host.judging.facts import Scripts, World
+    from agent_host.judging.scoping import Scoping
+    from policy.bundle.model import PolicyBundle
+    from policy.decision import Decision
+    from policy.facts import ActionFacts, PathFacts
+    from policy.rules.native_exec import NativeExec
+    from policy.rules.toolset import Limits, TaskOptions
+
+
+class Judged(NamedTuple):
+    """What was found of a call. `spec` is None for a name that no tool has. Without a `decision`, either the limits
+    withhold the tool, and `withheld` names the setting, or the arguments cannot be used, and `problem` says why, under
+    `code`."""
+
+    spec: ToolSpec | None = None
+    facts: ActionFacts | None = None
+    decision: Decision | None = None
+    withheld: str | None = None
+    problem: str | None = None
+    code: str = ErrorCode.INVALID_REQUEST
+
+
+NOT_JUDGED = Judged()
+_READING = "File.Read"
+
+
+class Approved(Protocol):
+    """Which tools of the workspace a person has approved, as they are (`state.tool_lists`)."""
+
+    def knows(self, name: str, identity: str) -> bool:
+        """True if this one is."""
+        ...
+
+    def approve(self, name: str, identity: str) -> None:
+        """Have it approved from now on. Raises WriteFailed."""
+        ...
+
+
+def _no_runs() -> int:
+    return 0
+
+
+def _nothing_stored(_ref: str) -> Maker | None:
+    return None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Judge:
+    """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
+    that there are, in their environment. `expired`: a decision found the bundle to be expired.
+    `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
+    are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
+    start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
+    how many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
+    from, by its name. `scoping` says how commands are held, None where nobody asks."""
+
+    bundle: PolicyBundle
+    environment: Environment
+    tools: Registry
+    limits: Limits
+    clock: Callable[[], datetime]
+    options: TaskOptions = AS_THE_BUNDLE_SAYS
+    expired: bool = False
+    outputs: Callable[[str], Maker | None] = _nothing_stored
+    approved: Approved | None = None
+    native: NativeExec | None = None
+    scripts: Scripts | None = None
+    script_runs: Callable[[], int] = _no_runs
+    tool_lists: Mapping[str, str] = field(default_factory=dict)
+    scoping: Scoping | None = None
+
+    def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
+        """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
+        from agent_host.judging import decisions  # with it comes all that judges a call
+
+        return decisions.decide(self, name, arguments, world)
+
+    def sandbox(self) -> dict[str, Any]:
+        """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
+        be said."""
+        said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
+        return {} if said is None else {"sandbox": said}
+
+    def offered(self) -> list[ToolSpec]:
+        """The tools that the model is offered: those that some call could be allowed of."""
+        offered = {spec.name for spec in self.tools if spec.subject.kind != "output" and self._is_offered(spec)}
+        # What reads outputs needs what the calls needed that left them.
+        return [
+            spec
+            for spec in self.tools
+            if spec.name in offered
+            or (spec.subject.kind == "output" and offered and withheld_by(self.limits, spec.name, _READING) is None)
+        ]
+
+    def _is_offered(self, spec: ToolSpec) -> bool:
+        workspace, os = self.environment.workspace, self.environment.os_family
+        return not any(
+            why_not_offered(
+                self.bundle,
+                spec.name,
+                capability,
+                limits=self.limits,
+                options=self.options,
+                workspace=workspace,
+                os=os,
+                elsewhere=spec.elsewhere,
+            )
+            for capability in spec.capabilities
+        )
+
+    def may_read(self, place: PathFacts) -> bool:
+        """True if the bundle lets anybody read the file, whatever its size."""
+        from agent_host.judging import decisions
+
+        return decisions.may_read(self, place)

@@ -1,0 +1,154 @@
+"""The connection to a gateway, kept from request to request (RFC 9112 9.3).
+
+httpx's client shares any number of connections out to any number of requests, to any host. A session asks one gateway
+one thing at a time, and what the sharing costs is a sixth of a step, and its import a quarter of a start: the
+connection is httpcore's, which lies below it. httpx comes in for proxies and cookies.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httpcore
+
+from agent_host.http import LOOPBACK
+from agent_host.llm.urls import Place, place_of
+from agent_host.version import __version__
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+
+    from httpx import AsyncByteStream, Cookies
+
+    from agent_host.llm.limits import GatewayTimeouts
+
+LATE = httpcore.TimeoutException
+"""What `post` and the body of an answer raise where the gateway takes too long."""
+FAILED = (httpcore.NetworkError, httpcore.ProtocolError)
+"""What they raise where it is not reached, or breaks off."""
+_OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
+_KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
+
+
+class Answer(NamedTuple):
+    """An answer whose body is still to be read. `headers` are by their names in lower case; `close` ends it, after
+    which the connection may be used again."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncIterable[bytes]
+    close: Callable[[], Awaitable[None]]
+
+
+class Connection(Protocol):
+    """Sends requests to one URL, each when the answer to the one before it has been closed."""
+
+    async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
+        """Send a request with this body of `length` bytes. Raises LATE, FAILED."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        ...
+
+
+def connection_to(
+    url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
+) -> Connection:
+    """The connection for requests with these `headers` to a `url` that `checked_url` has passed: by the proxy that the
+    environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
+    used."""
+    place = place_of(url)
+    headers = {**_OF_CLIENTS, **headers}
+    if place.host not in LOOPBACK and _is_by_proxy(place.scheme):
+        from agent_host.llm.proxied_connection import ByProxy
+
+        return ByProxy(url, headers, tls, timeouts)
+    return _Direct(place, headers, tls, timeouts)
+
+
+def _is_by_proxy(scheme: str) -> bool:
+    """True if a proxy may be for such URLs; which hosts it is not for, httpx knows."""
+    in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
+    if not in_environment and sys.platform not in ("darwin", "win32"):  # those have settings of their own besides
+        return False
+    from urllib.request import getproxies
+
+    return bool(getproxies().keys() & {scheme, "all"})
+
+
+class _Direct:
+    """To the host itself."""
+
+    def __init__(
+        self, place: Place, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
+    ) -> None:
+        self._place = place
+        self._url = httpcore.URL(scheme=place.scheme, host=place.host, port=place.port, target=place.target)
+        self._headers = {"host": place.named, **headers}
+        if place.user is not None:
+            from base64 import b64encode
+
+            self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"
+        self._raw = _encoded(self._headers)
+        patience_s = timeouts.read_s
+        limits = {"connect": timeouts.connect_s, "read": patience_s, "write": patience_s, "pool": patience_s}
+        self._extensions = {"timeout": limits}
+        self._connect_s = timeouts.connect_s
+        self._tls = tls
+        self._cookies: Cookies | None = None
+        self._kept: httpcore.AsyncHTTP11Connection | None = None
+
+    async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
+        """See `Connection`."""
+        headers = [*self._raw, (b"content-length", b"%d" % length)]
+        request = httpcore.Request(b"POST", self._url, headers=headers, content=body, extensions=self._extensions)
+        answer = await (await self._ready()).handle_async_request(request)
+        said = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+        if "set-cookie" in said:
+            self._take_cookies(answer.headers)
+        stream = cast("AsyncByteStream", answer.stream)  # of an asynchronous connection
+        return Answer(answer.status, said, stream, stream.aclose)
+
+    async def aclose(self) -> None:
+        """See `Connection`."""
+        if self._kept is not None:
+            await self._kept.aclose()
+
+    async def _ready(self) -> httpcore.AsyncHTTP11Connection:
+        """The connection; a new one where the server has closed it, or it was idle for too long."""
+        if self._kept is not None:
+            if self._kept.is_available() and not self._kept.has_expired():
+                return self._kept
+            await self._kept.aclose()
+            self._kept = None
+        origin, host = self._url.origin, self._place.host
+        stream = await httpcore.AnyIOBackend().connect_tcp(host, origin.port, timeout=self._connect_s)
+        if self._place.scheme == "https":
+            self._tls.set_alpn_protocols(["http/1.1"])
+            try:
+                stream = await stream.start_tls(self._tls, host, self._connect_s)
+            except BaseException:
+                await stream.aclose()
+                raise
+        self._kept = httpcore.AsyncHTTP11Connection(origin, stream, keepalive_expiry=_KEPT_S)
+        return self._kept
+
+    def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Have the next requests bring what the gateway has set: some send those of one client to one server by it."""
+        from agent_host.lean_httpx import httpx
+
+        self._cookies = self._cookies or httpx.Cookies()
+        request = httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
+        self._cookies.extract_cookies(httpx.Response(200, headers=list(headers), request=request))
+        self._cookies.set_cookie_header(request)
+        brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
+        self._raw = _encoded({**self._headers, **brought})
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,0 +1,557 @@
+"""What an error of a gateway means, by its HTTP status, its names and its words: one set of tables for every dialect.
+
+docs/gateway-errors.md is made from them. Names count before words, since words may quote what was sent. Words are RE2's
+and are looked for in a bounded text, so that no answer costs more than its length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from agent_host.errors import (
+    TOKEN_VARIABLE,
+    ContextTooLong,
+    ErrorCode,
+    GatewayRejected,
+    GatewayUnavailable,
+    GuardrailBlocked,
+    ModelOverloaded,
+)
+from agent_host.llm.raw_json import repaired
+from agent_host.llm.stream import StreamFault
+from config import json_text
+from config.lean_typing import NamedTuple
+from policy.patterns import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Kind = Literal[
+    "too_long", "billing", "guardrail", "model", "image", "parameter", "too_large",
+    "rate_limit", "loading", "overloaded", "credentials", "failed", "refused",
+]  # fmt: skip
+
+
+class Meant(NamedTuple):
+    """What a kind of error does: what is said of it, the error that is raised, its code where that is not the class's
+    own, and what to do."""
+
+    says: str
+    error: type[GatewayUnavailable | GatewayRejected | GuardrailBlocked]
+    code: ErrorCode | None = None
+    advice: str = ""
+
+
+KINDS: Final[dict[Kind, Meant]] = {
+    "too_long": Meant(
+        "the request is too long for the model",
+        ContextTooLong,
+        advice="lower llmPolicy.maxInputTokens to what the model takes, then resume",
+    ),
+    "billing": Meant(
+        "the account behind the gateway has no credit or budget left",
+        GatewayRejected,
+        advice="add credit or raise its limit, then resume",
+    ),
+    "guardrail": Meant("a guardrail of the gateway blocked the request", GuardrailBlocked),
+    "model": Meant(
+        "the gateway does not serve the model",
+        GatewayRejected,
+        advice="choose another of llmPolicy.allowedModels with --model, then resume",
+    ),
+    "image": Meant(
+        "the gateway does not take a picture of the conversation",
+        GatewayRejected,
+        advice="set llm.images to false, then resume",
+    ),
+    "parameter": Meant(
+        "the gateway does not take a part of the request",
+        GatewayRejected,
+        advice="check --dialect, --model and llmPolicy.maxOutputTokens, then resume",
+    ),
+    "too_large": Meant(
+        "the request is larger than the gateway takes",
+        GatewayRejected,
+        advice="lower llmPolicy.maxInputTokens, or set llm.images to false, then resume",
+    ),
+    "rate_limit": Meant("the gateway is rate limiting", GatewayUnavailable, ErrorCode.RATE_LIMITED),
+    "loading": Meant(
+        "the server is loading the model", ModelOverloaded, advice="a request waits for it up to llm.max_wait_s"
+    ),
+    "overloaded": Meant("the gateway is overloaded", ModelOverloaded),
+    "credentials": Meant(
+        "the gateway refused the credentials",
+        GatewayRejected,
+        ErrorCode.UNAUTHORIZED,
+        f"check {TOKEN_VARIABLE}",
+    ),
+    "failed": Meant("the gateway failed", GatewayUnavailable),
+    "refused": Meant("the gateway refused the request", GatewayRejected, ErrorCode.LLM_REFUSED),
+}
+GETTING_READY: Final = frozenset({503, 529})
+"""HTTP statuses of a server that will answer once it is ready: it is waited for by time, as one is that is loading."""
+
+# Types, codes and reasons as gateways write them, in small letters.
+NAMES: Final[dict[Kind, tuple[str, ...]]] = {
+    "too_long": (
+        "context_length_exceeded", "context_window_exceeded", "contextwindowexceedederror", "exceed_context_size_error",
+        "model_context_window_exceeded", "model_max_prompt_tokens_exceeded", "token_limit_exceeded",
+        "string_above_max_length", "1261",
+    ),
+    "billing": (
+        "billing_error", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota",
+        "insufficient_credits", "insufficient_balance", "insufficient_funds", "credit_balance_too_low",
+        "credits_exhausted", "payment_required", "budget_exceeded", "budgetexceedederror",
+        "exceeded_current_quota_error", "arrearage", "credits_required", "credit_required", "no_credits",
+        "out_of_credits", "insufficient_credit", "credits_depleted", "credit_limit_reached", "credit_limit_exceeded",
+        "spending_limit_reached", "spend_limit_exceeded", "quota_exhausted", "balance_insufficient", "1113",
+    ),
+    "guardrail": (
+        "content_filter", "content_filtered", "content_policy_violation", "contentpolicyviolationerror",
+        "responsibleaipolicyviolation", "moderation_blocked", "guardrail_intervened", "guardrail_violation",
+        "guardrailraisedexception", "invalid_prompt", "data_inspection_failed", "datainspectionfailed",
+        "prohibited_content", "bio_policy", "misalignment_policy_violation", "image_content_policy_violation",
+        "2016", "2017", "1301",
+    ),
+    "model": (
+        "model_not_found", "model_not_supported", "model_not_available", "unknown_model", "unsupported_model",
+        "invalid_model", "model_decommissioned", "deploymentnotfound", "key_model_access_denied",
+        "team_model_access_denied",
+    ),
+    "image": (
+        "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large",
+        "image_too_small", "image_parse_error", "invalid_image_mode", "image_file_too_large",
+        "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+    ),
+    "parameter": (
+        "unsupported_parameter", "unsupported_value", "invalid_value", "invalid_type", "unknown_parameter",
+        "missing_required_parameter", "invalid_parameter", "invalidparameter", "invalid_parameter_error",
+        "integer_above_max_value", "integer_below_min_value", "decimal_above_max_value", "decimal_below_min_value",
+        "array_above_max_length", "invalid_function_parameters", "unsupportedparamserror", "max_tokens_exceeded",
+        "data_residency_mismatch",
+    ),
+    "too_large": ("request_too_large", "payload_too_large", "request_entity_too_large"),
+    "rate_limit": (
+        "rate_limit_error", "rate_limit_exceeded", "rate_limit_reached_error", "ratelimiterror", "too_many_requests",
+        "throttlingexception", "throttling", "resource_exhausted",
+    ),
+    "loading": ("model_loading", "loading_model", "model_is_loading", "model_not_ready", "model_warming_up"),
+    "overloaded": (
+        "overloaded_error", "engine_overloaded_error", "server_overloaded", "model_overloaded", "server_is_overloaded",
+        "slow_down", "service_unavailable_error", "serviceunavailableexception", "modelnotreadyexception",
+        "unavailable", "3505",
+    ),
+    "credentials": (
+        "authentication_error", "permission_error", "invalid_api_key", "invalid_authentication_error",
+        "unauthenticated", "permission_denied", "token_expired", "no_db_connection",
+    ),
+    "failed": ("api_error", "server_error", "internal_server_error", "internal_error", "timeout_error", "timeout",
+               "vector_store_timeout"),
+    "refused": ("invalid_request_error", "not_found_error", "bad_request"),
+}  # fmt: skip
+_KIND_OF: Final = {name: kind for kind, names in NAMES.items() for name in names}
+# What these names say is so general that words count before them.
+_GENERAL: Final = frozenset({"failed", "refused"})
+
+
+class Reading(NamedTuple):
+    """How an HTTP status is read: what its body may say that it means, the first of them first, and what it means where
+    the body says none of these."""
+
+    may: tuple[Kind, ...]
+    otherwise: Kind
+
+
+_LASTING: Final[tuple[Kind, ...]] = ("too_long", "billing", "guardrail", "model", "image", "parameter")
+_FAILURE: Final = Reading(("rate_limit", "too_long", "loading", "overloaded"), "failed")
+STATUSES: Final[dict[int, Reading]] = {
+    400: Reading(("rate_limit", "too_large", *_LASTING, "loading", "overloaded", "credentials"), "refused"),
+    401: Reading(("billing", "model"), "credentials"),
+    402: Reading((), "billing"),
+    403: Reading(("guardrail", "billing", "model"), "credentials"),
+    404: Reading(("billing", "model", "parameter", "loading"), "refused"),
+    408: Reading((), "failed"),
+    409: Reading(("loading",), "failed"),
+    412: Reading(_LASTING, "refused"),
+    413: Reading(("too_long",), "too_large"),
+    422: Reading(_LASTING, "parameter"),
+    425: Reading(("loading",), "failed"),
+    429: Reading(("billing", "loading", "overloaded", "too_large"), "rate_limit"),
+    446: Reading((), "guardrail"),  # Portkey and WSO2
+    503: Reading(("rate_limit", "too_long", "loading"), "overloaded"),
+    529: Reading(("rate_limit", "too_long", "loading"), "overloaded"),
+}
+_OTHER_REFUSAL: Final = Reading(_LASTING, "refused")
+_NO_STATUS: Final[tuple[Kind, ...]] = (
+    "rate_limit", "too_large", *_LASTING, "loading", "overloaded", "credentials", "failed", "refused",
+)  # fmt: skip
+
+
+def kind_of_answer(status: int, said: Said) -> Kind:
+    """What an HTTP answer with an error means."""
+    return _kind(said, reading_of(status))
+
+
+def kind_of_event(said: Said, *, passing: bool) -> Kind:
+    """What an error inside an answer means, which has no HTTP status but the one it names. `passing`: it may have gone
+    by the next try, as far as the tables know nothing of it."""
+    if said.status is None:
+        return _kind(said, Reading(_NO_STATUS, "failed" if passing else "refused"))
+    return _kind(said, reading_of(said.status))
+
+
+def reading_of(status: int) -> Reading:
+    """How a status is read that may have no row."""
+    return STATUSES.get(status, _FAILURE if status >= 500 else _OTHER_REFUSAL)
+
+
+def limit_of(said: Said) -> int | None:
+    """How many tokens the model takes, where an error that is too long says so."""
+    if said.limit is not None:
+        return said.limit
+    found = shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
+    return None if found is None else int(found.group(1).replace(b",", b""))
+
+
+def _kind(said: Said, reading: Reading) -> Kind:
+    named = {_KIND_OF[name] for said_name in said.names if (name := said_name.replace("-", "_")) in _KIND_OF}
+    strong = [kind for kind in reading.may if kind not in _GENERAL]
+    return (
+        next((kind for kind in strong if kind in named), None)
+        or _by_words(said.message, strong)
+        or next((kind for kind in reading.may if kind in named), None)
+        or reading.otherwise
+    )
+
+
+def _by_words(message: str, kinds: Iterable[Kind]) -> Kind | None:
+    if not message:
+        return None
+    text = message.encode("utf-8", "replace")
+    for kind in kinds:
+        words = [row.words for row in WORDS if row.kind == kind]
+        if words and shipped(f"(?i)(?:{'|'.join(words)})").search(text):
+            return kind
+    return None
+
+
+# How gateways and servers word their errors: RE2 patterns, of any letter case, over the messages in one line.
+
+
+class Words(NamedTuple):
+    """One wording: the kind of error (`gateway_errors.KINDS`), who words it so, and the pattern."""
+
+    kind: str
+    server: str
+    words: str
+
+
+_COUNT = r"\(?[\d,]+(?: tokens)?\)?"
+
+_STILL = r"(?:still |currently |now )*"
+
+# The first speaks of tokens as what is too long does, so this kind is looked for before it (`gateway_errors.STATUSES`).
+_PASSING: Final = (
+    Words("rate_limit", "Amazon Bedrock", r"too many tokens, please wait"),
+    Words("rate_limit", "Amazon Bedrock", r"\bthrottl(?:ing|ed)\b"),
+    Words("rate_limit", "Anthropic, OpenAI, LiteLLM", r"\brate[ _-]?limit(?:ed|error| reached| exceeded)?\b"),
+    Words("loading", "llama.cpp, Ollama", r"(?:^|[:.] |- |server )loading (?:the )?model\b"),
+    Words("loading", "Hugging Face, LM Studio", rf"\bmodel\b.{{0,120}} is {_STILL}(?:being loaded|loading|warming)\b"),
+    Words("overloaded", "Anthropic, Gemini, OpenAI", r"\boverloaded\b|\bover capacity\b"),
+    Words("overloaded", "Mistral", r"capacity exceeded"),
+    Words("overloaded", "LiteLLM", r"no deployments available"),
+)
+_TOO_LARGE: Final = (
+    # One request of more tokens than a minute may have.
+    Words("too_large", "OpenAI, Groq", r"request too large for .{1,300}tokens per min"),
+    Words("too_large", "Anthropic", r"request exceeds the maximum (?:size|allowed number of bytes)"),
+    Words("too_large", "nginx and other proxies", r"(?:request entity|request body|payload) (?:is )?too large"),
+)
+_TOO_LONG: Final = (
+    Words("too_long", "Anthropic", r"prompt is too long"),
+    Words("too_long", "Anthropic", r"input length and `?max_tokens`? exceed context limit"),
+    Words("too_long", "Amazon Bedrock", r"input is too long for requested model"),
+    Words("too_long", "OpenAI, Azure, DeepSeek, OpenRouter, vLLM", r"maximum context length"),
+    Words("too_long", "OpenAI", r"exceeds the context window|input tokens exceed the configured limit"),
+    Words("too_long", "OpenAI", r"string too long\. expected a string with maximum length"),
+    Words("too_long", "OpenAI and servers of its wire", r"context[ _-]?(?:length|window)[ _-]?exceeded"),
+    Words("too_long", "vLLM", r"maximum model length of|too long to fit into the model"),
+    Words("too_long", "SGLang, Together", r"longer than the model'?s (?:maximum )?context length"),
+    Words("too_long", "SGLang, Fireworks", rf"input length {_COUNT} exceeds the maximum allowed (?:input )?length"),
+    Words("too_long", "SageMaker", r"is too long and exceeds limit of \d"),
+    Words("too_long", "Text Generation Inference", r"`inputs` tokens \+ `max_new_tokens` must be"),
+    Words("too_long", "Text Generation Inference", r"`inputs` must have less than"),
+    Words("too_long", "llama.cpp", r"exceeds? (?:the )?available context size"),
+    Words("too_long", "llama-cpp-python", r"requested tokens \(\d+\) exceed context window"),
+    Words("too_long", "Ollama", r"prompt too long; exceeded (?:max )?context length"),
+    Words("too_long", "Ollama", r"input length exceeds (?:the )?(?:maximum )?context length"),
+    Words("too_long", "LM Studio", r"greater than the context length|context length (?:of|is) only \d"),
+    Words("too_long", "Gemini, Vertex", r"input token count .{0,60}exceeds the maximum number of tokens"),
+    Words("too_long", "Gemini, Vertex", r"input token count is \d+ but model only supports up to"),
+    Words("too_long", "Mistral", r"too large for model with \d+ maximum context length"),
+    Words("too_long", "Groq", r"reduce the length of the messages"),
+    Words("too_long", "xAI", r"maximum prompt length is \d"),
+    Words("too_long", "GitHub Copilot", r"token count of [\d,]+ exceeds the limit of"),
+    Words("too_long", "Kimi", r"exceeded model token limit"),
+    Words("too_long", "MiniMax", r"context window exceeds limit"),
+    Words("too_long", "Zhipu", r"prompt exceeds max length|tokens in request more than max tokens allowed"),
+    Words("too_long", "DashScope", r"range of input length should be"),
+    Words("too_long", "Cohere", r"total number of tokens .{0,80}cannot exceed"),
+    Words("too_long", "Cloudflare Workers AI", r"exceeded (?:the|this) model'?s? context window"),
+)
+_BILLING: Final = (
+    Words("billing", "Anthropic", r"credit balance is too low|reached your specified api usage limits"),
+    Words("billing", "OpenAI", r"billing hard limit|account is not active, please check your billing"),
+    Words("billing", "LiteLLM", r"budget has been exceeded|exceeded ?budget|over budget|crossed budget"),
+    Words("billing", "OpenRouter", r"requires more credits|insufficient credits"),
+    Words("billing", "DeepSeek, Kimi", r"insufficient (?:account )?balance"),
+    Words("billing", "xAI", r"doesn'?t have any credits|used all available credits|monthly spending limit"),
+    Words("billing", "Portkey", r"budget (?:limit )?(?:exhausted|exceeded)"),
+    Words("billing", "DashScope", r"account is in good standing"),
+)
+_STOPPED = r"(?:blocked|rejected|denied|flagged|stopped)"
+_GUARDS = r"(?:guardrail|moderation|safety (?:check|filter|polic|system)|content[ _-]?(?:filter|polic))"
+_GUARDRAIL: Final = (
+    Words("guardrail", "Anthropic", r"blocked by (?:our )?content filtering policy"),
+    Words("guardrail", "OpenAI", r"flagged as potentially violating|rejected .{1,20}safety system"),
+    Words("guardrail", "Azure", r"content management policy"),
+    Words("guardrail", "Amazon Bedrock", r"guardrail intervened|blocked by our content filters"),
+    Words("guardrail", "Gemini", r"blocked due to (?:safety|prohibited content)"),
+    Words("guardrail", "LiteLLM", r"violated (?:[\w-]+ ){0,4}policy|content blocked:|guardrail (?:blocked|failed)"),
+    Words("guardrail", "LiteLLM", r"contentpolicyviolation|guardrailraisedexception"),
+    Words("guardrail", "OpenRouter", r"your input was flagged"),
+    Words("guardrail", "Portkey", r"guardrail checks .{0,60}failed"),
+    Words("guardrail", "Cloudflare AI Gateway", r"(?:prompt|response) blocked due to security configurations"),
+    Words("guardrail", "Kong", r"failed content safety check|prompt pattern is blocked"),
+    Words("guardrail", "several proxies", rf"\b{_STOPPED} (?:by|due to|for|since) .{{0,60}}{_GUARDS}"),
+    Words("guardrail", "several proxies", rf"{_GUARDS}s?\b.{{0,40}} (?:{_STOPPED}|triggered|intervened)"),
+    Words("guardrail", "xAI", r"violates? (?:our |the )?usage (?:guidelines|polic)"),
+    Words("guardrail", "DashScope, DeepSeek", r"may contain inappropriate content|content exists risk"),
+)
+_MODEL: Final = (
+    Words("model", "Anthropic", r"^(?:\w+_error: )?model: \S"),
+    Words("model", "OpenAI, vLLM, Groq, xAI", r"\bmodel\b.{0,120} does not exist"),
+    Words("model", "Ollama, Fireworks, Cohere", r"\bmodel\b.{0,120} not found|\bmodel not found"),
+    Words("model", "Kimi", r"not found the model"),
+    Words("model", "several proxies", r"no such model|(?:unknown|unsupported) model\b"),
+    Words("model", "Gemini", r"\bmodels/\S{1,120} is not found"),
+    Words("model", "DeepSeek", r"model not exist"),
+    Words("model", "LiteLLM", r"invalid model name passed in|no healthy deployments for this model"),
+    Words("model", "OpenRouter", r"is not a valid model id|no endpoints found for"),
+    Words("model", "Mistral", r"invalid model:"),
+    Words("model", "Azure", r"deployment for this resource does not exist"),
+    Words("model", "Amazon Bedrock", r"model identifier is invalid|on-demand throughput isn.{1,3}t supported"),
+    Words("model", "Groq", r"has been decommissioned"),
+    Words("model", "Together", r"unable to access (?:non-serverless )?model"),
+    Words("model", "LM Studio", r"no models? (?:is |are )?(?:currently )?loaded"),
+)
+_PARAMETER: Final = (
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?:"),
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?:"),
+    Words("parameter", "Anthropic, Mistral, FastAPI", r"extra inputs are not permitted|field required|input should be"),
+    Words(
+        "parameter", "OpenAI, Azure", r"unsupported (?:parameter|value)|unknown parameter|missing required parameter"
+    ),
+    Words("parameter", "OpenAI, Azure", r"unrecognized request argument|invalid (?:value|type|schema) for"),
+    Words("parameter", "OpenAI", r"tool_calls.{0,40} must be followed by tool messages"),
+    Words("parameter", "DeepSeek", r"reasoning_content.{0,80} must be passed back|valid range of max_tokens"),
+    Words(
+        "parameter", "Amazon Bedrock", r"maximum tokens you requested exceeds? the model limit|malformed input request"
+    ),
+    Words("parameter", "Groq", r"max_(?:completion_)?tokens`? must be less than"),
+    Words("parameter", "vLLM", r"tool choice requires|--enable-auto-tool-choice"),
+    Words("parameter", "llama.cpp", r"requires? --jinja"),
+    Words("parameter", "Ollama", r"does not support (?:tools|thinking|images|vision)"),
+    Words("parameter", "OpenRouter", r"no endpoints found that support"),
+    Words("parameter", "Gemini", r"invalid json payload received"),
+)
+_CREDENTIALS: Final = (
+    # Its proxy takes only its master key where it has no database of others.
+    Words("credentials", "LiteLLM", r"no connected db\b"),
+    Words("credentials", "Gemini", r"api key (?:not valid|expired)"),
+    Words("credentials", "OpenAI and servers of its wire", r"(?:invalid|incorrect) api key"),
+)
+WORDS: Final = (
+    *_PASSING, *_TOO_LARGE, *_TOO_LONG, *_BILLING, *_GUARDRAIL, *_MODEL, *_PARAMETER, *_CREDENTIALS,
+)  # fmt: skip
+
+_BEFORE_A_LIMIT = (
+    r"tokens >", r"\+ [\d,]+ >", r"(?:context|prompt|model) length (?:is|of|for)(?: only)?", r"context length:?",
+    r"context size:?", r"context size is", r"for model with", r"exceeds (?:the )?limit of", r"token limit:",
+    r"tokens allowed", r"supports up to", r"context window of", r"allowed (?:input )?length(?: of)?", r"cannot exceed",
+)  # fmt: skip
+LIMITS: Final = rf"(?i)(?:{'|'.join(_BEFORE_A_LIMIT)})[ (]{{0,3}}(\d[\d,]{{2,10}}\d)\b"
+"""The number of tokens that the model takes, behind the words that stand before it."""
+
+
+# What an error of a gateway says, whatever the shape of its body.
+#
+# Bodies differ: `{"error": {"message", "type", "code"}}` of Anthropic and OpenAI, the same in a list (Gemini),
+# without `error` around it (vLLM, Amazon Bedrock), `{"error": "text"}` (Ollama), `{"detail": ...}` (FastAPI), and one
+# inside the other, also as JSON in a string (OpenRouter, LiteLLM). All are read here by the names of their fields.
+
+_MESSAGES = ("message", "detail", "msg", "error", "raw", "error_description", "errorMessage", "actionReason")
+_NAMES = ("type", "code", "error_code", "error_type", "reason", "status", "action", "__type")
+_INSIDE = ("error", "errors", "detail", "details", "message", "raw", "metadata", "innererror", "inner_error",
+           "provider_specific_fields")  # fmt: skip
+_WHOLE_ANSWERS = ("content", "choices", "output", "candidates")
+
+_MAX_DEPTH = 6
+_MAX_PARTS = 64
+_MAX_TEXT = 4096
+_MAX_NAME = 100
+_STATUSES = range(400, 600)
+# Names of several words, as no prose has them.
+_NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z0-9_]{2,60}|[A-Za-z]{2,60}(?:Error|Exception))\b"
+
+
+class Said(NamedTuple):
+    """What an error says. `message` is for people, "" where there is none; `names` are its types, codes and reasons in
+    small letters; `status` is the HTTP status that stands in it, and `limit` the tokens that the model takes."""
+
+    message: str
+    names: frozenset[str] = frozenset()
+    status: int | None = None
+    limit: int | None = None
+
+
+def read(body: bytes) -> Said:
+    """What the body of an answer says; of one that is no JSON, or of an unknown shape, its text."""
+    said = read_value(parsed(body))
+    return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON value in the body of an answer; None for one that is no JSON."""
+    try:
+        return json_text.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def read_value(value: Any) -> Said:
+    """What a JSON value says; nothing where it is of an unknown shape."""
+    messages: dict[str, None] = {}
+    names: set[str] = set()
+    status = limit = None
+    for part in _parts(value):
+        messages |= dict.fromkeys(_texts(part))
+        for name in _names(part):
+            names.add(name)
+            if status is None and name.isascii() and name.isdigit() and int(name) in _STATUSES:
+                status = int(name)
+        limit = limit or _count(part.get("n_ctx"))  # llama.cpp
+    return Said(_joined(messages), frozenset(names), status, limit)
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The names of errors that stand in a text, in small letters: for an error whose names went into its message."""
+    return frozenset(name.lower() for name in re.findall(_NAME_IN_TEXT, text[:_MAX_TEXT]))
+
+
+def is_error(value: Any) -> bool:
+    """True if the body of a successful answer is an error all the same."""
+    first = value[0] if isinstance(value, list) and value else value
+    if not isinstance(first, dict):
+        return False
+    return bool(first.get("error")) or "error" in (first.get("type"), first.get("object"))
+
+
+def is_whole_answer(value: Any) -> bool:
+    """True if the body of a successful answer is the model's, as it comes without a stream."""
+    return isinstance(value, dict) and any(name in value for name in _WHOLE_ANSWERS)
+
+
+def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects of an error that say something, the outer before the inner; no more than a few."""
+    level, left = [value], _MAX_PARTS
+    for _ in range(_MAX_DEPTH):
+        below: list[Any] = []
+        for one in level[:left]:
+            left -= 1
+            if isinstance(one, list):
+                below += one[:_MAX_PARTS]
+            elif isinstance(one, dict):
+                yield one
+                below += (_opened(one[name]) for name in _INSIDE if name in one)
+        level = below
+
+
+def _opened(value: Any) -> Any:
+    """JSON in a string as what it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json_text.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+
+
+def _texts(part: Mapping[str, Any]) -> Iterator[str]:
+    for name in _MESSAGES:
+        value = part.get(name)
+        if isinstance(value, str) and not isinstance(_opened(value), dict | list):
+            yield _one_line(value)
+
+
+def _names(part: Mapping[str, Any]) -> Iterator[str]:
+    for name in _NAMES:
+        value = part.get(name)
+        if type(value) is int:
+            value = str(value)
+        if isinstance(value, str) and 0 < len(value) <= _MAX_NAME:
+            yield value.strip().lower()
+
+
+def _joined(messages: Mapping[str, None]) -> str:
+    """Every message once; one that another has in it adds nothing."""
+    kept: list[str] = []
+    for message in messages:
+        if message and not any(message in other for other in kept):
+            kept.append(message)
+    return ": ".join(kept)[:_MAX_TEXT]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:_MAX_TEXT].split())
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+# Errors that servers of OpenAI's wires report in the middle of a stream, behind HTTP 200.
+
+# Errors that would come again; all others are passing troubles of the gateway. By `code` and by `type`.
+_PERMANENT: Final = frozenset(
+    ("authentication_error", "billing_error", "billing_hard_limit_reached", "billing_not_active", "content_filter",
+     "content_policy_violation", "context_length_exceeded", "exceed_context_size_error", "insufficient_quota",
+     "invalid_api_key", "invalid_prompt", "invalid_request", "invalid_request_error", "model_not_found",
+     "not_found_error", "permission_denied", "permission_error", "unsupported_parameter", "unsupported_value")
+)  # fmt: skip
+# Of the 4xx, those that pass.
+_PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
+
+
+def fault_of(error: Any) -> StreamFault:
+    """The fault of an `error` object with `message`, `type` and `code`, or of a text that stands for it."""
+    if not isinstance(error, dict):
+        return StreamFault(repaired(str(error))[0], retryable=True, body={"error": error})
+    kinds = [error.get("code"), error.get("type")]
+    message = error.get("message")
+    name = next((kind for kind in reversed(kinds) if isinstance(kind, str) and kind), None) or error.get("code")
+    said = message if isinstance(message, str) else ""
+    text, _ = repaired(f"{name or 'error'}: {said}")
+    return StreamFault(text, retryable=not any(map(_is_permanent, kinds)), body={"error": error})
+
+
+def _is_permanent(kind: Any) -> bool:
+    """`kind` is a word, or an HTTP status as a number or a text."""
+    if isinstance(kind, str) and kind.isascii() and kind.isdigit():
+        kind = int(kind[:4])
+    if type(kind) is int:
+        return 400 <= kind < 500 and kind not in _PASSING_STATUS
+    return isinstance(kind, str) and kind.lower() in _PERMANENT

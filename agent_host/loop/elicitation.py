@@ -1,0 +1,142 @@
+"""A question of an MCP server to the person, in the middle of a call (TR 9): put as approvals are, by the same gate.
+
+What is answered goes to another program, so it holds no secret, and it is not on record: a call that a crash cuts off
+is not sent again with it. Where nobody is there the server is told that nobody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from agent_host.approval.forms import UnusableForm, form_of
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+from agent_host.contracts import PersonAnswer
+from agent_host.display_text import one_line
+from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
+from agent_host.loop.cancellation import TaskCancelled
+
+if TYPE_CHECKING:
+    from agent_host.approval.forms import Form
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.contracts import PersonAsked, ToolRequest
+    from agent_host.loop.context import LoopContext
+
+_SENT = "what is answered is sent to another program: give it no passwords, tokens or other secrets"
+_OPENED = "nothing opens the page by itself, and another program chose it: look at its host first"
+_OVER = "the call was over before anybody answered"
+
+
+async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked) -> PersonAnswer:
+    """The person's answer to what a server asks while `request` runs, which waits for it. Never raises but for being
+    cancelled."""
+    try:
+        form = form_of(asked.source, asked.message, asked.schema, asked.url, ctx.scrubber.text)
+    except UnusableForm as error:
+        return PersonAnswer("decline", problem=f"nobody can be shown this question: {error}")
+    approval = _request(ctx, request, form)
+    began = time.monotonic()
+    called = {"toolCallId": request.tool_call_id}
+    ctx.emit(EventType.APPROVAL_REQUESTED, request.step_id, **called, **approval.to_payload())
+    ctx.emitter.flush()
+    answer = ApprovalAnswer(False, _OVER)
+    action = "cancel"
+    try:
+        answer = await ctx.cancellation.interruptible(ctx.gate.ask(approval))
+        answer = _checked(ctx, form, answer)
+        action = "accept" if answer.approved else "decline" if answer.said_no else "cancel"
+    except TaskCancelled:
+        pass  # the call itself is over at its own next safe point
+    finally:
+        _emit_answer(ctx, request, approval.approval_id, answer, time.monotonic() - began)
+    if action == "accept":
+        return PersonAnswer("accept", None if form.url is not None else dict(answer.arguments or {}))
+    return PersonAnswer("decline" if action == "decline" else "cancel")
+
+
+def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequest:
+    return ApprovalRequest(
+        new_id("appr"),
+        ctx.session_id,
+        request.task_id,
+        request.step_id,
+        request.tool_name,
+        request.capability,
+        {},
+        f"{form.source} asks you",
+        form.message,
+        None,
+        "medium",
+        (_SENT if form.url is None else _OPENED,),
+        one_line(form.message),
+        {"toolCallId": request.tool_call_id, **form.to_json()},
+        timeout_s=ctx.judge.bundle.approval_timeout_s,
+        form=form,
+    )
+
+
+def _checked(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnswer:
+    """The answer as it may be sent, or why it is not."""
+    if not answer.approved:
+        return answer
+    content = dict(answer.arguments or {})
+    wrong = form.problem(content)
+    if wrong is not None:
+        return ApprovalAnswer(False, f"the answer does not fit the question, and was not sent: {wrong}")
+    if ctx.scrubber.value(content) != content:
+        return ApprovalAnswer(False, "the answer holds a secret, and was not sent")
+    return answer
+
+
+def _emit_answer(
+    ctx: LoopContext, request: ToolRequest, approval_id: str, answer: ApprovalAnswer, waited_s: float
+) -> None:
+    waited_ms = int(waited_s * 1000)
+    if answer.timed_out:
+        ctx.emit(EventType.APPROVAL_TIMEOUT, request.step_id, approvalId=approval_id, waitedMs=waited_ms)
+    ctx.emit(
+        EventType.APPROVAL_RESOLVED,
+        request.step_id,
+        approvalId=approval_id,
+        toolCallId=request.tool_call_id,
+        decision="approved" if answer.approved else "denied",
+        scope="once",
+        reason=answer.reason,
+        latencyMs=waited_ms,
+        isQuestion=True,
+    )
+    ctx.emitter.flush()
+
+
+# Questions of one turn that wait for an answer at the same time: one answer may cover several of them (AH 10.2).
+
+
+class Questions:
+    """What waits at the gate, with the action that an approval for a task or a session would be bound to."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[str, asyncio.Future[ApprovalAnswer]]] = {}
+
+    async def ask(self, gate: ApprovalGate, request: ApprovalRequest, action: str) -> ApprovalAnswer:
+        """The gate's answer, or that of an equal question that was answered for both, whichever comes first."""
+        covered: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting[request.approval_id] = action, covered
+        asking = asyncio.ensure_future(gate.ask(request))
+        try:
+            await asyncio.wait({asking, covered}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else covered.result()
+        finally:
+            del self._waiting[request.approval_id]
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait({asking})
+                if not asking.cancelled():
+                    asking.result()  # a fault of the gate is not swallowed
+
+    def cover(self, action: str, approval_id: str) -> None:
+        """Answer every other question about the `action`, which the approval `approval_id` covers from now on."""
+        for other, (waiting_for, covered) in self._waiting.items():
+            if other != approval_id and waiting_for == action and not covered.done():
+                covered.set_result(ApprovalAnswer(True, f"covered by the answer to {approval_id}"))

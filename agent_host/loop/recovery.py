@@ -1,0 +1,207 @@
+"""The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began.
+
+What was approved is not asked again, and what was denied is not run; a question that was open is put again as it was.
+A call that went to another place is asked about there, and is sent again only where policy calls its tool repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent_host.approval.grants import moved, place_of
+from agent_host.approval.request import ApprovalAnswer
+from agent_host.contracts import Leftovers
+from agent_host.errors import ErrorCode
+from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
+from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
+from agent_host.loop.intents import hash_on_disk
+from agent_host.loop.prepare import Refusal, ask_after_all, bound_to, first_versions, prepare_calls, request_for, row_of
+from agent_host.loop.results import NOTHING_KNOWN, CallEnd, call_on_record, finish, take_result
+from agent_host.loop.step import Step, add_note
+from agent_host.thread.messages import Message, encode
+from agent_host.thread.tokens import message_tokens
+from policy.rules.named_tools import is_repeatable
+from state.disk import boot_id
+from state.records import ApprovalAsked, TurnTaken
+from state.recovery import Outcome, Verdict, compare, judge, paths_of
+from state.usage import NO_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.loop.context import LoopContext, Replay
+    from agent_host.loop.prepare import CallRun
+    from state.recovery import Call
+
+_LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
+_DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
+_NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
+_PUT_BACK = "interrupted by a crash while the file was written: it was put back as it was"
+_CHANGED = "the file was half written then and somebody has changed it since: it was left as it is"
+_UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
+
+
+async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
+    """What is left to run of the open step, judged by policy again; calls that are not run again get their results.
+
+    Raises CheckpointWriteFailed when a new approval cannot be recorded.
+    """
+    step = ctx.state.open_step
+    if step is None:
+        return ()
+    same_boot = step.boot is not None and step.boot == boot_id()
+    verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
+    cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
+    left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
+    await _settle_recorded(ctx, step_id, step.calls)
+    paths = {path for call in cut_off for path in paths_of(call)}
+    outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
+    repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
+    answers = await asyncio.gather(*(_ask(ctx, step_id, call) for call in cut_off if call.intent is None))
+    answered = {result.tool_call_id for result in answers if result is not None}
+    repeated |= {call.call_id for call in cut_off if call.call_id not in answered and _may_be_repeated(ctx, call)}
+    for call, found in zip(cut_off, left, strict=True):
+        if call.call_id not in repeated | answered:
+            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), found)
+        if found.settle is not None and found.file != "changed":
+            found.settle()
+    to_run = {
+        call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
+    }
+    runs = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
+    for run in runs:
+        # The next resume is to ask under the same id, also where policy asks only now, or asks again.
+        known = to_run[run.call.call_id].approval_id
+        if run.gated and run.approval_id is not None and known != run.approval_id:
+            ctx.journal.record(ApprovalAsked(run.call.call_id, run.approval_id))
+    return runs
+
+
+async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
+    """What is left of the call could otherwise take effect after the model has read of it and has looked."""
+    spec = ctx.judge.tools.get(call.tool_name)
+    if spec is None:
+        return Leftovers()
+    return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
+
+
+async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[Call]) -> None:
+    """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
+    alone; one whose call was given up, and the process died in its middle, is put back."""
+    for call in calls:
+        spec = ctx.judge.tools.get(call.tool_name)
+        if spec is None or not (spec.changes_file or spec.subject.kind == "url"):
+            continue
+        if call.status == "succeeded":
+            await ctx.router.settle(request_for(ctx, step_id, call_on_record(call), spec))
+        elif call.status == "failed":
+            left = await _end_leftovers(ctx, step_id, call)
+            if left.settle is not None and left.file != "changed":
+                left.settle()
+
+
+async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
+    """The result of a call that went to another place, where that place knows it: it is on record then. That place may
+    not answer; how long it has is for the tool to say."""
+    spec, tool_call = ctx.judge.tools.get(call.tool_name), call_on_record(call)
+    if spec is None:
+        return None
+    result = await ctx.router.outcome(request_for(ctx, step_id, tool_call, spec))
+    if result is None:
+        return None
+    unknown = result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED
+    if unknown and _may_be_repeated(ctx, call):
+        return None
+    known = NOTHING_KNOWN._replace(edited=call.edited_arguments is not None)
+    return await take_result(ctx, step_id, tool_call, spec, result, known)
+
+
+def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
+    """True if policy has said that a call of the tool may be sent again where nobody knows what became of it."""
+    spec = ctx.judge.tools.get(call.tool_name)
+    return (
+        spec is not None and spec.subject.kind == "name" and is_repeatable(ctx.judge.bundle, spec.capability, spec.name)
+    )
+
+
+def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
+    """Report to the model what became of a call that was cut off."""
+    tool_call = call_on_record(call)
+    edited = call.edited_arguments is not None
+    if outcome is Outcome.DONE or left.file == "done":
+        # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
+        seen = dict.fromkeys(paths_of(call))
+        finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
+        return
+    is_undone = outcome is Outcome.NOT_DONE or left.file == "not_done"
+    said = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
+    if left.file == "changed":
+        said = f"{said}; {_CHANGED}"
+    said = "; ".join(filter(None, (said, left.note())))
+    code = ErrorCode.TOOL_INTERRUPTED
+    spec = ctx.judge.tools.get(call.tool_name)
+    # A deleted file is on record by its name; of a deleted directory nothing is.
+    deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
+    cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
+    changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
+    finish(ctx, step_id, tool_call, CallEnd("failed", code, f"{code}: {said}", edited=edited, changed=changed))
+
+
+# Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
+#
+# They are a step like any other, only that the host speaks for the model: so they are on record before they start,
+# and a crash does none of them twice.
+
+_APPROVED_NOW = (
+    "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
+    "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
+)
+_SAID = "(approved by the user)"
+
+
+def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
+    """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
+    add_note(ctx, _APPROVED_NOW)
+    step_id = new_id("step")
+    ctx.phase.fire("reopen")
+    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    calls = tuple(replay.call.renamed(new_id("call")) for replay in replays)
+    tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
+    assistant = Message("assistant", _SAID, tokens, calls)
+    ctx.phase.fire("check")
+    runs = prepare_calls(ctx, calls)
+    for run, replay in zip(runs, replays, strict=True):
+        _approve(run, replay)
+    record = TurnTaken(
+        step_id,
+        "replay",
+        boot_id(),
+        NO_TOKENS,
+        list(map(row_of, runs)),
+        encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        "continue",
+        baselines=first_versions(runs),
+        settled=[call_id for replay in replays for call_id in replay.settles],
+    )
+    ctx.journal.record(record)
+    for run in runs:
+        if run.answer is not None and run.approval_id is not None:
+            ctx.journal.record(run.answer.to_record(run.call.call_id, run.approval_id, bound_to(ctx, run)))
+    ctx.journal.write_ahead()
+    return Step(step_id, assistant, "continue", runs)
+
+
+def _approve(run: CallRun, replay: Replay) -> None:
+    run.answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    ask_after_all(run)
+    if not run.gated:  # policy has changed its mind since, one way or the other
+        run.answer = None
+        return
+    elsewhere = moved(replay.place, place_of(run.facts))
+    if elsewhere is not None:  # with `approve` it can be replayed there
+        run.answer = None
+        run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve))
+        return
+    run.approval_id = run.approval_id or new_id("appr")

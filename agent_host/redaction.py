@@ -1,0 +1,197 @@
+"""Secrets, kept away from everything this process writes, shows or sends.
+
+Those that the host itself has, its tokens, are known by their values. They are taken out of the environment, their
+bytes in this process's own environment block are overwritten (a child could read them under /proc), and should a value
+turn up in what a tool brings back, it is replaced. All others are found by what they look like
+(`policy.redaction.redact`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from policy.redaction.redact import as_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from policy.redaction.redact import Redaction
+
+REDACTED = "[redacted]"
+# Shorter values would be found in innocent text; a token that short protects nothing.
+_MIN_CHARS = 8
+# An event may quote a call whose argument is JSON itself.
+_NESTED_JSON = 3
+
+
+class Scrubber:
+    """Replaces known secret values, and what `redaction` finds. A session has one for its life; a bundle that takes
+    another's place brings another `redaction`."""
+
+    def __init__(self, secrets: Iterable[str | None], redaction: Redaction | None = None) -> None:
+        self.redaction = redaction
+        self._secrets: tuple[str, ...] = ()
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str | None]) -> None:
+        """Replace these values as well from now on."""
+        known = {*self._secrets, *(one for one in secrets if one is not None and len(one) >= _MIN_CHARS)}
+        # The longest first: one that is escaped once more, or that is another with more behind it, may hold the other.
+        spellings = sorted({form for secret in known for form in _spellings(secret)}, key=len)[::-1]
+        self._in_json = tuple({_escaped(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
+                               for form in spellings for ascii_only in (False, True)})  # fmt: skip
+        self._spellings = spellings
+        self._secrets = tuple(sorted(known, key=lambda one: (-len(one), one)))
+
+    def text(self, text: str) -> str:
+        """`text` without the secrets."""
+        if not text:
+            return text
+        for secret in self._secrets:
+            text = text.replace(secret, REDACTED)
+        return text if self.redaction is None else self.redaction.text(text)
+
+    def data(self, data: bytes) -> bytes:
+        """`data` without the secrets."""
+        for secret in self._secrets:
+            data = data.replace(secret.encode(), REDACTED.encode())
+        return data if self.redaction is None else self.redaction.data(data)
+
+    def pieces(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """What comes in `chunks` without the secrets, in bounded memory; see `clean_pieces`."""
+
+        return clean_pieces(self.data, chunks)
+
+    def value(self, value: Any, *, is_event: bool = False) -> Any:
+        """A JSON value without the secrets, in new containers."""
+        known = self._without(value)
+        return known if self.redaction is None else self.redaction.value(known, is_event=is_event)
+
+    def json(self, data: bytes, *, is_event: bool = False) -> bytes:
+        """Encoded JSON without the secrets, also where JSON writes them in other characters than their own, or holds
+        JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
+        begin in the middle of an escape."""
+        holds_known = any(form in data for form in self._in_json)
+        if not holds_known and (self.redaction is None or not self.redaction.concerns(data, is_event=is_event)):
+            return data
+        value = json.loads(data)
+        clean = self.value(value, is_event=is_event)
+        if clean == value:
+            return data
+        end = b"\n" if data.endswith(b"\n") else b""
+        return json.dumps(clean, separators=(",", ":")).encode() + end
+
+    def are_clean(self, lines: bytes) -> bool:
+        """True if several lines of encoded JSON surely hold no secret: one look at all of them, where they are many and
+        short. Where it is false each of them has to be looked at."""
+        if any(form in lines for form in self._in_json):
+            return False
+        return self.redaction is None or not self.redaction.may_concern(lines)
+
+    def event(self, data: bytes) -> bytes:
+        """An encoded event without the secrets, its envelope's own numbers as they are; see `Redaction.value`."""
+        return self.json(data, is_event=True)
+
+    def _without(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for form in self._spellings:
+                value = value.replace(form, REDACTED)
+            return value
+        if isinstance(value, list):
+            return [self._without(item) for item in value]
+        if isinstance(value, dict):
+            return {self._without(key): self._without(item) for key, item in value.items()}
+        return value
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """`secret`, and as it stands in JSON within a text."""
+    for ascii_only in (False, True):
+        form = secret
+        for _ in range(_NESTED_JSON):
+            yield form
+            form = _escaped(form, ascii_only=ascii_only)
+
+
+def _escaped(text: str, *, ascii_only: bool) -> str:
+    """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `lenient_json` falls back on."""
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+
+
+def hide_in_process_table(variables: Iterable[str]) -> None:
+    """Blank the values of `variables` where the kernel shows a process's environment: in the block that it was started
+    with. `os.environ` keeps them. To be called before anything puts variables into the environment; nothing on Windows,
+    which shows no such block."""
+    present = [(name, os.environ[name]) for name in variables if os.environ.get(name)]
+    if not present or sys.platform == "win32":
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    for name, value in present:
+        address = libc.getenv(os.fsencode(name))
+        if address:
+            ctypes.memset(address, ord("*"), len(os.fsencode(value)))
+
+
+# Secrets taken out of what is too large for memory, piece by piece (AH 8.7).
+#
+# A piece ends where it makes no difference: what is cleaned on both sides of the cut is what is cleaned as a whole.
+
+PIECE_BYTES: Final = 512 * 1024
+"""What is looked at at once, besides the overlap."""
+OVERLAP_BYTES: Final = 64 * 1024
+"""What is looked at twice. Of what is found and is longer than this, as a rule of a bundle may find it, a part may stay
+where it is cut. A private key has some kilobytes."""
+_TRIES: Final = 8
+
+
+def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What comes in `chunks`, of any length, without what `clean` takes out of bytes. Memory is bounded, unless what is
+    found leaves no place for a cut: then more is looked at at once."""
+    held, wanted = b"", PIECE_BYTES
+    for chunk in chunks:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            held += chunk[start : start + PIECE_BYTES]
+            if len(held) < wanted + OVERLAP_BYTES:
+                continue
+            cut, before = _cut(clean, held)
+            if cut:
+                yield before
+                held, wanted = held[cut:], PIECE_BYTES
+            else:
+                wanted = 2 * len(held)
+    yield clean(held)
+
+
+def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
+    """Where to cut, and what is before it, cleaned; (0, b"") where no place is found. What begins near the end of
+    `data` may end behind it, so the end stays for the next piece."""
+    whole = clean(data)
+    limit = len(data) - OVERLAP_BYTES
+    for _ in range(_TRIES):
+        cut = _line_end(data, limit)
+        if whole == data:
+            return cut, data[:cut]
+        before = clean(data[:cut])
+        # Colours go where they stand inside of what is found, from all that is looked at.
+        if as_shown(before) + as_shown(clean(data[cut:])) == as_shown(whole):
+            return cut, before
+        limit = cut - OVERLAP_BYTES // 2
+        if limit <= 0:
+            break
+    return 0, b""
+
+
+def _line_end(data: bytes, limit: int) -> int:
+    """Where the last line ends before `limit`; in a long line, where a character does."""
+    found = data.rfind(b"\n", max(0, limit - OVERLAP_BYTES), limit) + 1
+    if found:
+        return found
+    while limit > 1 and 0x80 <= data[limit] < 0xC0:
+        limit -= 1
+    return limit

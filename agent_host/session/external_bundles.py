@@ -1,0 +1,176 @@
+"""Bundles from outside: of the Session Service or in a file, and what the configuration adds to one (AH 3.2).
+
+With this module comes all that reads and validates them; a session under a built-in does without.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
+from agent_host.events.sinks import run_logs
+from config.policies import BUILT_IN, place_groups, template_as_written
+from policy.bundle import validate
+from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem
+from policy.bundle.model import BundleProblems
+from policy.bundle.validate import check_usable, parse_bundle
+from policy.names import ANY_SESSION
+from state.errors import InvalidSessionId
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from policy.bundle.model import CommandPolicy, PolicyBundle
+    from policy.bundle.placeholders import Places
+
+_GRANTED = "of the session service"
+
+
+class FileSource:
+    """A bundle file: its `name` and content. `models` and `more_models` are those that the configuration names (see
+    `BuiltIns`), `steering` the files that steer this program for its user, which no tool may change."""
+
+    def __init__(
+        self,
+        name: str,
+        raw: bytes,
+        *,
+        models: tuple[str, ...],
+        more_models: tuple[str, ...] = (),
+        steering: tuple[str, ...],
+    ) -> None:
+        self._name = name
+        self._raw = raw
+        self._models = models
+        self._more_models = more_models
+        self._steering = steering
+
+    def read(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+        """The bundle; `held`: a sandbox holds commands. Raises BundleProblems."""
+        groups = place_groups()
+        groups["steering"] = [*groups["steering"], *self._steering]
+        built_ins = BuiltIns(BUILT_IN, template_as_written, self._models, self._more_models)
+        places = places._replace(groups=groups)
+        return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
+
+    def parsed(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+        """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
+        return _parsed(lambda: self.read(places, now, held=held), self._name)
+
+    def usable(self, places: Places, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+        """The bundle, where it is for this session or for any. Raises PolicyBundleInvalid, PolicyExpired."""
+        return _usable(self.parsed(places, now, held=held), self._name, session_id, now)
+
+
+def granted_bundle(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+    """The bundle that the Session Service granted, as JSON; `held`: a sandbox holds commands. Raises
+    PolicyBundleInvalid, PolicyExpired."""
+    bundle = _usable(_parsed(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
+    if bundle.session_id == ANY_SESSION:  # only a user can say that
+        raise PolicyBundleInvalid(
+            f"policy {_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
+        )
+    return bundle.known(bundle, held=held)
+
+
+def refuse_odd_programs(names: Sequence[str]) -> None:
+    """Raises UsageError for a program of the configuration that is none."""
+    for place, name in enumerate(names):
+        problem = program_problem(name)
+        if problem is not None:
+            raise UsageError(f"configuration: policy.allowed_commands[{place}]: {problem[0]} ({problem[1]})")
+
+
+def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPolicy, ...]:
+    """The rules for commands that the configuration adds. Raises UsageError with every problem of the entries."""
+    try:
+        return validate.command_policies([dict(table) for table in tables], "policy.command_policies")
+    except BundleProblems as error:
+        raise UsageError(f"configuration: {error}") from error
+
+
+def _parsed(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
+    try:
+        return read()
+    except BundleProblems as error:
+        raise PolicyBundleInvalid(f"policy {source}: {error}") from error
+
+
+def _usable(bundle: PolicyBundle, source: str, session_id: str, now: datetime) -> PolicyBundle:
+    if bundle.expires_at <= now:
+        raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
+    problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]
+    if problems:
+        raise PolicyBundleInvalid(f"policy {source}: " + "; ".join(problems))
+    return bundle
+
+
+# Changes to a bundle file by earlier sessions: no model writes the bundle of the next run unseen.
+
+_UNDER_WAY = b'"kind":"changes_seen"'
+"""The record of what commands in the background have changed, which no event has."""
+
+
+def last_change(state_dir: str, path: str) -> str | None:
+    """Return the id of the newest session of this state directory that is on record as having changed the file at
+    `path`, as it is named or where it leads; None if no record says so."""
+    names = {orjson.dumps(one) for one in (os.path.abspath(path), os.path.realpath(path))}
+    newest_first = sorted(_sessions(state_dir), key=lambda one: _age(one.events), reverse=True)
+    for paths in newest_first:
+        if any(_has_changed(file, name) for file in _files(paths) for name in names):
+            return paths.session_id
+    return None
+
+
+def _sessions(state_dir: str) -> Iterator[SessionPaths]:
+    with suppress(OSError), os.scandir(os.path.join(state_dir, "sessions")) as entries:
+        for entry in entries:
+            with suppress(InvalidSessionId):
+                yield SessionPaths(state_dir, entry.name)
+
+
+def _age(path: str) -> float:
+    with suppress(OSError):
+        return os.stat(path).st_mtime
+    return 0.0
+
+
+def _files(paths: SessionPaths) -> Iterator[str]:
+    yield from run_logs(paths.events)
+    yield from paths.checkpoint_files
+    with suppress(OSError):
+        yield from (os.path.join(paths.archive, name) for name in os.listdir(paths.archive))
+
+
+def _has_changed(file: str, name: bytes) -> bool:
+    """True if a line of `file` says that the file of this `name`, in JSON, was changed."""
+    try:
+        with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(name)
+            while at >= 0:
+                end = content.find(b"\n", at)
+                end = len(content) if end < 0 else end
+                if _says_so(content[content.rfind(b"\n", 0, at) + 1 : end], name):
+                    return True
+                at = content.find(name, end)
+    except (OSError, ValueError):  # it is not there, or empty
+        pass
+    return False
+
+
+def _says_so(line: bytes, name: bytes) -> bool:
+    if _UNDER_WAY in line:
+        return name + b":" in line
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:  # of a journal
+        return False
+    payload = event.get("payload") if isinstance(event, dict) else None
+    return isinstance(payload, dict) and orjson.loads(name) in payload.get("pathsChanged", ())

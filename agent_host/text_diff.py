@@ -1,0 +1,406 @@
+"""Unified diffs on bytes, with a bound on their cost. Pure; the runtime's artifacts and the session's patch use it."""
+
+from __future__ import annotations
+
+import codecs
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+_CONTEXT: Final = 3
+_SLICE_BYTES: Final = 1024 * 1024  # of a large text that is read for its lines
+
+
+class TextDiff(NamedTuple):
+    """The hunks that turn one text into another, and how many lines they put in and take out."""
+
+    hunks: bytes
+    additions: int
+    deletions: int
+
+
+def compare(before: bytes, after: bytes) -> TextDiff:
+    """The difference of two texts, without the two header lines; (b"", 0, 0) when they are the same.
+
+    Lines end with a line feed and with nothing else: what other breaks Unicode knows is content to git and patch.
+    """
+    start, end = _equal_ends(before, after)
+    # What is alike at both ends is left out, but for the lines that are shown around a change.
+    shown_from, shown_behind = _lines_back(before, start), _lines_on(before, len(before) - end)
+    old, new = (_lines(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
+    found = changes(old, new)
+    hunks = b"".join(_hunks(old, new, found, before.count(b"\n", 0, shown_from)))
+    return TextDiff(hunks, sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found))
+
+
+def hunks(before: bytes, after: bytes) -> bytes:
+    """The hunks of `compare` alone."""
+    return compare(before, after).hunks
+
+
+def _equal_ends(before: bytes, after: bytes) -> tuple[int, int]:
+    """How many bytes of whole lines are the same at the start, and then at the end."""
+    start = before.rfind(b"\n", 0, _equal_bytes(before, after)) + 1
+    end = _equal_last_bytes(before[start:], after[start:])
+    at_old, at_new = len(before) - end, len(after) - end
+    if _begins_line(at_old, lambda at: before[at : at + 1]) and _begins_line(at_new, lambda at: after[at : at + 1]):
+        return start, end
+    line = before.find(b"\n", at_old)
+    return start, 0 if line < 0 else len(before) - line - 1
+
+
+def _lines_back(text: bytes, at: int) -> int:
+    """Where the lines of context before the line at `at` begin."""
+    for _ in range(_CONTEXT):
+        at = text.rfind(b"\n", 0, max(at - 1, 0)) + 1
+    return at
+
+
+def _lines_on(text: bytes, at: int) -> int:
+    """Where the lines of context from `at` on end."""
+    for _ in range(_CONTEXT):
+        at = text.find(b"\n", at) + 1 or len(text)
+    return at
+
+
+def _lines(data: bytes) -> list[bytes]:
+    *whole, rest = data.split(b"\n")
+    lines = [line + b"\n" for line in whole]
+    return [*lines, rest] if rest else lines
+
+
+def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change], above: int) -> Iterator[bytes]:
+    """The hunks of texts that have `above` more lines before these, the same ones."""
+    for group in _grouped(found):
+        before = min(_CONTEXT, group[0].i1)
+        after = min(_CONTEXT, len(old) - group[-1].i2)
+        i, i_end = group[0].i1 - before, group[-1].i2 + after
+        j, j_end = group[0].j1 - before, group[-1].j2 + after
+        yield b"@@ -%s +%s @@\n" % (_range(above + i, above + i_end), _range(above + j, above + j_end))
+        for i1, i2, j1, j2 in group:
+            yield from _marked(b" ", old[i:i1])
+            yield from _marked(b"-", old[i1:i2])
+            yield from _marked(b"+", new[j1:j2])
+            i = i2
+        yield from _marked(b" ", old[i:i_end])
+
+
+def _grouped(found: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes whose context would touch, together."""
+    group: list[Change] = []
+    for change in found:
+        if group and change.i1 - group[-1].i2 > 2 * _CONTEXT:
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group
+
+
+def _marked(mark: bytes, lines: Sequence[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        yield mark + line if line.endswith(b"\n") else mark + line + b"\n\\ No newline at end of file\n"
+
+
+def _range(start: int, stop: int) -> bytes:
+    length = stop - start
+    if length == 1:
+        return b"%d" % (start + 1)
+    return b"%d,%d" % (start + 1 if length else start, length)  # an empty range names the line before it
+
+
+# Texts that are too large for a diff
+
+
+def replaced_lines(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
+    """(put in, taken out) when all between the common first and last lines is replaced; None for what is no UTF-8 text.
+
+    The new text has `size` bytes; `read` gives at most so many of them (the second number) from an offset on. Raises
+    what `read` raises.
+    """
+    lines = _count(size, read)
+    if lines is None:
+        return None
+    shorter = min(len(before), size)
+    start = before.rfind(b"\n", 0, _common_start(before, shorter, read)) + 1
+    end = _common_end(before, size, shorter - start, read)
+    behind = before[len(before) - end :]
+    # The common end begins with a line, unless it is in the middle of one on either side.
+    at_old, at_new = len(before) - end, size - end
+    if not (_begins_line(at_old, lambda at: before[at : at + 1]) and _begins_line(at_new, lambda at: read(at, 1))):
+        behind = behind.partition(b"\n")[2]
+    common = before.count(b"\n", 0, start) + _lines_in(behind)
+    return lines - common, _lines_in(before) - common
+
+
+def _count(size: int, read: Callable[[int, int], bytes]) -> int | None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    lines, last = 0, b"\n"
+    for at in range(0, size, _SLICE_BYTES):
+        part = read(at, _SLICE_BYTES)
+        try:
+            decoder.decode(part, final=at + _SLICE_BYTES >= size)
+        except UnicodeDecodeError:
+            return None
+        if b"\0" in part:
+            return None
+        lines += part.count(b"\n")
+        last = part[-1:] or last
+    return lines + (last != b"\n")
+
+
+def _lines_in(data: bytes) -> int:
+    return data.count(b"\n") + (data != b"" and not data.endswith(b"\n"))
+
+
+def _begins_line(at: int, byte: Callable[[int], bytes]) -> bool:
+    return at == 0 or byte(at - 1) == b"\n"
+
+
+def _common_start(before: bytes, shorter: int, read: Callable[[int, int], bytes]) -> int:
+    for at in range(0, shorter, _SLICE_BYTES):
+        length = min(_SLICE_BYTES, shorter - at)
+        old, new = before[at : at + length], read(at, length)
+        if old != new:
+            return at + _equal_bytes(old, new)
+    return shorter
+
+
+def _common_end(before: bytes, size: int, shorter: int, read: Callable[[int, int], bytes]) -> int:
+    for behind in range(0, shorter, _SLICE_BYTES):
+        length = min(_SLICE_BYTES, shorter - behind)
+        at = len(before) - behind - length
+        old, new = before[at : at + length], read(size - behind - length, length)
+        if old != new:
+            return behind + _equal_last_bytes(old, new)
+    return max(shorter, 0)
+
+
+def _equal_bytes(old: bytes, new: bytes) -> int:
+    """How many bytes are the same at the start."""
+    return _longest(min(len(old), len(new)), lambda low, high: old[low:high] == new[low:high])
+
+
+def _equal_last_bytes(old: bytes, new: bytes) -> int:
+    """How many bytes are the same at the end."""
+    m, n = len(old), len(new)
+    return _longest(min(m, n), lambda low, high: old[m - high : m - low] == new[n - high : n - low])
+
+
+def _longest(most: int, same: Callable[[int, int], bool]) -> int:
+    """The largest number up to `most` for which everything from 0 on is the `same`. Whole slices are compared, a
+    hundred times as fast as bytes."""
+    if same(0, most):
+        return most
+    low, high = 0, most - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if same(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# Which lines of two texts are the same, for a diff: the shortest one where that is cheap, a good one where it is not.
+#
+# Myers' greedy search gives the shortest diff in time that grows with the square of its length, so it has a limit.
+# Beyond it lines that each side has once are matched first, as in a patience diff, and the search goes on between
+# them. A budget over all bounds the time: what is left when it is spent counts as replaced.
+
+_MAX_EDITS: Final = 160
+"""How many lines one search may take out and put in."""
+_MAX_STEPS: Final = 1_500_000
+"""The budget of all searches of one comparison: about half a second."""
+_MAX_DEPTH: Final = 6
+"""How often a part is divided at lines that it has once: each time costs as much as sorting it."""
+
+_REST: Final = _MAX_DEPTH + 1
+"""The depth of what a search that went on without such lines has left: looking at all of it each time is quadratic."""
+
+
+class Change(NamedTuple):
+    """`old[i1:i2]` gives way to `new[j1:j2]`."""
+
+    i1: int
+    i2: int
+    j1: int
+    j2: int
+
+
+class _Part(NamedTuple):
+    """What is still to be compared: `old[i1:i2]` with `new[j1:j2]`, after so many divisions."""
+
+    i1: int
+    i2: int
+    j1: int
+    j2: int
+    depth: int = 0
+
+
+def changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Change]:
+    """What turns `old` into `new`, in order, with at least one equal line between each two."""
+    numbers: dict[Hashable, int] = {}
+    a = [numbers.setdefault(line, len(numbers)) for line in old]
+    b = [numbers.setdefault(line, len(numbers)) for line in new]
+    found: list[Change] = []
+    for change in _Comparison(a, b).run():
+        if found and (found[-1].i2, found[-1].j2) == (change.i1, change.j1):
+            found[-1] = found[-1]._replace(i2=change.i2, j2=change.j2)
+        else:
+            found.append(change)
+    return found
+
+
+class _Comparison:
+    """One comparison of lines that have become numbers, equal ones for equal lines."""
+
+    def __init__(self, a: list[int], b: list[int]) -> None:
+        self._a = a
+        self._b = b
+        self._budget = _MAX_STEPS
+        self._found: list[Change] = []
+
+    def run(self) -> list[Change]:
+        """The changes in order. Parts wait on a stack, so that no text is nested too deeply."""
+        waiting = [_Part(0, len(self._a), 0, len(self._b))]
+        while waiting:
+            part = self._trimmed(waiting.pop())
+            waiting += reversed(self._divided(part))
+        return self._found
+
+    def _trimmed(self, part: _Part) -> _Part:
+        """Without the equal lines at its start and end."""
+        a, b = self._a, self._b
+        i1, i2, j1, j2, depth = part
+        while i1 < i2 and j1 < j2 and a[i1] == b[j1]:
+            i1, j1 = i1 + 1, j1 + 1
+        while i1 < i2 and j1 < j2 and a[i2 - 1] == b[j2 - 1]:
+            i2, j2 = i2 - 1, j2 - 1
+        return _Part(i1, i2, j1, j2, depth)
+
+    def _divided(self, part: _Part) -> list[_Part]:
+        """The parts that `part` falls into; none when it is done, and then its changes are found."""
+        i1, i2, j1, j2, depth = part
+        if i1 == i2 or j1 == j2 or (depth < _REST and set(self._a[i1:i2]).isdisjoint(self._b[j1:j2])):
+            self._found += _gaps([], part)
+            return []
+        matches, (x, y) = self._search(part)
+        if (x, y) != (i2, j2) and depth < _MAX_DEPTH:
+            anchors = _anchors(self._a, self._b, part)
+            if anchors:
+                return _between(anchors, part)
+        if (x, y) == (i1, j1):  # the budget is spent
+            self._found += _gaps([], part)
+            return []
+        self._found += _gaps(matches, _Part(i1, x, j1, y))
+        return [] if (x, y) == (i2, j2) else [_Part(x, i2, y, j2, _REST)]
+
+    def _search(self, part: _Part) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+        """Myers' search from the part's start: the runs of equal lines (i, j, length) on the way, and how far it came:
+        to the part's end, or, with the limit reached, to where it had most lines behind it."""
+        a, b = self._a, self._b
+        i1, i2, j1, j2, _ = part
+        n, m = i2 - i1, j2 - j1
+        most = min(_MAX_EDITS, n + m)
+        middle = most + 1
+        reached = [0] * (2 * middle + 1)  # by diagonal: how far in `a`
+        rounds: list[list[int]] = []
+        steps = 0
+        for edits in range(most + 1):
+            if self._budget < steps:
+                break
+            rounds.append(reached[middle - edits - 1 : middle + edits + 2])
+            for k in _diagonals(edits, n, m):
+                x = _step(reached, middle + k, first=k == -edits, last=k == edits)
+                y = x - k
+                begun = x
+                while x < n and y < m and a[i1 + x] == b[j1 + y]:
+                    x, y = x + 1, y + 1
+                reached[middle + k] = x
+                steps += x - begun + 2
+                if x == n and y == m:
+                    self._budget -= steps
+                    return _walked_back(rounds, k, x, i1, j1), (i2, j2)
+        self._budget -= steps
+        ends = [(reached[middle + k], k) for k in _diagonals(len(rounds) - 1, n, m)]
+        # Ways that left the part are among them: they are never the shortest, and nobody stops them.
+        inside = [(2 * x - k, x, k) for x, k in ends if x <= n and x - k <= m]
+        if not inside:
+            return [], (i1, j1)
+        _, x, k = max(inside)
+        return _walked_back(rounds, k, x, i1, j1), (i1 + x, j1 + x - k)
+
+
+def _diagonals(edits: int, n: int, m: int) -> range:
+    """Those that so many edits can come to, without those that have left a part of n by m lines for good."""
+    return range(-edits + 2 * max(0, edits - m), edits - 2 * max(0, edits - n) + 1, 2)
+
+
+def _step(reached: Sequence[int], at: int, *, first: bool, last: bool) -> int:
+    """How far one more edit comes on the diagonal `at`: a line put in, from the diagonal above, or taken out."""
+    if first or (not last and reached[at - 1] < reached[at + 1]):
+        return reached[at + 1]
+    return reached[at - 1] + 1
+
+
+def _walked_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> list[tuple[int, int, int]]:
+    """The runs of equal lines on the way to `x` on the diagonal `k`, first to last."""
+    runs: list[tuple[int, int, int]] = []
+    for edits in range(len(rounds) - 1, -1, -1):
+        reached, at = rounds[edits], k + edits + 1
+        begun = _step(reached, at, first=k == -edits, last=k == edits) if edits else 0
+        if x > begun:
+            runs.append((i1 + begun, j1 + begun - k, x - begun))
+        if edits:
+            down = k == -edits or (k != edits and reached[at - 1] < reached[at + 1])
+            k, x = (k + 1, begun) if down else (k - 1, begun - 1)
+    return runs[::-1]
+
+
+def _gaps(runs: list[tuple[int, int, int]], part: _Part) -> list[Change]:
+    """What lies between the part's runs of equal lines."""
+    found = []
+    i, j = part.i1, part.j1
+    for at_i, at_j, length in [*runs, (part.i2, part.j2, 0)]:
+        if i < at_i or j < at_j:
+            found.append(Change(i, at_i, j, at_j))
+        i, j = at_i + length, at_j + length
+    return found
+
+
+def _anchors(a: list[int], b: list[int], part: _Part) -> list[tuple[int, int]]:
+    """The longest row of pairs (i, j), rising in both, of lines that the part has once on each side."""
+    in_a, in_b = Counter(a[part.i1 : part.i2]), Counter(b[part.j1 : part.j2])
+    place = {b[j]: j for j in range(part.j1, part.j2) if in_b[b[j]] == 1}
+    pairs = [(i, place[a[i]]) for i in range(part.i1, part.i2) if in_a[a[i]] == 1 and a[i] in place]
+    tails: list[int] = []  # the lowest j that ends a row of each length
+    ends: list[int] = []  # and which pair that is
+    before: list[int] = []
+    for number, (_, j) in enumerate(pairs):
+        length = bisect_left(tails, j)
+        before.append(ends[length - 1] if length else -1)
+        tails[length : length + 1] = [j]
+        ends[length : length + 1] = [number]
+    row: list[tuple[int, int]] = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        row.append(pairs[at])
+        at = before[at]
+    return row[::-1]
+
+
+def _between(anchors: list[tuple[int, int]], part: _Part) -> list[_Part]:
+    """The parts that begin at the part's start and behind each anchor; an anchor is an equal line and needs no part."""
+    parts = []
+    i, j = part.i1, part.j1
+    for at_i, at_j in [*anchors, (part.i2, part.j2)]:
+        if i < at_i or j < at_j:
+            parts.append(_Part(i, at_i, j, at_j, part.depth + 1))
+        i, j = at_i + 1, at_j + 1
+    return parts

@@ -1,0 +1,298 @@
+"""One invocation, from a request that is who it says to an answer that is kept (BT, "Tool Invocation Flow")."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verified
+from agent_host.contracts import Artifact
+from agent_host.errors import ErrorCode
+from agent_host.ids import rfc3339
+from agent_host.tool_service.answers import Place
+from agent_host.tool_service.telemetry import Outcome
+from agent_host.tool_service.tool import Call, Output, Refusal, ToolFault
+from config import json_text
+from config.shapes import OBJECT, Leaf, Record, Text, first_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_host.capability_grants import CapabilityGrant
+    from agent_host.tool_service.admission import Slot
+    from agent_host.tool_service.answers import Answers, Known
+    from agent_host.tool_service.telemetry import Metrics, Watchers
+    from agent_host.tool_service.tenants import ServedTenant, TenantTool
+
+_ID: Final = Leaf(
+    "1 to 128 of A-Z a-z 0-9 _ -",
+    lambda value: type(value) is str and 0 < len(value) <= 128 and value.replace("_", "a").replace("-", "a").isalnum()
+    and value.isascii(),
+)  # fmt: skip
+MAX_KEY_CHARS: Final = 256
+_REQUEST: Final = Record(
+    {
+        "sessionId": _ID,
+        "taskId": Text(1, 128),
+        "stepId": Text(1, 128),
+        "workspaceId": _ID,
+        "toolName": Text(1, 128),
+        "arguments": OBJECT,
+    }
+)
+_LOOK: Final = "what it did is not known. Look at what it may have changed before you call it again"
+_LOST: Final = f"the service was stopped while the call ran, or its answer is not kept any more: {_LOOK}"
+_STOPPED: Final = f"the service was stopped, and the time for calls to end was over: {_LOOK}"
+
+
+class Request(NamedTuple):
+    """A request for an invocation as it came: the path's tool, the body's bytes, and headers."""
+
+    tool_name: str
+    body: bytes
+    grant: str | None
+    key: str | None
+    epoch: str | None
+
+
+class Result(NamedTuple):
+    """How a tool ended: a status, text or an error, and what was stored."""
+
+    status: str
+    text: str | None
+    error: tuple[str, str] | None
+    artifact_uris: tuple[str, ...] = ()
+
+    def body(self, call: Call) -> bytes:
+        """The closed ToolResult of BT."""
+        wire: dict[str, Any] = {
+            "toolName": call.tool_name,
+            "sessionId": call.session_id,
+            "taskId": call.task_id,
+            "stepId": call.step_id,
+            "status": self.status,
+        }
+        if self.text is not None:
+            wire["outputText"] = self.text
+        if self.artifact_uris:
+            wire["artifactUris"] = list(self.artifact_uris)
+        if self.error is not None:
+            wire["error"] = {"code": self.error[0], "message": self.error[1]}
+        return orjson.dumps(wire)
+
+
+class Invoker:
+    """Runs invocations. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, key: bytes, answers: Answers, watchers: Watchers, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._key = key
+        self._answers = answers
+        self._watchers = watchers
+        self._metrics = metrics
+        self._clock = clock
+
+    async def invoke(self, tenant: ServedTenant, request: Request) -> bytes:
+        """The ToolResult of an invocation, as JSON. Raises Refusal where no tool ran."""
+        tool = tool_of(tenant, request.tool_name)
+        grant = self.granted(tenant, request.tool_name, request.grant)
+        call = _call(tenant, request, grant)
+        wrong = tool.judge(call.arguments)
+        if wrong is not None:
+            return Result("failed", None, (ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}")).body(call)
+        if request.epoch is not None and request.epoch != self._answers.epoch:
+            raise Refusal(
+                412, ErrorCode.TOOL_INTERRUPTED, "the service has started anew and may not know of the call any more"
+            )
+        fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        if call.key is None:
+            with tenant.admission.entered():
+                slot = await _slot(tenant)
+                try:
+                    return await self._run(tenant, tool, call, fingerprint)
+                finally:
+                    await tenant.admission.release(slot)
+        return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
+
+    def granted(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
+        """The grant of a request. Raises Refusal 403 where it does not allow the tool, to this tenant, now."""
+        try:
+            if not text:
+                raise GrantRefused(f"a capability grant is needed: the host signs one where it has {KEY_VARIABLE}")
+            grant = verified(text, self._key)
+            if grant.tenant_id != tenant.name:
+                raise GrantRefused(
+                    "the capability grant is not for this tenant: tenantId of the session's policy must be the name of "
+                    "the tenant whose token is sent"
+                )
+            now = self._clock()
+            if grant.expires_at <= now:
+                raise GrantRefused(
+                    f"the capability grant has expired; this service's clock says {rfc3339(now)}: where it was signed "
+                    "just now, the clocks differ"
+                )
+            if tool_name not in grant.tool_names:
+                raise GrantRefused("the capability grant does not name this tool")
+        except GrantRefused as refused:
+            raise Refusal(403, ErrorCode.CAPABILITY_DENIED, str(refused)) from None
+        return grant
+
+    async def _once(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: Place) -> bytes:
+        with tenant.admission.entered():
+            known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
+            if known.state == "new":
+                try:
+                    slot = await _slot(tenant)
+                except BaseException:
+                    await self._answers.release(place)  # it never began
+                    raise
+                try:
+                    body = await self._run(tenant, tool, call, fingerprint)
+                    await self._answers.answer(place, body)
+                finally:
+                    await tenant.admission.release(slot)
+                return body
+        self._metrics.repeated.labels(tenant.name).inc()
+        return await self._known(call, place, known)
+
+    async def _known(self, call: Call, place: Place, known: Known) -> bytes:
+        """The answer of a key that was sent before."""
+        if known.state == "other_arguments":
+            raise Refusal(
+                409, ErrorCode.INVALID_REQUEST, "this idempotency key was sent before, for other arguments of the tool"
+            )
+        if known.state == "running":
+            found = await self._answers.wait(place, call.timeout_s)
+            if found is None or found.state == "running":
+                raise Refusal(
+                    503, ErrorCode.TOOL_EXECUTION_TIMEOUT, "the call of this key still runs; ask again", retry_after_s=1
+                )
+            known = found
+        if known.state == "answered" and known.body is not None:
+            return known.body
+        return lost_result(call)
+
+    async def _run(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str) -> bytes:
+        high_risk = tool.kind.high_risk
+        requested = self._watchers.requested(call, fingerprint, high_risk=high_risk)
+        began = time.perf_counter()
+        running = self._metrics.running.labels(tenant.name)
+        running.inc()
+        try:
+            result = await self._result(tenant, tool, call)
+        finally:
+            running.dec()
+        names = (tenant.name, call.tool_name)
+        self._metrics.seconds.labels(*names).observe(time.perf_counter() - began)
+        code = None if result.error is None else result.error[0]
+        self._metrics.calls.labels(*names, result.status, code or "").inc()
+        text = (result.text or "").encode()
+        outcome = Outcome(result.status, code, len(text), hashlib.sha256(text).hexdigest(), result.artifact_uris)
+        self._watchers.completed(call, requested, outcome, high_risk=high_risk)
+        return result.body(call)
+
+    async def _result(self, tenant: ServedTenant, tool: TenantTool, call: Call) -> Result:
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                output = await tool.running.run(call)
+                return await _stored(tenant, call, output)
+        except ToolFault as fault:
+            return Result("failed", None, (fault.code, fault.message))
+        except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
+            return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED))
+        except TimeoutError:
+            message = f"the tool did not end within {call.timeout_s:g} s"
+            return Result("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
+        except Exception as error:  # noqa: BLE001  a tool may be of another package; its words may hold configuration
+            return Result("failed", None, (ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})"))
+
+
+async def _slot(tenant: ServedTenant) -> Slot:
+    """The right to run a call of the tenant. Raises Refusal."""
+    try:
+        return await tenant.admission.acquire()
+    except asyncio.CancelledError:
+        raise Refusal(
+            503, ErrorCode.INTERNAL_ERROR, "the service is being stopped; the tool did not run", retry_after_s=1
+        ) from None
+
+
+def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
+    """The tenant's tool. Raises Refusal 404."""
+    tool = tenant.tools.get(name)
+    if tool is None:
+        raise Refusal(404, ErrorCode.TOOL_NOT_FOUND, "the tenant has no tool of this name")
+    return tool
+
+
+def place_of(call: Call, key: str) -> Place:
+    """Where the key of a call holds."""
+    return Place(call.tenant, call.session_id, call.tool_name, key)
+
+
+def lost_result(call: Call) -> bytes:
+    """The ToolResult of a call whose outcome nobody knows."""
+    return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _LOST)).body(call)
+
+
+def _call(tenant: ServedTenant, request: Request, grant: CapabilityGrant) -> Call:
+    """The call that a request asks for. Raises Refusal."""
+    try:
+        body = json_text.loads(request.body)
+    except orjson.JSONDecodeError:
+        raise Refusal(400, ErrorCode.INVALID_REQUEST, "the body is not JSON") from None
+    problem = first_problem(_REQUEST, body)
+    if problem is not None:
+        raise Refusal(400, ErrorCode.INVALID_REQUEST, problem.sentence)
+    if body["toolName"] != request.tool_name:
+        raise Refusal(400, ErrorCode.INVALID_REQUEST, "toolName is not the tool of the path")
+    if body["sessionId"] != grant.session_id:
+        raise Refusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another session")
+    if grant.workspace_id and body["workspaceId"] != grant.workspace_id:
+        raise Refusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another workspace")
+    return Call(
+        tenant.name,
+        body["sessionId"],
+        body["taskId"],
+        body["stepId"],
+        body["workspaceId"],
+        request.tool_name,
+        body["arguments"],
+        request.key,
+        grant.user_id,
+        tenant.limits.timeout_s,
+    )
+
+
+async def _stored(tenant: ServedTenant, call: Call, output: Output) -> Result:
+    """The result of an output: what is large is stored, and the text says so. Where that fails the result has
+    failed, with as much of the text as there is room for."""
+    limits, encoded = tenant.limits, output.text.encode("utf-8", "replace")
+    whole = len(encoded) <= limits.max_inline_bytes
+    text = output.text if whole else encoded[: limits.max_inline_bytes].decode("utf-8", "ignore")
+    artifacts = list(output.artifacts)
+    if not whole:
+        name = f"{call.tool_name}-output.txt"
+        artifacts.append(Artifact("tool_output", name, "text/plain; charset=utf-8", encoded))
+    uris: list[str] = []
+    try:
+        total = sum(artifact.size for artifact in artifacts)
+        if total > limits.max_stored_bytes:
+            message = f"the output has {total:,} bytes, and {limits.max_stored_bytes:,} of a call are stored"
+            raise ToolFault(ErrorCode.FILE_TOO_LARGE, message)
+        for artifact in artifacts:
+            uris.append(await tenant.storage.store(call, artifact))  # noqa: PERF401  those that are stored stay known
+    except ToolFault as fault:
+        cut = text if whole else f"{text}\n[cut: {len(encoded):,} bytes in all; the rest is lost]"
+        return Result("failed", cut, (fault.code, f"the tool has run, but {fault.message}"), tuple(uris))
+    finally:
+        for artifact in output.artifacts:
+            artifact.close()
+    if not whole:
+        text = f"{text}\n[cut: {len(encoded):,} bytes in all; the whole output is stored as {uris[-1]}]"
+    return Result("succeeded", text, None, tuple(uris))

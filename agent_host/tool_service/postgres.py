@@ -1,0 +1,392 @@
+"""Answers of several workers, in a table of PostgreSQL (a deviation from BT, decision 0062).
+
+Each worker holds an advisory lock of its own number while it lives. A call that is under way belongs to the number of
+its worker: once nobody holds that lock, the call is lost, at once and without a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from agent_host.errors import UsageError
+from agent_host.ids import new_id
+from agent_host.tool_service.admission import Slot
+from agent_host.tool_service.answers import KEPT_S, Known
+from agent_host.tool_service.tool import Refusal, database_is_away
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from psycopg import AsyncConnection
+
+    from agent_host.tool_service.answers import Place
+
+_LOG: Final = logging.getLogger("agent_host.tool_service")
+_LOCK_CLASS: Final = 0x41474854
+"""Marks our advisory locks among those of others in the database ("AGHT")."""
+_CLEAN_EVERY_S: Final = 60.0
+_FIRST_LOOK_S: Final = 0.02
+_LATER_LOOK_S: Final = 0.5
+_POOL_WAIT_S: Final = 5.0
+_POOL_TRIES_S: Final = 10.0
+"""For how long the pool tries to connect again by itself, ever less often. The next request has it begin anew."""
+_FIRST_TRY_S: Final = 2.0
+_LONGEST_WAIT_S: Final = 5.0
+CONNECT_S: Final = 10
+SILENT_FOR_LONG: Final[dict[str, Any]] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""What ends a connection whose other side says nothing any more, within half a minute and not within the kernel's
+quarter of an hour: all calls of a worker wait for it."""
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS agent_host_invocations (
+    tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,
+    fingerprint text NOT NULL, worker integer NOT NULL, body bytea, at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, session, tool, key));
+CREATE INDEX IF NOT EXISTS agent_host_invocations_at ON agent_host_invocations (at);
+CREATE TABLE IF NOT EXISTS agent_host_epoch (one boolean PRIMARY KEY DEFAULT true CHECK (one), epoch text NOT NULL);
+"""
+_LIVE: Final = """EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %(class)s
+    AND objid = {0}.worker AND objsubid = 2
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
+_WHERE: Final = "tenant = %(tenant)s AND session = %(session)s AND tool = %(tool)s AND key = %(key)s"
+_CLAIM: Final = """INSERT INTO agent_host_invocations (tenant, session, tool, key, fingerprint, worker)
+    VALUES (%(tenant)s, %(session)s, %(tool)s, %(key)s, %(fingerprint)s, %(worker)s) ON CONFLICT DO NOTHING"""
+_FIND: Final = f"SELECT i.fingerprint, i.body, {_LIVE.format('i')} FROM agent_host_invocations i WHERE {_WHERE}"  # noqa: S608  constants
+_TAKE_OVER: Final = (
+    f"UPDATE agent_host_invocations i SET worker = %(worker)s, at = now() WHERE {_WHERE} AND body IS NULL"  # noqa: S608  constants
+    f" AND NOT {_LIVE.format('i')}"
+)
+_ANSWER: Final = (
+    "UPDATE agent_host_invocations SET body = %(body)s, at = now()"  # noqa: S608  constants
+    f" FROM (SELECT set_config('synchronous_commit', 'off', true)) s WHERE {_WHERE} AND worker = %(worker)s"
+)
+_RELEASE: Final = f"DELETE FROM agent_host_invocations WHERE {_WHERE} AND worker = %(worker)s AND body IS NULL"  # noqa: S608  constants
+_CLEAN: Final = (
+    "DELETE FROM agent_host_invocations i WHERE at < now() - make_interval(secs => %(kept_s)s)"  # noqa: S608  constants
+    f" AND (body IS NOT NULL OR NOT {_LIVE.format('i')})"
+)
+
+
+class PostgresAnswers:
+    """See Answers. `open` makes one that is connected, `opening` one that tries until it is."""
+
+    def __init__(self, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> None:
+        self.epoch = ""
+        self._pool = AsyncConnectionPool(
+            url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S,
+            reconnect_timeout=_POOL_TRIES_S, kwargs={"autocommit": True},
+        )  # fmt: skip
+        self._url = url
+        self._kept_s = kept_s
+        self._worker = 0
+        self._held: AsyncConnection[Any] | None = None
+        self._holding = asyncio.Lock()
+        self._failures = 0
+        self._cleaned_at = time.monotonic()
+        self._trying: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresAnswers:
+        """Connect, and make the tables where they are missing. Raises UsageError, which quotes nothing of `url`."""
+        answers = cls(url)
+        try:
+            await answers._connect()
+        except psycopg.Error as error:
+            await answers.aclose()
+            raise UsageError(
+                f"the database of service.answers cannot be used ({type(error).__name__}): check its url and its rights"
+            ) from None
+        return answers
+
+    @classmethod
+    async def opening(cls, url: str) -> PostgresAnswers:
+        """As `open`, for a service that was started with this database: while it cannot be used that is tried again,
+        and `epoch` is empty."""
+        answers = cls(url)
+        answers._trying = asyncio.create_task(answers._connect_at_last())
+        await asyncio.wait([answers._trying], timeout=_FIRST_TRY_S)
+        return answers
+
+    async def _connect_at_last(self) -> None:
+        wait_s = 0.5
+        while True:
+            try:
+                return await self._connect()
+            except psycopg.Error as error:
+                if wait_s < 1:
+                    _LOG.error("the database of service.answers cannot be used (%s)", type(error).__name__)
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    async def _connect(self) -> None:
+        held = await self._live()
+        async with held.transaction():
+            # Two workers that start at once must not make one table twice.
+            await held.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+            await held.execute(_TABLES)
+            await held.execute(
+                "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
+            )
+            row = await (await held.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
+        await self._pool.open()
+        self.epoch = str(row[0]) if row else ""
+
+    async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
+        """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
+        while True:
+            if await self._inserted({**self._values(place), "fingerprint": fingerprint}):
+                return Known("new")
+            async with self._connection() as connection:
+                values = self._values(place)
+                row = await (await connection.execute(_FIND, values)).fetchone()
+                if row is None:  # it was released, or cleaned away, between the two
+                    continue
+                if row[0] != fingerprint:
+                    return Known("other_arguments")
+                known = _known(row)
+                taken = known.state == "lost" and repeatable
+                if taken and (await connection.execute(_TAKE_OVER, values)).rowcount == 1:
+                    return Known("new")
+                return Known("running") if taken else known
+
+    async def _inserted(self, values: dict[str, Any]) -> bool:
+        """True if the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
+        the lock that it stands on come and go together."""
+        for again in (True, False):
+            try:
+                held = await self._live()
+                return (await held.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                if self._held is not None:
+                    await self._held.close()
+                # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
+                if not again:
+                    raise database_is_away() from None
+        raise AssertionError("the second time returns or raises")
+
+    async def release(self, place: Place) -> None:
+        """See Answers."""
+        async with self._connection() as connection:
+            await connection.execute(_RELEASE, self._values(place))
+
+    async def answer(self, place: Place, body: bytes) -> None:
+        """See Answers. The claim is on disk; an answer that a crash of the database loses makes the call lost, and is
+        not waited for. Where the database takes no answer, all calls of this worker become lost: none stays under
+        way."""
+        try:
+            async with self._connection() as connection:
+                await connection.execute(_ANSWER, {**self._values(place), "body": body})
+                await self._clean(connection)
+        except Refusal:
+            if self._held is not None:
+                await self._held.close()
+
+    async def find(self, place: Place) -> Known | None:
+        """See Answers."""
+        async with self._connection() as connection:
+            row = await (await connection.execute(_FIND, self._values(place))).fetchone()
+        return None if row is None else _known(row)
+
+    async def wait(self, place: Place, timeout_s: float) -> Known | None:
+        """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
+        look_s, until = _FIRST_LOOK_S, time.monotonic() + timeout_s
+        while True:
+            known = await self.find(place)
+            left_s = until - time.monotonic()
+            if known is None or known.state != "running" or left_s <= 0:
+                return known
+            await asyncio.sleep(min(look_s, left_s))
+            look_s = min(look_s * 2, _LATER_LOOK_S)
+
+    async def ready(self) -> bool:
+        """See Answers."""
+        if not self.epoch:
+            return False
+        try:
+            async with self._connection() as connection:
+                await connection.execute("SELECT 1")
+        except Refusal:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        """See Answers."""
+        if self._trying is not None:
+            self._trying.cancel()
+            await asyncio.wait([self._trying])
+        if self._held is not None:
+            await self._held.close()
+        await self._pool.close()
+
+    async def _live(self) -> AsyncConnection[Any]:
+        """Hold the lock of a number that no other worker has. A connection that was cut has lost it, and with it every
+        call that was under way: the next number is another one. Those who wait for a try to connect share its fate."""
+        failures = self._failures
+        async with self._holding:
+            if self._held is not None and not self._held.closed:
+                return self._held
+            if failures < self._failures:
+                raise psycopg.OperationalError
+            try:
+                connection = await psycopg.AsyncConnection.connect(
+                    self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
+                )
+            except psycopg.Error:
+                self._failures += 1
+                raise
+            while True:
+                number = secrets.randbelow(2**31 - 1) + 1
+                cursor = await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
+                row = await cursor.fetchone()
+                if row and row[0]:
+                    break
+            self._held, self._worker = connection, number
+            return connection
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout):
+            raise database_is_away() from None
+
+    async def _clean(self, connection: AsyncConnection[Any]) -> None:
+        if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
+            self._cleaned_at = time.monotonic()
+            await connection.execute(_CLEAN, {"kept_s": self._kept_s, "class": _LOCK_CLASS})
+
+    def _values(self, place: Place) -> dict[str, Any]:
+        return {
+            "tenant": place.tenant,
+            "session": place.session_id,
+            "tool": place.tool_name,
+            "key": place.key,
+            "worker": self._worker,
+            "class": _LOCK_CLASS,
+        }
+
+
+def _known(row: tuple[Any, ...]) -> Known:
+    _, body, live = row
+    if body is not None:
+        return Known("answered", bytes(body))
+    return Known("running") if live else Known("lost")
+
+
+# psycopg's pools of connections, without their warnings: these name host and user of what cannot be reached.
+
+__all__ = ["AsyncConnectionPool", "PoolTimeout"]
+
+logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
+
+
+# Slots of a tenant over all workers, as advisory locks of PostgreSQL (decision 0070).
+#
+# Each slot is a lock. A worker holds the locks of its running calls on one connection. A lock becomes free when its
+# call ends, or when the worker or the connection does; no clock is involved.
+
+_SLOT_BITS: Final = 16
+"""Of a lock's 64; the others say whose it is. A tenant has 10,000 slots at most."""
+_TRY: Final = "SELECT %(number)s WHERE pg_try_advisory_lock(%(base)s::bigint + %(number)s)"
+_TRY_ALL: Final = (
+    "SELECT number FROM unnest(%(numbers)s::int[]) AS number"
+    " WHERE pg_try_advisory_lock(%(base)s::bigint + number) LIMIT 1"
+)
+_GIVE: Final = "SELECT pg_advisory_unlock(%(base)s::bigint + %(number)s)"
+
+
+class PostgresSlots:
+    """See Slots. Nothing is connected before the first call."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: AsyncConnection[Any] | None = None
+        self._holder = 0  # the number of the connection: a slot of an earlier one is free already
+        self._mine: dict[str, set[int]] = {}
+        self._using = asyncio.Lock()
+
+    async def take(self, tenant: str, most: int) -> Slot | None:
+        """See Slots."""
+        async with self._using:
+            for again in (True, False):
+                try:
+                    return await self._take(await self._connected(), tenant, most)
+                except (psycopg.OperationalError, psycopg.InterfaceError):
+                    await self._drop()
+                    if not again:
+                        raise database_is_away() from None
+                except BaseException:  # whether the server has given a lock is not known
+                    await self._drop()
+                    raise
+        raise AssertionError("the second time returns or raises")
+
+    async def give(self, slot: Slot) -> None:
+        """See Slots."""
+        async with self._using:
+            if self._connection is None or slot.holder != self._holder:
+                return
+            try:
+                await self._connection.execute(_GIVE, {"base": _base(slot.tenant), "number": slot.number})
+                self._mine[slot.tenant].discard(slot.number)
+            except psycopg.Error:
+                await self._drop()
+            except BaseException:  # cancelled: whether the server has taken it back is not known
+                await self._drop()
+                raise
+
+    async def aclose(self) -> None:
+        """See Slots."""
+        await self._drop()
+
+    async def _take(self, connection: AsyncConnection[Any], tenant: str, most: int) -> Slot | None:
+        """A lock is taken as often as its own connection asks for it, so those that are held are not tried."""
+        mine = self._mine.setdefault(tenant, set())
+        free = [number for number in range(most) if number not in mine]
+        if not free:
+            return None
+        first = secrets.randbelow(len(free))
+        values: dict[str, Any] = {"base": _base(tenant), "number": free[first]}
+        row = await (await connection.execute(_TRY, values)).fetchone()
+        if row is None:
+            values["numbers"] = free[first + 1 :] + free[:first]
+            row = await (await connection.execute(_TRY_ALL, values)).fetchone()
+        if row is None:
+            return None
+        mine.add(row[0])
+        return Slot(tenant, row[0], time.monotonic(), self._holder)
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._mine.clear()
+            self._holder += 1
+            self._connection = await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, connect_timeout=CONNECT_S, **SILENT_FOR_LONG
+            )
+        return self._connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+def _base(tenant: str) -> int:
+    """The lock of a tenant's first slot."""
+    digest = hashlib.sha256(b"agent-host tool-service slots\0" + tenant.encode()).digest()
+    return int.from_bytes(digest[: 8 - _SLOT_BITS // 8], signed=True) << _SLOT_BITS

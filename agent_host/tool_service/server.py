@@ -1,0 +1,360 @@
+"""The service as a process: one worker in it, or several beside it, behind one socket; uvicorn runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import orjson
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
+
+from agent_host.capability_grants import KEY_VARIABLE, grant_key
+from agent_host.errors import UsageError
+from agent_host.http import TlsContext
+from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
+from agent_host.services.http import ServiceClient
+from agent_host.tool_service.admission import LocalSlots
+from agent_host.tool_service.answers import MemoryAnswers
+from agent_host.tool_service.configuration import read_configuration
+from agent_host.tool_service.connections import Connections, Room
+from agent_host.tool_service.http_app import HttpApp
+from agent_host.tool_service.invocation import Invoker
+from agent_host.tool_service.storage import LocalStorage, ServiceStorage
+from agent_host.tool_service.telemetry import METRICS_DIRECTORY, Metrics, Watchers
+from agent_host.tool_service.tenants import ServedTenant, Tenants
+from agent_host.tool_service.tool import ENTRY_POINTS
+from agent_host.tool_service.tools.cloud_db import CloudDbQueryTool
+from agent_host.tool_service.tools.object_read import ObjectReadTool
+from agent_host.tool_service.tools.vault import VaultReadTool
+from state.temporary import scratch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from starlette.applications import Starlette
+
+    from agent_host.tool_service.admission import Slots
+    from agent_host.tool_service.answers import Answers
+    from agent_host.tool_service.configuration import Configuration
+    from agent_host.tool_service.storage import Bucket, Storage
+    from agent_host.tool_service.tool import BackendTool
+
+_OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
+"""How the options reach workers, which are processes of their own; there is nothing secret in them."""
+_LAST_EVENTS_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 30.0
+"""Between two tries to start a worker."""
+_LOGGED_EACH_S: Final = 60.0
+_MOST_LOGGED: Final = 10
+_LOG: Final = logging.getLogger("agent_host.tool_service")
+
+
+class ServiceOptions(NamedTuple):
+    """Options of `agent-host tool-service`. Calls that run when a signal comes have `drain_s` to end. Where no
+    Workspace Service is named, outputs are files below `artifacts`."""
+
+    tenants: str
+    host: str
+    port: int
+    workers: int
+    drain_s: float
+    artifacts: str
+
+
+def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal comes. `on_ready` gets the URL once requests are taken. Raises UsageError."""
+    configuration, _ = _checked(options, os.environ)
+    if options.workers > 1 and configuration.answers_url is None:
+        raise UsageError(
+            "several workers keep the answers of calls in PostgreSQL: name a database in the tenants file, "
+            "service.answers.url, or use --workers 1"
+        )
+    asyncio.run(_try_answers(configuration))  # a mistake is reported here, and not by a worker
+    os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
+    _bound_log()
+    room = Room.found()
+    config = uvicorn.Config(
+        "agent_host.tool_service.server:worker",
+        factory=True,
+        workers=options.workers,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        http=Connections(room.connections),  # type: ignore[arg-type]  # what makes one, as a class does
+        ws="none",
+        backlog=room.backlog,
+        timeout_graceful_shutdown=int(options.drain_s) or 1,
+    )
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(_listening(options.host, options.port, room.backlog))
+        host, port = listening.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn raises a signal again once all is over
+        if options.workers == 1:
+            _Server(config, lambda: on_ready(url)).run([listening])
+            return
+        numbers = stack.enter_context(scratch("metrics"))
+        os.environ[METRICS_DIRECTORY] = numbers
+        on_ready(url)  # the socket listens: what comes before the first worker waits in its queue
+        _Workers(config, sockets=[listening]).run()
+
+
+@dataclass
+class _Life:
+    """The life of a worker: whether it has come to serve, how often a start failed in its place before, and when
+    another one takes its place."""
+
+    served: bool = False
+    failures: int = 0
+    again_at: float | None = None
+
+
+class _Workers(Multiprocess):
+    """uvicorn's, which does not give up where a worker cannot start: it is tried again, ever less often."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._lives: WeakKeyDictionary[Process, _Life] = WeakKeyDictionary()
+
+    def keep_subprocess_alive(self) -> None:
+        """See Multiprocess."""
+        patience_s = self.config.timeout_worker_healthcheck
+        for place, process in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            life = self._lives.setdefault(process, _Life())
+            if life.again_at is None and process.is_alive(patience_s):
+                life.served = life.served or process.is_ready(patience_s)
+                continue
+            if life.again_at is None:
+                life.again_at = time.monotonic() + self._ended(process, life)
+            if time.monotonic() >= life.again_at:
+                self.processes[place] = new = Process(self.config, self.sockets)
+                self._lives[new] = _Life(failures=life.failures)
+                new.start()
+
+    def _ended(self, process: Process, life: _Life) -> float:
+        """Put an end to a worker that has ended, or does not answer. Returns for how long none takes its place."""
+        process.kill()
+        process.join()
+        life.failures = 0 if life.served else life.failures + 1
+        wait_s = min(2.0**life.failures - 1, _LONGEST_WAIT_S)
+        if life.failures:
+            _LOG.error("a worker did not start (exit code %s); it is tried again in %g s", process.exitcode, wait_s)
+        return wait_s
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
+
+def worker() -> Starlette:
+    """The ASGI application of one worker, from the options in its environment. Raises UsageError, or ends the process
+    where that is a worker's."""
+    _bound_log()
+    options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
+    try:
+        configuration, key = _checked(options, os.environ)
+        return application(configuration, key, os.environ, artifacts=options.artifacts, kinds=all_tools())
+    except UsageError as error:
+        if multiprocessing.parent_process() is None:
+            raise
+        _LOG.error("%s", error)
+        sys.exit(STARTUP_FAILURE)
+
+
+def _bound_log() -> None:
+    """Have what is logged go to standard error, within bounds."""
+    logging.root.handlers[:] = [_BoundedLog()]
+
+
+class _BoundedLog(logging.StreamHandler[Any]):
+    """Writes so many records of one place in the code within a minute, and with the next how many it left out: clients
+    must not fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See Handler."""
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        since, count = self._counted.get(place, (now, 0))
+        if now - since > _LOGGED_EACH_S:
+            if count > _MOST_LOGGED:
+                record.msg, record.args = f"{record.getMessage()} ({count - _MOST_LOGGED} more were left out)", None
+            since, count = now, 0
+        self._counted[place] = since, count + 1
+        if count < _MOST_LOGGED:
+            super().emit(record)
+
+
+def application(
+    configuration: Configuration,
+    key: bytes,
+    environ: Mapping[str, str],
+    *,
+    artifacts: str,
+    kinds: Mapping[str, BackendTool],
+) -> Starlette:
+    """The ASGI application, with tools of these `kinds`. Nothing is connected before it starts. Raises UsageError."""
+    parts = _Parts(configuration, key, environ, artifacts, kinds)
+    return HttpApp(parts.tenants, parts.metrics, parts.opened).starlette()
+
+
+class _Parts:
+    """What the application is put together from."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        key: bytes,
+        environ: Mapping[str, str],
+        artifacts: str,
+        kinds: Mapping[str, BackendTool],
+    ) -> None:
+        self._configuration = configuration
+        self._key = key
+        urls = endpoints(environ)
+        token = environ.get(TOKEN_VARIABLE) or None
+        tls: dict[str, TlsContext] = {}
+
+        def client_of(url: str | None) -> ServiceClient | None:
+            if url is None:
+                return None
+            return ServiceClient(url, token, tls=tls.setdefault(url.partition(":")[0], TlsContext(url)))
+
+        self._workspace = client_of(urls.workspace)
+        self.metrics = Metrics()
+        self._watchers = Watchers(client_of(urls.telemetry), client_of(urls.audit), self.metrics)
+
+        def storage(bucket: Bucket | None) -> Storage:
+            return LocalStorage(artifacts) if self._workspace is None else ServiceStorage(self._workspace, bucket)
+
+        served = [ServedTenant(tenant, kinds, key, storage) for tenant in configuration.tenants.values()]
+        self.tenants = Tenants(served, configuration)
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[Answers, Invoker]]:
+        """What keeps answers and what runs calls. At the end the services are told what they do not know yet, and
+        everything is released."""
+        answers, slots = await _answers(self._configuration), _slots(self._configuration)
+        for tenant in self.tenants.all.values():
+            tenant.open(slots)
+        try:
+            yield answers, Invoker(self._key, answers, self._watchers, self.metrics)
+        finally:
+            await self._watchers.aclose(_LAST_EVENTS_S)
+            for tenant in self.tenants.all.values():
+                await tenant.aclose()
+            if self._workspace is not None:
+                await self._workspace.aclose()
+            await slots.aclose()
+            await answers.aclose()
+
+
+async def _answers(configuration: Configuration) -> Answers:
+    """Where answers are kept."""
+    if configuration.answers_url is None:
+        return MemoryAnswers()
+    from agent_host.tool_service.postgres import PostgresAnswers
+
+    return await PostgresAnswers.opening(configuration.answers_url)
+
+
+def _slots(configuration: Configuration) -> Slots:
+    """What counts the calls that run: over all services that share a database."""
+    if configuration.answers_url is None:
+        return LocalSlots()
+    from agent_host.tool_service.postgres import PostgresSlots
+
+    return PostgresSlots(configuration.answers_url)
+
+
+async def _try_answers(configuration: Configuration) -> None:
+    """Raises UsageError where answers cannot be kept."""
+    if configuration.answers_url is not None:
+        from agent_host.tool_service.postgres import PostgresAnswers
+
+        await (await PostgresAnswers.open(configuration.answers_url)).aclose()
+
+
+def _checked(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
+    key = grant_key(environ)
+    if key is None:
+        raise UsageError(
+            f"set {KEY_VARIABLE} to the key of capability grants, such as `openssl rand -hex 32` gives; hosts need "
+            f"the same"
+        )
+    return read_configuration(options.tenants, environ, all_tools()), key
+
+
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
+    """Raises UsageError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio sends small packets at once; without it the body of an answer waits for the
+    # client to confirm its head, which takes 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if sys.platform != "win32":  # there it would let two services have one port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(backlog)
+        listening.set_inheritable(True)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listening
+
+
+# Which kinds of tools there are: those of this package, and those that installed packages bring.
+
+_NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "repeatable", "build")
+
+
+def all_tools() -> dict[str, BackendTool]:
+    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be loaded, or brings a name
+    again."""
+    shipped: tuple[BackendTool, ...] = (CloudDbQueryTool(), VaultReadTool(), ObjectReadTool())
+    found = {tool.name: tool for tool in shipped}
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            tool: BackendTool = entry.load()
+        except Exception as error:  # whatever a package of others raises when it is imported
+            said = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) cannot be loaded: {said}") from error
+        if isinstance(tool, type):
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) is a class: name an instance of it")
+        lacking = [name for name in _NEEDED if not hasattr(tool, name)]
+        if lacking:
+            raise UsageError(
+                f"the backend tool {entry.name} ({entry.value}) is no BackendTool: it has no {', '.join(lacking)}"
+            )
+        if tool.name in found:
+            raise UsageError(f"the backend tool {entry.name} ({entry.value}) has the name of another: {tool.name}")
+        found[tool.name] = tool
+    return found

@@ -1,0 +1,278 @@
+"""Where the large outputs of a call go (BT, "Data Store"): the Workspace Service, the tenant's bucket for what is
+larger than it takes, or a directory of this machine where no service is named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from agent_host.contracts import Artifact
+from agent_host.errors import ErrorCode, ServiceError
+from agent_host.ids import new_id
+from agent_host.services.workspace import MAX_ARTIFACT_BYTES, HttpWorkspaceService, UploadFailed
+from agent_host.tool_service.tool import ToolFault
+from config.shapes import FLAG, TEXT, Record, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from agent_host.services.http import ServiceClient
+    from agent_host.tool_service.tool import Call
+
+_URI_LIST: Final = "text/uri-list"
+_DIRECTORY_MODE: Final = 0o700
+
+
+class Storage(Protocol):
+    """Stores what calls of one tenant leave."""
+
+    async def store(self, call: Call, artifact: Artifact) -> str:
+        """The URI of the artifact, once it is stored. Raises ToolFault."""
+        ...
+
+
+class ServiceStorage:
+    """The Workspace Service. What is larger than 50 MiB goes to the tenant's `bucket`, and the service gets an artifact
+    of type text/uri-list that says where it lies: the URI of that one is returned."""
+
+    def __init__(self, client: ServiceClient, bucket: Bucket | None) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    async def store(self, call: Call, artifact: Artifact) -> str:
+        """See Storage."""
+        stored = artifact
+        if artifact.size > MAX_ARTIFACT_BYTES:
+            if self._bucket is None:
+                raise ToolFault(
+                    ErrorCode.WORKSPACE_UPLOAD_FAILED,
+                    f"the output has {artifact.size:,} bytes; the Workspace Service takes {MAX_ARTIFACT_BYTES:,}, "
+                    f"and the "
+                    "tenant has no bucket for more",
+                )
+            key = f"{call.workspace_id}/{call.session_id}/{secrets.token_hex(8)}-{_file_name(artifact.name)}"
+            uri = await self._bucket.upload(key, artifact.content_type, artifact.pieces())
+            stored = Artifact("tool_output", f"{artifact.name}.uri", _URI_LIST, f"{uri}\r\n".encode())
+        try:
+            service = HttpWorkspaceService(self._client, call.workspace_id, call.session_id)
+            return await service.upload(stored, task_id=call.task_id, step_id=call.step_id)
+        except (UploadFailed, ServiceError) as error:
+            raise ToolFault(ErrorCode.WORKSPACE_UPLOAD_FAILED, "the output could not be stored") from error
+
+
+class LocalStorage:
+    """Files below `directory`: TENANT/WORKSPACE/ARTIFACT, each written whole or not at all."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    async def store(self, call: Call, artifact: Artifact) -> str:
+        """See Storage."""
+        artifact_id = new_id("art")
+        folder = os.path.join(self._directory, _file_name(call.tenant), call.workspace_id)
+        try:
+            await asyncio.to_thread(_write, folder, artifact_id, artifact)
+        except OSError as error:
+            raise ToolFault(
+                ErrorCode.WORKSPACE_UPLOAD_FAILED, f"the output could not be stored ({error.strerror})"
+            ) from error
+        return f"workspaces/{call.workspace_id}/artifacts/{artifact_id}"
+
+
+def _write(folder: str, name: str, artifact: Artifact) -> None:
+    os.makedirs(folder, _DIRECTORY_MODE, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".being-written-", dir=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            file.writelines(artifact.pieces())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, os.path.join(folder, name))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _file_name(name: str) -> str:
+    """A name that is one part of a path: other characters than letters, digits, dot, minus and underscore stand as
+    _."""
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name)
+    return safe.lstrip(".")[:120] or "_"
+
+
+# Buckets of S3 and of what speaks its protocol, through boto3 in threads (decision 0062).
+#
+# A bucket is reached with the credentials that a tenant's configuration names and no others: what boto3 would find in
+# the environment, in files or from the machine's own role belongs to whoever runs the service.
+
+PART_BYTES: Final = 8 * 1024 * 1024
+"""A part of a multipart upload; S3 takes none below 5 MiB but the last, and 10,000 of them."""
+_CONNECT_S: Final = 5
+_READ_S: Final = 30
+_FORBIDDEN: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
+
+BUCKET_SHAPE = Record(
+    {"bucket": Text(1, 255)},
+    {
+        "endpoint": TEXT,
+        "region": TEXT,
+        "accessKeyId": TEXT,
+        "secretAccessKey": TEXT,
+        "sessionToken": TEXT,
+        "prefix": TEXT,
+        "pathStyle": FLAG,
+    },
+    closed=True,
+)
+
+
+class BucketSettings(NamedTuple):
+    """A bucket and how it is reached. Without `access_key_id` it is read as anybody may. Keys begin with `prefix`."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    prefix: str = ""
+    path_style: bool = False
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> BucketSettings:
+        """From the tenants file."""
+        return cls(
+            value["bucket"],
+            value.get("endpoint"),
+            value.get("region", "us-east-1"),
+            value.get("accessKeyId"),
+            value.get("secretAccessKey"),
+            value.get("sessionToken"),
+            value.get("prefix", ""),
+            value.get("pathStyle", False),
+        )
+
+
+class S3Client(Protocol):
+    """What is used of boto3's client, which ships no types."""
+
+    def head_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def get_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def list_objects_v2(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def head_bucket(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def create_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def upload_part(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def complete_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def abort_multipart_upload(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
+    def close(self) -> None: ...  # noqa: D102  boto3's
+
+
+class Bucket:
+    """One bucket. Connects with the first use; its methods may be called from any task."""
+
+    def __init__(self, settings: BucketSettings) -> None:
+        self.settings = settings
+        self._client: S3Client | None = None
+        self._making = threading.Lock()
+
+    async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """One operation of S3 on the bucket. Raises ToolFault."""
+        return await asyncio.to_thread(self._ask, operation, arguments)
+
+    async def upload(self, key: str, content_type: str, pieces: Iterator[bytes]) -> str:
+        """Store what `pieces` gives under `key`, in parts, and return its `s3://` URI. What the pieces raise is raised,
+        and nothing is left in the bucket then. Raises ToolFault."""
+        name = self.settings.prefix + key
+        begun = await self.ask("create_multipart_upload", Key=name, ContentType=content_type)
+        upload_id = begun["UploadId"]
+        try:
+            parts: list[dict[str, Any]] = []
+            while part := await asyncio.to_thread(_next_part, pieces):
+                number = len(parts) + 1
+                sent = await self.ask("upload_part", Key=name, UploadId=upload_id, PartNumber=number, Body=part)
+                parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+            await self.ask("complete_multipart_upload", Key=name, UploadId=upload_id, MultipartUpload={"Parts": parts})
+        except BaseException:
+            await self._abort(name, upload_id)
+            raise
+        return f"s3://{self.settings.bucket}/{name}"
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.close)
+
+    async def _abort(self, name: str, upload_id: str) -> None:
+        try:
+            await self.ask("abort_multipart_upload", Key=name, UploadId=upload_id)
+        except ToolFault:
+            return  # the bucket's own lifecycle rules clear what is left; the first error is the one to tell
+
+    def _ask(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            answer: dict[str, Any] = getattr(self._made(), operation)(Bucket=self.settings.bucket, **arguments)
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            if code in _MISSING:
+                raise ToolFault(ErrorCode.FILE_NOT_FOUND, "the bucket has no such object") from None
+            if code in _FORBIDDEN:
+                raise ToolFault(ErrorCode.PERMISSION_DENIED, "the bucket refuses this") from None
+            raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the bucket answered with an error ({code})") from None
+        except (BotoCoreError, ValueError) as error:  # their text may have the endpoint in it, which is configuration
+            raise ToolFault(
+                ErrorCode.TOOL_EXECUTION_FAILED, f"the bucket cannot be reached ({type(error).__name__})"
+            ) from None
+        return answer
+
+    def _made(self) -> S3Client:
+        with self._making:
+            if self._client is None:
+                self._client = _client_of(self.settings)
+            return self._client
+
+
+def _client_of(settings: BucketSettings) -> S3Client:
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    signature = UNSIGNED if settings.access_key_id is None else "s3v4"
+    config = Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
+        retries={"total_max_attempts": 3, "mode": "standard"},
+        signature_version=signature,
+        s3={"addressing_style": "path" if settings.path_style else "auto"},
+        max_pool_connections=32,
+    )
+    client: S3Client = boto3.session.Session().client(
+        "s3",
+        region_name=settings.region,
+        endpoint_url=settings.endpoint,
+        # An empty key keeps boto3 from looking for others; without one requests are not signed.
+        aws_access_key_id=settings.access_key_id or "none",
+        aws_secret_access_key=settings.secret_access_key or "none",
+        aws_session_token=settings.session_token,
+        config=config,
+    )
+    return client
+
+
+def _next_part(pieces: Iterator[bytes]) -> bytes:
+    """At least PART_BYTES of what `pieces` gives, less at its end."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= PART_BYTES:
+            break
+    return bytes(held)

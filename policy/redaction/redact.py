@@ -1,0 +1,296 @@
+"""Secrets taken out of text (AH 8.7): by the bundle's rules, then by the shipped detectors. Linear in the text.
+
+What is taken out leaves a placeholder: `[redacted:github-token:1f3c9a]`. Its last part follows from the value and a
+key: one value has one placeholder wherever it turns up, and nobody without the key can try values out against it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from config.lean_typing import NamedTuple
+from policy.patterns import LiteralSets, rule_pattern, shipped
+from policy.redaction.known_tokens import KNOWN_TOKENS
+from policy.redaction.secret_contexts import TELLING_PLACES, secret_of_field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from policy.bundle.model import RedactionRule
+    from policy.patterns import Pattern
+    from policy.redaction.secret_values import Detector
+
+# The shipped detectors (AH 8.7): what secrets look like, and where they stand.
+#
+# Patterns are RE2's, over bytes. Each has the literals that any of its matches holds, so that most text is known to
+# be clean before an expression is asked.
+
+DETECTORS: tuple[Detector, ...] = (*KNOWN_TOKENS, *TELLING_PLACES)
+"""In the order in which they are asked; what one takes out, the next does not see."""
+
+
+PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
+"""What stands in the place of a value, as a regular expression."""
+# Compiled when first used, by the cache of `re`: a start is not to wait for them.
+_PLACEHOLDER_BYTES = PLACEHOLDER.encode()
+
+_TAG_BYTES = 3
+_NOT_IN_KINDS = r"[^A-Za-z0-9_.-]"
+# Of the host's own making: a rule that fits digits is not to make them useless.
+_HOSTS_OWN = r"(?:Ids?|Sha256|Hash|[tT]imestamp)$|^(?:eventType|component|severity|id)$"
+# The first few short texts are looked through without RE2: a start is not to wait for its import.
+_WITHOUT_ENGINE = 16
+_SHORT = 4096
+# What was taken out may have hidden where a word begins or ends.
+_ROUNDS = 4
+# Sequences that a terminal obeys and does not show (ECMA-48): controls, titles and links, sets of characters.
+_TERMINAL = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-Z\\^_`-~])"
+_COUNTED_TOKENS = rb'Tokens":[0-9]+(?=[,}])'
+_MIN_NAME = 16  # the shortest name of a field that a detector is asked about
+
+
+class Redaction:
+    """The secrets that a bundle's `rules` and, with `detectors`, the shipped detectors find.
+
+    `key` gives the bytes that placeholders are made with, and is asked when the first value is taken out. Raises
+    UnusablePattern for a rule that validation would have refused.
+    """
+
+    def __init__(
+        self, rules: Iterable[RedactionRule] = (), *, key: Callable[[], bytes], detectors: bool = True
+    ) -> None:
+        self._rules = tuple(map(_Rule.of, rules))
+        self._puts = {rule.put for rule in self._rules if rule.put}
+        self._detectors = detectors
+        self._make_key = key
+        self._key: bytes | None = None
+
+    @property
+    def has_rules(self) -> bool:
+        """True if the bundle brought any."""
+        return bool(self._rules)
+
+    def text(self, text: str, *, rules: bool = True) -> str:
+        """`text` without what is found, by detectors alone where `rules` is false."""
+        raw = text.encode("utf-8", "surrogatepass")
+        clean = self.data(raw, rules=rules)
+        return text if clean is raw else clean.decode("utf-8", "surrogatepass")
+
+    def data(self, data: bytes, *, rules: bool = True) -> bytes:
+        """`data` without what is found; the same object where that is nothing. What sets colours on a terminal hides
+        nothing: where it stands inside of what is found, the text comes back without any of it."""
+        if b"\x1b" in data:
+            shown = as_shown(data)
+            clean = self._cleaned(shown, rules=rules)
+            if clean is not shown:
+                return clean
+        return self._cleaned(data, rules=rules)
+
+    def _cleaned(self, data: bytes, *, rules: bool) -> bytes:
+        for _ in range(_ROUNDS):
+            before = data
+            data = self._once(data, self._rules if rules else ())
+            if data is before:
+                break
+        return data
+
+    def _once(self, data: bytes, rules: Iterable[_Rule]) -> bytes:
+        for rule in rules:
+            data = self._by_rule(data, rule)
+        for detector in _concerned(data) if self._detectors else ():
+            data = self._by_detector(data, detector)
+        return data
+
+    def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:
+        """False where encoded JSON surely holds nothing to take out; `is_event` as for `value`. Raises ValueError for
+        what is no JSON, where there are rules."""
+        if self._detectors and _may_be_found(encoded):
+            return True
+        return self.has_rules and self._fits_a_rule(json.loads(encoded), is_event)
+
+    def may_concern(self, lines: bytes) -> bool:
+        """False where several lines of encoded JSON surely hold nothing to take out: what a detector finds in one of
+        them it may find in all, as no form of theirs asks where a text begins or ends."""
+        return self.has_rules or (self._detectors and _may_be_found(lines))
+
+    def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:
+        """True if a rule fits one of the texts in which `value` looks for it; `name` is that of its field."""
+        if isinstance(value, str):
+            raw = value.encode("utf-8", "surrogatepass")
+            fits = any(rule.pattern.search(raw) is not None for rule in self._rules)
+            return fits and not (is_event and re.search(_HOSTS_OWN, name))
+        if isinstance(value, list):
+            return any(self._fits_a_rule(item, is_event, name) for item in value)
+        if isinstance(value, dict):
+            return any(
+                self._fits_a_rule(item, is_event, key) or (not is_event and self._fits_a_rule(key, is_event))
+                for key, item in value.items()
+            )
+        return False
+
+    def value(self, value: Any, *, is_event: bool = False) -> Any:
+        """A JSON value without what is found in its texts, or is given away by the name of its field. In an event's
+        (`is_event`) the bundle's rules do not count where the host's own numbers and hashes stand."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list | tuple):
+            return [self.value(item, is_event=is_event) for item in value]
+        if isinstance(value, dict):
+            return self._fields(value, is_event)
+        return value
+
+    def _fields(self, value: dict[str, Any], is_event: bool) -> dict[str, Any]:
+        clean: dict[str, Any] = {}
+        named = value.get("name", value.get("key"))
+        for name, item in value.items():
+            is_short = len(name) < _MIN_NAME and (is_event or not self._rules)
+            shown = name if is_short else self.text(name, rules=not is_event)
+            while shown in clean:  # what a rule makes the same stays two fields
+                shown += "'"
+            told_by = named if name == "value" and isinstance(named, str) else name
+            clean[shown] = self._field(told_by, item, is_event)
+        return clean
+
+    def _field(self, name: str, value: Any, is_event: bool) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._field(name, item, is_event) for item in value]
+        if not isinstance(value, str):
+            return self.value(value, is_event=is_event)
+        if is_event and re.search(_HOSTS_OWN, name):
+            return self.text(value, rules=False)
+        clean = self.text(value)
+        begin = secret_of_field(name, value) if self._detectors else None
+        if begin is None and self._detectors and clean != value and secret_of_field(name, clean) is not None:
+            begin = 0  # what is left beside the placeholder looks like a secret of its own
+        if begin is None or re.fullmatch(PLACEHOLDER, clean[begin:]):
+            return clean
+        secret = value.encode("utf-8", "surrogatepass")[begin:]
+        return value[:begin] + self._placeholder("secret", secret).decode()
+
+    def _by_rule(self, data: bytes, rule: _Rule) -> bytes:
+        place, kept = 0, []
+        taken: list[tuple[int, int]] | None = None
+        for match in rule.pattern.finditer(data):
+            found = match.span()  # of whole characters: of nothing else can RE2 make one
+            if any(_is_part(data, found, put) for put in self._puts):
+                continue
+            if taken is None:
+                taken = [done.span() for done in re.finditer(_PLACEHOLDER_BYTES, data)][::-1]
+            for start, end in _left_of(found, taken):
+                put = self._placeholder(rule.rule_id, data[start:end]) if rule.put is None else rule.put
+                kept += [data[place:start], put]
+                place = end
+        return b"".join((*kept, data[place:])) if kept else data
+
+    def _by_detector(self, data: bytes, detector: Detector) -> bytes:
+        pattern, group = _ready(detector.pattern)
+        place, kept = 0, []
+        for match in pattern.finditer(data):
+            start, end = match.span(group)
+            secret = data[start:end]
+            if re.fullmatch(_PLACEHOLDER_BYTES, secret):
+                continue
+            if detector.confirms is not None and not detector.confirms(match.group(), secret, data[end : end + 1]):
+                continue
+            kept += [data[place:start], self._placeholder(detector.kind, secret)]
+            place = end
+        return b"".join((*kept, data[place:])) if kept else data
+
+    def _placeholder(self, kind: str, secret: bytes) -> bytes:
+        if self._key is None:
+            self._key = self._make_key()
+        tag = blake2b(secret, digest_size=_TAG_BYTES, key=self._key[:64]).hexdigest()
+        return f"[redacted:{re.sub(_NOT_IN_KINDS, '-', kind)[:64]}:{tag}]".encode()
+
+
+class _Rule(NamedTuple):
+    """A bundle's rule, ready for use; `put` is what it leaves, None for a placeholder."""
+
+    pattern: Pattern
+    rule_id: str
+    put: bytes | None
+
+    @classmethod
+    def of(cls, rule: RedactionRule) -> _Rule:
+        put = None if rule.replacement is None else rule.replacement.encode("utf-8", "replace")
+        return cls(rule_pattern(rule.pattern), rule.redaction_rule_id, put)
+
+
+def as_shown(data: bytes) -> bytes:
+    """`data` without what a terminal obeys and does not show."""
+    for _ in range(_ROUNDS if b"\x1b" in data else 0):  # what is left may make another
+        data = re.sub(_TERMINAL, b"", data)
+    return data
+
+
+def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
+    """True if what was found is nothing but a part of what a rule has put there."""
+    start, end = found
+    return put in data[max(0, end - len(put)) : start + len(put)]
+
+
+def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a match without the placeholders in it, whose spans are given from the last to the first and
+    used up. A text that looks like one must not hide what stands beside it."""
+    start, end = found
+    while taken and taken[-1][1] <= start:
+        taken.pop()
+    for first, last in reversed(taken):
+        if first >= end:
+            break
+        if start < first:
+            yield start, first
+        start = last
+    if start < end:
+        yield start, end
+
+
+@lru_cache(maxsize=64)
+def _ready(pattern: str) -> tuple[Pattern, int]:
+    """A detector's expression, and the number of its group for the secret."""
+    made = shipped(pattern)
+    return made, next(iter(made.groupindex.values()), 0)
+
+
+class _Scan:
+    """Which detectors a text concerns, by their anchors: one pass."""
+
+    def __init__(self) -> None:
+        self._set: LiteralSets | None = None
+        self._asked = 0
+        anchors = {anchor.encode() for detector in DETECTORS for anchor in detector.anchors}
+        self._in_any_case = [anchor for anchor in anchors if anchor == anchor.lower()]
+        self._as_written = [anchor for anchor in anchors if anchor != anchor.lower()]
+
+    def __call__(self, data: bytes) -> list[Detector]:
+        if self._set is None:
+            self._asked += 1
+            if len(data) <= _SHORT and self._asked <= _WITHOUT_ENGINE:
+                lower = data.lower()
+                if not any(anchor in lower for anchor in self._in_any_case) and not any(
+                    anchor in data for anchor in self._as_written
+                ):
+                    return []
+            self._set = LiteralSets(detector.anchors for detector in DETECTORS)
+        return [DETECTORS[place] for place in self._set.found(data)]
+
+
+_concerned = _Scan()
+
+
+def _may_be_found(encoded: bytes) -> bool:
+    """True if a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
+    if b"\\u001b" in encoded.lower():  # what a terminal obeys may stand inside of an anchor
+        return True
+    concerned = _concerned(encoded)
+    if not concerned:
+        return False
+    # A number is no secret, whatever the name of its field says: most of an event's telling names are these.
+    rest = re.sub(_COUNTED_TOKENS, b"", encoded)
+    if rest is not encoded:
+        concerned = _concerned(rest)
+    return any(one.in_json is None or shipped(one.in_json).search(rest) is not None for one in concerned)

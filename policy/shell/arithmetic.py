@@ -1,0 +1,305 @@
+"""Arithmetic, in the places where a shell evaluates it: whether its text is plain, and which variables it evaluates."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from policy.names import words
+from policy.shell.tables import STEERING_VARIABLE
+from policy.shell.words import read_word, text_of, without_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tree_sitter import Node
+
+_NUMBERS = re.compile(
+    r"(?:[0-9A-Za-z_\s+*/%()<>=!&|^~?:,.;-]|\$[A-Za-z0-9_#?]++|\$\{[#]?[A-Za-z0-9_]++(?:\[[@*]\])?\}"
+    r"|\[\$?[A-Za-z0-9_]++\])*+"
+)
+"""Arithmetic on numbers, variables, elements of arrays and what substitutions give, which `x` stands for."""
+_NAME_IN_NUMBERS = re.compile(r"(?<![0-9])[A-Za-z_@][A-Za-z0-9_]*|(?<=\$)[0-9]")
+_COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
+_SUBSTITUTED_NUMBERS = frozenset({"command_substitution"})
+_OPERATION = r"(?:<<|>>|\*\*|&&|\|\||\^\^|[-+*/%&|^])?=(?!=)"
+_ASSIGNED = re.compile(
+    rf"((?:\$\{{?[A-Za-z0-9_]++\}}?|[A-Za-z0-9_@])++)[\s)]*+(?:\[[^\]]*+\]\s*+)?(?:\+\+|--|{_OPERATION})"
+    r"|(?:\+\+|--)[\s(]*+((?:\$\{?[A-Za-z0-9_]++\}?|[A-Za-z0-9_@])++)"
+)
+"""Targets of assignments in arithmetic: names, and expansions that become one (`@` stands for a substitution)."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EVALUATED_BY_EXPANSION = re.compile(
+    r"\$\{[#!]?[A-Za-z0-9_@*]+(?:\[(?:[@*]|(?P<index>[^\]]*))\])?(?::(?![-+=?])(?P<offset>[^}]*))?"
+)
+"""A subscript and offsets, which are arithmetic."""
+_LENGTH = re.compile(r"\$\{#[^}]*\}")
+
+
+def arithmetic(source: bytes, node: Node) -> str | None:
+    """bash takes `((` for arithmetic only if the brackets inside are in pairs."""
+    text = without_parts(source, node, _SUBSTITUTED_NUMBERS).removeprefix("$")
+    if not (text.startswith("((") and text.endswith("))")) or not _NUMBERS.fullmatch(text) or not _paired(text[2:-2]):
+        return _EVALUATED
+    return None
+
+
+def _paired(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def evaluated_text(source: bytes, node: Node, is_number: Callable[[Node], bool]) -> str:
+    """Return the text that a shell evaluates for a node: of an expansion its subscript and its offsets. `0` stands for
+    a substitution of which `is_number`, `@` for any other."""
+    text = bytearray(source[node.start_byte : node.end_byte])
+    pending = list(node.children)
+    while pending:
+        one = pending.pop()
+        if one.type in _SUBSTITUTED_NUMBERS:
+            mark = b"0" if is_number(one) else b"@"
+        elif one.type == "test_operator":
+            mark = b" "
+        else:
+            pending.extend(one.children)
+            continue
+        begin, end = one.start_byte - node.start_byte, one.end_byte - node.start_byte
+        text[begin:end] = mark * (end - begin)
+    if node.type != "expansion":
+        return _LENGTH.sub("0", text.decode())
+    found = _EVALUATED_BY_EXPANSION.match(text.decode())
+    return "" if found is None else _LENGTH.sub("0", f"{found['index'] or ''} {found['offset'] or ''}")
+
+
+def names_evaluated(text: str) -> set[str]:
+    """The variables whose text an evaluated text evaluates: a subscript in one runs substitutions. `*` stands for what
+    has no name: what a substitution gives, a parameter of a function."""
+    return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
+
+
+def assigned_in_numbers(text: str) -> list[str | None]:
+    """The names of variables that an arithmetic expression sets; None for one that only the run knows."""
+    if "=" not in text and "++" not in text and "--" not in text:
+        return []
+    found = [one or two for one, two in _ASSIGNED.findall(text)]
+    return [name if _PLAIN_NAME.fullmatch(name) else None for name in found if not name.isdecimal()]
+
+
+def comparison(source: bytes, node: Node) -> str | None:
+    """Why a part of `[[ ]]` is not decided: it evaluates a name, or compares what is no plain number."""
+    if node.type == "test_operator" and text_of(source, node) in {"-v", "-R"}:
+        return "[[ -v ]] evaluates a name"
+    if compares_numbers(source, node):
+        operands = [child for child in node.children if text_of(source, child) not in _COMPARES_NUMBERS]
+        operands = [one for one in operands if one.type not in _SUBSTITUTED_NUMBERS]
+        texts = [without_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
+        if not all(map(_NUMBERS.fullmatch, texts)):
+            return _EVALUATED
+    return None
+
+
+def compares_numbers(source: bytes, node: Node) -> bool:
+    """True for a part of `[[ ]]` that takes its two operands for numbers, and evaluates them."""
+    if not any(text_of(source, child) in _COMPARES_NUMBERS for child in node.children):
+        return False
+    around = node.parent
+    while around is not None and around.type != "test_command":
+        around = around.parent
+    return around is not None and around.children[0].type == "[["
+
+
+def counting_loop(source: bytes, node: Node) -> str | None:
+    """`for ((a; b; c))`: up to the brackets that close it is arithmetic."""
+    closing = next((child for child in node.children if child.type == "))"), None)
+    opening = next((child for child in node.children if child.type == "(("), None)
+    if opening is None or closing is None:
+        return _EVALUATED
+    text = source[opening.end_byte : closing.start_byte].decode()
+    return None if _NUMBERS.fullmatch(text) and _paired(text) and "$(" not in text else _EVALUATED
+
+
+# What a line has evaluated: as arithmetic, in which a subscript runs substitutions, or as the list of an array.
+#
+# It is harmless where what is evaluated can only be a number, and where nothing in the line could be, or be made to,
+# a substitution that is not yet run. A line and the texts that it hands to shells are looked at together.
+
+_DATA = words("string_content raw_string ansi_c_string heredoc_body")
+_CODE = re.compile(rb"`|\\[x0-9uU]")
+"""Backquotes, and escapes that a program may make any character of."""
+_PLAIN_DOLLAR = re.compile(rb"\\\$|\$(?![\w({@*#?$!-])")
+"""A dollar that a shell takes for itself."""
+_ESCAPED_BACKQUOTE = b"\\`"
+
+
+EVERYWHERE = 1 << 62
+"""A place behind all text."""
+_AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
+"""What runs beside what follows it."""
+
+
+@cache
+def _sets_steering() -> re.Pattern[bytes]:
+    """A steering variable in front of what assigns, in whatever quotes: text that arithmetic may be given."""
+    names = STEERING_VARIABLE.pattern
+    between = r"(?:['\"\s)]|\$\{?\w++\}?)*+"
+    assigns = r"(?:[-+*/%&|^<>]{0,2}=(?!=)|\+\+|--|\[)"
+    return re.compile(rf"(?<![A-Za-z0-9_])(?:{names}){between}{assigns}|(?:\+\+|--)(?:{names})\b".encode())
+
+
+class Evaluated:
+    """True if anything that is evaluated may be code, and the text that quotes keep from being expanded."""
+
+    def __init__(self) -> None:
+        self.has_arrays = False
+        self._until = self._lists_until = -1
+        self._sources: list[bytes] = []
+        self._data: list[tuple[int, bytes]] = []
+
+    def note_source(self, source: bytes) -> None:
+        """Notes the text of a line, of the outermost one first."""
+        self._sources.append(source)
+
+    def note_data(self, source: bytes, begin: int, end: int, kind: str) -> None:
+        """Notes the text of a node that is not expanded."""
+        if kind in _DATA:
+            self._data.append((begin if len(self._sources) == 1 else -1, source[begin:end]))
+
+    def note_text(self, until: int) -> None:
+        """Notes arithmetic on what is not known to be a number; nothing behind byte `until` of the outermost line can
+        have made it. Of a line in a line that is EVERYWHERE."""
+        self._until = max(self._until, until if len(self._sources) == 1 else EVERYWHERE)
+
+    def note_list(self) -> None:
+        """Notes that a builtin assigns what is not known, which it evaluates if the variable is an array."""
+        self._lists_until = EVERYWHERE
+
+    def may_run_code(self) -> bool:
+        """True if what is evaluated may hold a substitution."""
+        until = max(self._until, self._lists_until if self.has_arrays else -1)
+        if until >= 0 and _AT_ONCE.search(self._sources[0]):
+            until = EVERYWHERE
+        return until >= 0 and self._has_code(until)
+
+    def _has_code(self, until: int) -> bool:
+        data = b"\n".join(text for begin, text in self._data if begin < until)
+        sources = [self._sources[0][:until], *self._sources[1:]]
+        if any(map(_sets_steering().search, sources)):
+            return True
+        if _CODE.search(data) or any(_ESCAPED_BACKQUOTE in source for source in sources):
+            return True
+        # However a dollar and a bracket come together: there are too many ways to follow.
+        has_dollar = b"$" in data or any(map(_PLAIN_DOLLAR.search, sources))
+        return has_dollar and (b"(" in data or any(b"\\(" in source for source in sources))
+
+
+# Words of a line that can only become numbers: by their spelling, or by the program whose output they are.
+
+if TYPE_CHECKING:
+    IsNumber = Callable[[str], bool]
+
+
+_LITERAL = re.compile(r"[-+ ]?(?:[0-9]*|0[xX][0-9A-Fa-f]+|[0-9]+#[0-9A-Za-z]+|\{[0-9]+\.\.[0-9]+\})")
+_DIGITS_LEFT = re.compile(
+    r"\$\{(?:#[A-Za-z0-9_@*]+(?:\[[@*]\])?"
+    r"|[A-Za-z0-9_]+//\[[!^](?:0-9|\[:digit:\])\](?:/[0-9]*)?)\}"
+)
+"""A length, or a value from which all is taken that is no digit. An array's subscripts may be any text."""
+_SHORTENED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?[-=+?]-?[0-9]*|[#%]+[^}]*|:(?![-=+?])[^}]*)?\}")
+_OF_SHELLS = frozenset({"$#", "$?", "$$", "$!"})
+_DATES = re.compile(r"(?:-u )?\+(?:%[-_0]?[sYmdHMSNjuwyCVUWGgkIl]|[-0-9 ])+")
+_GREP_FLAGS = re.compile(r"-[cioEFGPxwhsqa]+")
+_DIGIT_PATTERN = re.compile(r"\^?(?:\[0-9\]|\[\[:digit:\]\]|\\d)(?:\+|\*|\\\+)?\$?")
+_COUNTERS: dict[str, str] = {
+    "wc": r"(?: ?(?:-[clmwL]+|--(?:bytes|chars|lines|words)))*",
+    "nproc": r"(?:--all)?",
+    "id": r"-r?[ug]r?",
+    "tr": r"(?:-cd|-dc|-d -c|-c -d) (?:0-9|\[:digit:\])",
+    "sed": r"s/\[\^(?:0-9|\[:digit:\])\]\*?//g",
+    "stat": r"(?:-c ?|--format=)%[sYXZWaugihbBd](?: [^-].*)?",
+    "git": r"rev-list --count(?: [^-=\s][^=\s]*)*",
+    "awk": r"\s*END\s*\{\s*print NR;?\s*\}\s*(?: [^-=\s][^=\s]*)*",  # a sum may be `inf`, which is a variable's name
+    "cd": r"(?!-)[\w./-]+",
+    "tput": r"cols|lines|colors",
+    "getconf": r"_NPROCESSORS_ONLN|PAGE_?SIZE",
+}
+"""Programs that print only numbers, by what their arguments look like in one line; files that they read are named by
+nothing that expands."""
+_MAX_BYTES, _MAX_NESTED = 400, 16
+"""Of a substitution that is looked into."""
+_OPERATORS = words("+ - * / %")
+_MARKS = frozenset('"()')
+_SILENT = words("true false :")
+
+
+def is_number_word(source: bytes, node: Node, is_number: IsNumber, functions: frozenset[str]) -> bool:
+    """True if a word can only become a number. `is_number` answers for a variable's name; `functions` are those of the
+    line, which may stand in a program's place."""
+    kind, text = node.type, text_of(source, node)
+    if kind in {"number", "word", "raw_string", "string_content", "brace_expression"}:
+        return _LITERAL.fullmatch(text.strip("'")) is not None
+    if kind == "arithmetic_expansion" or text in _OF_SHELLS:
+        return True
+    if kind == "simple_expansion":
+        return is_number(text[1:])
+    if kind == "expansion":
+        shortened = _SHORTENED.fullmatch(text)
+        return _DIGITS_LEFT.fullmatch(text) is not None or (shortened is not None and is_number(shortened[1]))
+    if kind == "command_substitution":
+        return gives_numbers(source, node, is_number, functions)
+    if kind in {"string", "concatenation", "array"}:
+        parts = [one for one in node.children if one.type not in _MARKS]
+        return all(is_number_word(source, one, is_number, functions) for one in parts)
+    return False
+
+
+def gives_numbers(source: bytes, node: Node, is_number: IsNumber, functions: frozenset[str]) -> bool:
+    """True if the output of a substitution, or of a statement in one, is only numbers."""
+    kind = node.type
+    named = [child for child in node.children if child.is_named and child.type != "comment"]
+    if node.end_byte - node.start_byte > _MAX_BYTES or source.count(b"(", node.start_byte, node.end_byte) > _MAX_NESTED:
+        return False
+    if kind in {"command_substitution", "list", "compound_statement", "subshell"}:
+        return bool(named) and all(gives_numbers(source, one, is_number, functions) for one in named)
+    if kind == "pipeline":
+        return gives_numbers(source, named[-1], is_number, functions)
+    if kind == "redirected_statement":
+        body = node.child_by_field_name("body")
+        return body is not None and gives_numbers(source, body, is_number, functions)
+    if kind != "command":
+        return False
+    parts = [one for one in named if "redirect" not in one.type]
+    name = text_of(source, parts[0])
+    if name in functions or any(one.type == "variable_assignment" for one in parts):
+        return False
+    operands = parts[1:]
+    if name == "expr":
+        operands = [one for one in operands if text_of(source, one).strip("'\"\\") not in _OPERATORS]
+    if name in {"echo", "seq"} or (name == "expr" and len(operands) < len(parts) - 1):
+        return all(is_number_word(source, one, is_number, functions) for one in operands)
+    return name in _SILENT or _counts(name, [read_word(text_of(source, one)).text for one in operands])
+
+
+def _counts(name: str, texts: list[str | None]) -> bool:
+    """True if a program with these arguments (None for an expansion) prints nothing but numbers."""
+    known = [text for text in texts if text is not None]
+    if known != texts:  # it may be an option, or several files, whose names are printed too
+        return False
+    spelled = " ".join(known)
+    if name in {"grep", "date"}:
+        return _greps(known) if name == "grep" else _DATES.fullmatch(spelled) is not None
+    return name in _COUNTERS and re.fullmatch(_COUNTERS[name], spelled) is not None
+
+
+def _greps(known: list[str]) -> bool:
+    """True for `grep -c`, and `grep -o` with a pattern of digits, in one file."""
+    options = [text for text in known if text.startswith("-")]
+    flags = "".join(options)
+    is_plain = all(map(_GREP_FLAGS.fullmatch, options)) and len(known) - len(options) <= 2
+    is_digits = "o" in flags and any(map(_DIGIT_PATTERN.fullmatch, known))
+    return is_plain and ("c" in flags or is_digits)

@@ -1,0 +1,254 @@
+"""git: addresses that start a program, and keys of its configuration that name none."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from policy.globs import ANY_DEPTH
+from policy.names import words
+from policy.programs.table import PROGRAMS
+from policy.shell.words import UNKNOWN, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policy.shell.findings import FileCase, Findings
+    from policy.shell.options import Given
+
+_ADDRESS_FIRST = words("clone fetch ls-remote pull push")
+_ADDRESSED = _ADDRESS_FIRST | words("remote submodule")
+"""Subcommands that take an address: as their first operand, or further on."""
+_ADDRESS = re.compile(
+    r"(?:--repo?=)?(?!(?:https?|ftps?|file|git|ssh|git\+ssh|ssh\+git)://)[A-Za-z0-9][A-Za-z0-9+.-]*:(?::|//)"
+)
+"""How an address starts that is handed to the program `git-remote-NAME`."""
+_ADDRESS_BEGINS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9+.-]*(?::/?)?)?")
+"""What may become such an address if something unknown follows."""
+_CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
+_CONFIG_CHANGES = words("--add --unset --unset-all --replace-all set unset")
+_CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
+_CONFIG_HARMLESS = re.compile(
+    r"(?:user\.(?:name|email|signingkey|useconfigonly)|init\.defaultbranch|safe\.directory|push\.[a-z]+|fetch\.[a-z]+"
+    r"|pull\.[a-z]+|advice\.[a-z]+|color\.[a-z.]+|column\.[a-z]+|(?:commit|tag)\.gpgsign|protocol\.version"
+    r"|core\.(?:autocrlf|quotepath|filemode|longpaths|eol|ignorecase|symlinks|abbrev|sparsecheckout|precompose[a-z]+)"
+    r"|rebase\.autos[a-z]+|merge\.conflictstyle|rerere\.[a-z]+|gc\.[a-z]+|http\.(?:postbuffer|version|lowspeed[a-z]+)"
+    r"|log\.(?:date|decorate|follow)|diff\.(?:renames|renamelimit|algorithm|colormoved|noprefix|mnemonicprefix)"
+    r"|feature\.manyfiles|pack\.[a-z]+|blame\.[a-z]+|status\.[a-z]+|branch\.autosetup[a-z]+)",
+    re.IGNORECASE,
+)
+"""Keys that name no program, no address and no file."""
+
+
+_SUBCOMMANDS = words(" ".join(name for name, _ in PROGRAMS["git"].subcommands))
+
+
+def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
+    """Notes which of git's arguments start a program by its configuration or by an address. `lead` are those in front
+    of the subcommand, with all that follows in `rest`."""
+    unread = lead.unknown or (["--help"] if lead.rest and lead.has("manual") else [])
+    if unread:
+        found.undecidable(f"git {unread[0]} is not followed")
+        return
+    for word in lead.values("directory"):
+        if word.is_several or word.text == "":
+            found.undecidable("git -C is given an expansion, or nothing")
+    for word in lead.values("setting"):
+        if word.is_several or not _CONFIG_HARMLESS.fullmatch(word.prefix.partition("=")[0]):
+            found.undecidable("git -c sets what may start a program")
+    rest = lead.rest
+    if not rest:
+        return
+    if rest[0].text is None:
+        found.undecidable("git with an expansion as its subcommand")
+    elif subcommand not in _SUBCOMMANDS:
+        found.mark_opaque("git", f"{rest[0].text}, which its configuration may define")
+    elif subcommand == "config":
+        _config(rest[1:], found)
+    elif subcommand in _ADDRESSED and any(_may_be_address(subcommand, rest[1:], at) for at in range(len(rest) - 1)):
+        found.undecidable(f"git {subcommand} may be given an address that starts a program")
+
+
+def _config(args: list[Word], found: Findings) -> None:
+    named = [word for word in args if word.text not in _CONFIG_SCOPES]
+    first = named[0].text if named else None
+    if first in _CONFIG_READS:
+        return
+    if first in _CONFIG_CHANGES:
+        named = named[1:]
+        first = named[0].text if named else None
+    values = named[1:]
+    if len(values) == 1 and not values[0].is_several and not values[0].prefix.startswith("-"):
+        values = []  # one word behind a key is its value, or an option that asks for it
+    options = [word for word in values if word.may_be_option or word.prefix.startswith("-")]
+    if options or first is None or not _CONFIG_HARMLESS.fullmatch(first):
+        found.undecidable("git config changes what git runs")
+
+
+def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
+    """True if a word is an address that starts a program, or may become one; behind `--` too."""
+    word = args[place]
+    if subcommand not in _ADDRESSED:
+        return False
+    if _ADDRESS.match(word.prefix):
+        return True
+    is_first = subcommand not in _ADDRESS_FIRST or not _has_operand(args[:place])
+    if word.outside and not word.prefix:
+        return False
+    return word.text is None and is_first and _ADDRESS_BEGINS.fullmatch(word.prefix) is not None
+
+
+def _has_operand(args: list[Word]) -> bool:
+    """True if one of the words is an operand for certain: no option, and no option's value."""
+    dashed = [word.prefix.startswith("-") for word in args]
+    return any(not one and not before for before, one in pairwise([False, *dashed]))
+
+
+# sed's language, as far as it neither runs nor writes anything: read command by command, all else is refused.
+#
+# GNU sed ends a regular expression at the next bare delimiter, BSD's reads bracket expressions first. So a delimiter
+# in one is not read at all; nor is what the two take apart in other ways.
+
+_BRACKETS = r"\[\^?\]?(?:\[:[a-z]+:\]|\[(?![:.=])|\\[^\]\n{0}]|[^\[\]\\\n{0}])*\]"
+_PLACE = r"(?:[0-9]+(?:~[0-9]+)?|\$|/(?:\\.|" + _BRACKETS.format("/") + r"|[^\[\\/\n])*/I?)"
+_SED_ADDRESS = rf"(?:{_PLACE}(?:,\s*(?:{_PLACE}|[+~][0-9]+))?\s*(?:!\s*)?)?"
+
+
+def _substitution(mark: str) -> str:
+    mark = re.escape(mark)
+    pattern = rf"(?:\\.|{_BRACKETS.format(mark)}|[^\[\\\n{mark}])*"
+    return rf"s{mark}{pattern}{mark}(?:\\[^\n]|[^\\\n{mark}])*{mark}[gpiIm0-9]*"
+
+
+_COMMAND = "|".join(
+    [*map(_substitution, "/|#,:@!_"), r"y/(?:\\.|[^\\/\n])*/(?:\\.|[^\\/\n])*/", r"[pPdDnNgGhHxz=]", r"[qQl][0-9]*"]
+)
+_STEP = re.compile(
+    rf"[\s;]*{_SED_ADDRESS}(?:\{{|(?:{_COMMAND}|:\s*[A-Za-z0-9_]+|[bt]\s*[A-Za-z0-9_]*)[ \t]*(?=[;\n}}]|\Z)|\}})"
+)
+_REST = re.compile(rf"[\s;]*(?:{_SED_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*)?")
+"""Nothing, or text to insert, which runs to the end of the line and so is alone or last."""
+_MAX_ENDS = 4_000
+_ENDS = ";{}\n"
+_ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/[^/]*/)*")
+_SEVERAL = re.compile(r"[;{}\\\n]")
+_SUBSTITUTION_THEN_WRITE = re.compile(r"s(.)(?:(?!\1).)*\1(?:(?!\1).)*\1[gpiIm0-9]*w")
+
+
+def judge_sed(case: FileCase, found: Findings) -> None:
+    """Notes a script that may run or write something."""
+    given = case.given
+    scripts = [word.text for word in given.values("script")]
+    operands = [word.text for word in given.operands]
+    takes_suffix = any(
+        "inplace" in one.option.roles and (one.value is None or not one.value.text) for one in given.used
+    )
+    if given.doubtful:
+        found.undecidable("sed is given an expansion that may become an option")
+    named = [text for text in operands if text != ""]
+    if not scripts:
+        scripts, named = named[:1], named[1:]
+    # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
+    if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
+        found.undecidable("sed -i is given an operand that may be a script")
+    if any(sum(map(script.count, _ENDS)) > _MAX_ENDS for script in scripts if script is not None):
+        found.give_up(f"sed is given a script of more than {_MAX_ENDS} commands")
+    elif not all(script is not None and is_plain(script) for script in scripts):
+        found.undecidable("sed is given a script that may run or write something")
+
+
+def _may_write(name: str) -> bool:
+    """True if the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
+    if _SEVERAL.search(name):
+        return True
+    command = _ADDRESSES.sub("", name, count=1)
+    if command.startswith(("w", "W")):
+        target = command[1:].lstrip()
+        return target.startswith(("/", "~")) or ".." in target.split("/")
+    return _SUBSTITUTION_THEN_WRITE.match(command) is not None
+
+
+def is_plain(script: str) -> bool:
+    """True if a script only reads and edits."""
+    place = 0
+    while not _REST.fullmatch(script, place):
+        step = _STEP.match(script, place)
+        if step is None:
+            return False
+        place = step.end()
+    return True
+
+
+# find: where it begins, which names it filters by, and what stands for `{}`.
+
+WRITES = words("-fprint -fprint0 -fprintf -fls")
+_BEGINS = re.compile(r"-|\(|!|\Z")
+_LEADING = words("-H -L -P")
+_FOLLOWS = words("-L -follow")
+"""What finds is then behind links."""
+_ACTIONS = words("-delete -exec -execdir -ok -okdir") | WRITES
+_ALTERNATIVES = words("-o -or ,")
+_ALONE = words(
+    "( ) -a -and -empty -executable -readable -writable -true -depth -d -daystart -mount -xdev -follow -noleaf -warn "
+    "-nowarn -nouser -nogroup -print -print0 -ls -prune -quit -ignore_readdir_race"
+)
+_VALUED = words(
+    "-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -xtype -size -mtime -atime "
+    "-ctime -mmin -amin -cmin -newer -anewer -cnewer -user -group -uid -gid -perm -links -inum -samefile -fstype "
+    "-maxdepth -mindepth -used -printf -regextype"
+)
+_NEWER = re.compile(r"-newer[aBcmt]{2}")
+
+
+def found_below(args: Sequence[Word]) -> list[Word]:
+    """One word for each place where find begins: the pattern of what it may find there."""
+    if any(word.text in _FOLLOWS for word in args):
+        return [UNKNOWN]
+    starts, rest = _taken_apart(args)
+    name = _filter(rest)
+    found = []
+    for word in starts or [Word(".", ".")]:
+        path = word.pattern if word.text is None else word.text
+        if path is None:
+            found.append(UNKNOWN)
+            continue
+        below = f"{path.rstrip('/')}/"
+        found.append(Word(None, below, tilde=word.tilde, globs=True, pattern=f"{below}{ANY_DEPTH}/{name}"))
+    return found
+
+
+def _taken_apart(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
+    """Where it begins, and its expression."""
+    place = 0
+    while place < len(args) and args[place].text in _LEADING:
+        place += 1
+    begin = place
+    while place < len(args) and (args[place].text is None or not _BEGINS.match(args[place].text or "")):
+        place += 1
+    return list(args[begin:place]), [word.text for word in args[place:]]
+
+
+def _filter(expression: list[str | None]) -> str:
+    """The pattern of names that everything fits on which find acts; `*` where that cannot be said."""
+    if any(text is None or text in _ALTERNATIVES for text in expression):
+        return "*"
+    name, is_negated, place = "*", False, 0
+    while place < len(expression):
+        text = expression[place] or ""
+        following = expression[place + 1] if place + 1 < len(expression) else None
+        if text in _ACTIONS:
+            break
+        if text in {"!", "-not"}:
+            is_negated = True
+            place += 1
+            continue
+        if text in {"-name", "-iname"} and name == "*" and following and not is_negated and "/" not in following:
+            name = following
+        if text in _VALUED or _NEWER.fullmatch(text):
+            place += 1
+        elif text not in _ALONE:
+            return "*"
+        place += 1
+        is_negated = False
+    return name

@@ -1,0 +1,390 @@
+"""The sessions of a state directory as pruning sees them, and their removal (SK 6/7, AH 9.6).
+
+A session goes in this order, each step under the session's lock, so that a process that dies on the way leaves a
+session that is whole, one that has ended, or remains that the next run of `SessionPruner.clear` takes away whatever the
+limits are:
+
+    0. a stub of its result, where its id was chosen or may have been (`state.keys`); the pair of files before
+       the newest
+    1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
+    2. journal, then the renamed snapshot: the session has ended from here on
+    3. quarantined and temporary files
+    4. `sessions/{id}` renamed to `{id}.being-pruned`, which is no session id, and then removed
+    5. its temporary directory, which is nothing that anybody would miss
+    6. lock file
+
+Everything happens relative to descriptors of the two folders and follows no symbolic link; where the platform cannot
+do that (Windows), links are looked for just before. A link in place of a session's folder goes, and its target stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import orjson
+
+from state import temporary
+from state.disk import LOCAL_DISK
+from state.errors import (
+    Damaged,
+    InvalidSessionId,
+    NoSuchSession,
+    SessionLocked,
+    TooLarge,
+    UnknownVersion,
+    Untrusted,
+    WriteFailed,
+)
+from state.file_store import FileCheckpointStore
+from state.keys import leave_stub
+from state.locations import PREVIOUS, SessionPaths, checked_session_id
+from state.lock import SessionLock, holder
+from state.store import SNAPSHOT_LIMIT_BYTES
+from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
+
+_SUFFIX = ".being-pruned"
+_SNAPSHOT, _JOURNAL, _BLOBS, _LOCK = "json", "journal", "blobs", "lock"
+_MARKER = _SNAPSHOT + _SUFFIX
+_CHECKPOINT = frozenset({_SNAPSHOT, _JOURNAL, _BLOBS})
+_NOTHING: frozenset[str] = frozenset()
+_BEFORE = frozenset({_SNAPSHOT + PREVIOUS, _JOURNAL + PREVIOUS})  # of use beside the newest pair only
+_QUARANTINED = re.compile(r"(?:json|journal|blobs)(?:\.previous)?\.corrupt-[0-9]+")
+_PASSING = re.compile(
+    r"(?:json|journal|blobs)(?:\.previous)?\.tmp|(?:json|journal)\.previous|lock|" + re.escape(_MARKER)
+)
+
+# A session makes its folder before it takes its lock. What is younger and holds no result may be one that starts.
+_STARTING_S = 60.0
+_NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
+_MAX_RESULT_BYTES = 64 * 1024 * 1024
+
+
+class SessionPruner:
+    """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch; a snapshot above
+    `snapshot_limit_bytes` is not looked into.
+
+    A context manager that holds `sessions/` and `checkpoints/` open, so that a link put in their place later leads
+    nowhere. A missing folder is an empty one. Opening raises OSError when one is a link or cannot be read.
+    """
+
+    def __init__(self, state_dir: str, *, now: float, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> None:
+        self._state_dir = state_dir
+        self._now = now
+        self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
+        with contextlib.ExitStack() as opened:
+            root = opened.enter_context(Folder(state_dir))
+            self._sessions = opened.enter_context(Folder(os.path.join(state_dir, "sessions"), root))
+            self._checkpoints = opened.enter_context(Folder(os.path.join(state_dir, "checkpoints"), root))
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def survey(self) -> list[Stored]:
+        """Every session, by id. Changes nothing. Raises OSError when a folder cannot be listed."""
+        parts = self._all_parts()
+        folders = {name for name in self._sessions.names() if _is_session_id(name)}
+        rows = (
+            self._look(session_id, parts.get(session_id, _NOTHING)) for session_id in sorted(parts.keys() | folders)
+        )
+        return [row for row in rows if row is not None]
+
+    def remains(self) -> dict[str, int]:
+        """What an interrupted removal or a cut-off end left behind: bytes by session id. Changes nothing. Raises
+        OSError when a folder cannot be listed."""
+        parts = self._all_parts()
+        folders = {name.removesuffix(_SUFFIX) for name in self._sessions.names() if name.endswith(_SUFFIX)}
+        folders = {name for name in folders if _is_session_id(name)}
+        found: dict[str, int] = {}
+        for session_id in sorted(parts.keys() | folders):
+            going = self._going(session_id, parts.get(session_id, _NOTHING))
+            if going or session_id in folders:
+                found[session_id] = self._size(session_id, going) + self._sessions.size(session_id + _SUFFIX)
+        return found
+
+    def clear(self, session_id: str) -> bool:
+        """Remove what `remains` named; False when a live process has the session. Raises OSError, WriteFailed."""
+        with self._locked(session_id) as held:
+            if held:
+                going = self._going(session_id, self._parts(session_id), held=True)
+                for part in sorted(going - {_LOCK}):  # the marker comes after what it condemns
+                    self._checkpoints.remove(f"{session_id}.{part}")
+                self._sessions.remove(session_id + _SUFFIX)
+        return held
+
+    def remove(self, row: Stored) -> bool:
+        """Remove a session with all that is its own; False when it is held, or has changed since `row` was made.
+
+        Raises OSError, or WriteFailed when its lock cannot be taken; what is left then is left to the next time.
+        """
+        session_id = row.session_id
+        with self._locked(session_id) as held:
+            if not held or self._look(session_id, self._parts(session_id), held=True) != row:
+                return False
+            options = self._recorded(session_id)
+            recorded = None if options is None else options.get("temporary")
+            own = temporary.session_directory(self._state_dir, session_id, os.environ, recorded)
+            leave_stub(self._state_dir, session_id, options, damaged=row.standing is Standing.DAMAGED)
+            self._remove_checkpoint(session_id)
+            if self._folder(session_id) is not None:
+                self._sessions.remove(session_id + _SUFFIX)
+                self._sessions.rename(session_id, session_id + _SUFFIX)
+                self._sessions.remove(session_id + _SUFFIX)
+            temporary.remove(own)
+        return True
+
+    def _recorded(self, session_id: str) -> dict[str, Any] | None:
+        """The options that the checkpoint holds, where one can be read."""
+        try:
+            return self._store.load(session_id).identity.options
+        except (NoSuchSession, Damaged, *_NOT_OURS):
+            return None
+
+    def _remove_checkpoint(self, session_id: str) -> None:
+        parts = self._parts(session_id)
+        for part in sorted(_BEFORE & parts):
+            self._checkpoints.remove(f"{session_id}.{part}")
+        if _SNAPSHOT in parts:
+            self._checkpoints.remove(f"{session_id}.{_MARKER}")
+            self._checkpoints.rename(f"{session_id}.{_SNAPSHOT}", f"{session_id}.{_MARKER}")
+        for part in (_JOURNAL, _BLOBS, _MARKER, *sorted(parts - _CHECKPOINT - _BEFORE - {_MARKER, _LOCK})):
+            self._checkpoints.remove(f"{session_id}.{part}")
+
+    def _going(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> AbstractSet[str]:
+        """Those files under `checkpoints/` that go whatever the limits are."""
+        is_session = self._folder(session_id) is not None or self._look(session_id, parts, held=held) is not None
+        return _condemned(parts) if is_session else parts
+
+    def _look(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> Stored | None:
+        """One session; None when what is left of it makes none. `held`: by ourselves, so the lock says nothing."""
+        paths = SessionPaths(self._state_dir, session_id)
+        folder = self._folder(session_id)
+        if not held and _LOCK in parts and holder(paths.lock) is not None:
+            standing: Standing | None = Standing.HELD
+        else:
+            standing = _standing(self._store, session_id, parts, has_folder=folder is not None)
+        if standing is None:
+            return None
+        real = folder is not None and is_directory(folder)
+        last_used = self._last_used(paths, parts, standing, real=real)
+        if last_used is None:
+            last_used = self._now if folder is None else folder.st_mtime
+        if standing is Standing.ENDED and self._may_be_starting(paths, last_used, real=real):
+            standing = Standing.HELD
+        size = self._size(session_id, parts) + (self._sessions.size(session_id) if real else 0)
+        return Stored(session_id, last_used, size, standing)
+
+    def _folder(self, session_id: str) -> os.stat_result | None:
+        """The session's folder, or the link in its place; a file there is not ours."""
+        found = self._sessions.stat(session_id)
+        return found if found is not None and (is_directory(found) or is_link(found)) else None
+
+    def _may_be_starting(self, paths: SessionPaths, last_used: float, *, real: bool) -> bool:
+        return real and self._now - last_used < _STARTING_S and not os.path.lexists(paths.result)
+
+    def _last_used(
+        self, paths: SessionPaths, parts: AbstractSet[str], standing: Standing, *, real: bool
+    ) -> float | None:
+        """Seconds since the epoch: the end that the result has, else the newest change to a file that counts."""
+        if standing is Standing.ENDED and real and (ended := _ended_at(paths.result)) is not None:
+            return ended
+        found = [self._checkpoints.stat(f"{paths.session_id}.{part}") for part in parts if not _PASSING.fullmatch(part)]
+        times = [entry.st_mtime for entry in found if entry is not None]
+        if not times and real:
+            times = [at for path in (paths.result, paths.events) if (at := _changed_at(path)) is not None]
+        return max(times, default=None)
+
+    def _size(self, session_id: str, parts: Iterable[str]) -> int:
+        return sum(self._checkpoints.size(f"{session_id}.{part}") for part in parts if part != _LOCK)
+
+    def _all_parts(self) -> dict[str, set[str]]:
+        """What lies under `checkpoints/`: by session id, what follows the id's dot. An id has no dot in it."""
+        found: dict[str, set[str]] = {}
+        for name in self._checkpoints.names():
+            session_id, dot, part = name.partition(".")
+            if dot and _is_session_id(session_id):
+                found.setdefault(session_id, set()).add(part)
+        return found
+
+    def _parts(self, session_id: str) -> AbstractSet[str]:
+        return self._all_parts().get(session_id, _NOTHING)
+
+    @contextlib.contextmanager
+    def _locked(self, session_id: str) -> Iterator[bool]:
+        """The session's lock, unless a live process has it. Raises OSError, WriteFailed."""
+        path = SessionPaths(self._state_dir, session_id).lock
+        self._checkpoints.make()
+        replaced = OSError(errno.ELOOP, "it was replaced meanwhile", self._checkpoints.path)
+        if not self._checkpoints.is_current():  # the lock is opened by its path, and written to
+            raise replaced
+        try:
+            lock = SessionLock.acquire(path, session_id)
+        except SessionLocked:
+            lock = None
+        if lock is None:
+            yield False
+            return
+        ours = self._checkpoints.is_named(path, f"{session_id}.{_LOCK}")
+        try:
+            if not ours:
+                raise replaced
+            yield True
+        finally:
+            self._release(lock, session_id, ours=ours)
+
+    def _release(self, lock: SessionLock, session_id: str, *, ours: bool) -> None:
+        """Let go; the file goes too when nothing is left that it could protect."""
+        alone = False
+        try:
+            alone = ours and self._parts(session_id) <= {_LOCK}
+            if alone and BY_DESCRIPTOR:
+                self._checkpoints.remove(f"{session_id}.{_LOCK}")
+        finally:
+            lock.release(remove=alone and not BY_DESCRIPTOR)
+
+
+def _standing(
+    store: FileCheckpointStore, session_id: str, parts: AbstractSet[str], *, has_folder: bool
+) -> Standing | None:
+    """What a session that nobody holds is; None when what is left of it makes none."""
+    parts = parts - _condemned(parts)
+    if any(
+        part not in _CHECKPOINT and not (_PASSING.fullmatch(part) or _QUARANTINED.fullmatch(part)) for part in parts
+    ):
+        return Standing.FOREIGN
+    if parts & _CHECKPOINT:
+        try:
+            state = store.load(session_id)
+        except NoSuchSession:  # a journal that never began, or whose last record says that all is over
+            pass
+        except Damaged:
+            return Standing.DAMAGED
+        except _NOT_OURS:
+            return Standing.FOREIGN  # newer, too large, not ours to read, or of another shape: no damage of ours
+        else:
+            return Standing.ENDED if state.awaits_approval else Standing.RESUMABLE
+    if any(_QUARANTINED.fullmatch(part) for part in parts):
+        return Standing.DAMAGED
+    return Standing.ENDED if has_folder else None
+
+
+def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
+    """What an interrupted removal was at. A snapshot beside the marker is a later session's of the same id."""
+    if _MARKER not in parts:
+        return _NOTHING
+    return {_MARKER} if _SNAPSHOT in parts else {_MARKER} | ({_JOURNAL, _BLOBS} & parts)
+
+
+def _ended_at(path: str) -> float | None:
+    """The end of the session as its result has it, in seconds since the epoch."""
+    try:
+        if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
+            return None
+        # Refuses what is no regular file.
+        moment = datetime.fromisoformat(orjson.loads(LOCAL_DISK.read(path))["endedAt"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _changed_at(path: str) -> float | None:
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime
+    except OSError:
+        return None
+
+
+def _is_session_id(name: str) -> bool:
+    try:
+        checked_session_id(name)
+    except InvalidSessionId:
+        return False
+    return True
+
+
+# What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6).
+#
+# Pure; `state.prune` looks at what lies on disk and removes it.
+
+
+class Standing(StrEnum):
+    """What a session is to pruning."""
+
+    ENDED = "ended"
+    RESUMABLE = "resumable"
+    DAMAGED = "damaged"  # an unreadable checkpoint, or only quarantined ones
+    HELD = "held"  # by a live process, or about to be
+    FOREIGN = "foreign"  # of a newer program, or not to be made out: never ours to remove
+
+
+class Reason(StrEnum):
+    """Which limit a session is over; the first of them in this order."""
+
+    AGE = "age"
+    COUNT = "count"
+    SIZE = "size"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One session on disk. `last_used` in seconds since the epoch, `size_bytes` of all its files but the lock."""
+
+    session_id: str
+    last_used: float
+    size_bytes: int
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may stay: sessions used within `max_age_s`, the newest `max_sessions`, the newest that together have
+    `max_bytes`. None: no such limit."""
+
+    max_age_s: float | None = None
+    max_sessions: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A session that goes, and why."""
+
+    stored: Stored
+    reason: Reason
+
+
+def choose(rows: Iterable[Stored], limits: Limits, *, now: float, resumable: bool = False) -> list[Chosen]:
+    """The sessions to remove, oldest first (SK 6/7).
+
+    Only ended sessions are counted, and resumable and damaged ones together with them when `resumable`; what is held or
+    foreign neither goes nor takes another's place. What is exactly at a limit stays. Once one is over the count or the
+    size, every older one is too. `now` in seconds since the epoch.
+    """
+    standings = {Standing.ENDED} | ({Standing.RESUMABLE, Standing.DAMAGED} if resumable else set())
+    pool = [row for row in rows if row.standing in standings]
+    pool.sort(key=lambda row: (row.last_used, row.session_id), reverse=True)
+    chosen: list[Chosen] = []
+    total = 0
+    for newer, row in enumerate(pool):
+        total += row.size_bytes
+        if limits.max_age_s is not None and now - row.last_used > limits.max_age_s:
+            chosen.append(Chosen(row, Reason.AGE))
+        elif limits.max_sessions is not None and newer >= limits.max_sessions:
+            chosen.append(Chosen(row, Reason.COUNT))
+        elif limits.max_bytes is not None and total > limits.max_bytes:
+            chosen.append(Chosen(row, Reason.SIZE))
+    return chosen[::-1]

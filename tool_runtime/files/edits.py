@@ -1,0 +1,281 @@
+"""Exact replacements in a text, all or none. Pure: what an edit will leave is also computed before it runs, so that
+after a crash the file itself tells whether it happened."""
+
+from __future__ import annotations
+
+import json
+import locale
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from config.json_text import check_depth
+from tool_runtime.output.text import candidates, looks_binary, strip_bom
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class Edit(NamedTuple):
+    """`old` is replaced by `new`: its only occurrence, or with `all` every one."""
+
+    old: str
+    new: str
+    all: bool = False
+
+
+class EditProblem(Exception):
+    """Why nothing is edited. `number` is that of the edit, from 1; `found` says how often its old text was found in
+    `text`, the text that the edits before it leave; None where that is not what is wrong."""
+
+    def __init__(self, message: str, number: int, *, found: int | None = None, text: str = "") -> None:
+        super().__init__(message)
+        self.number = number
+        self.found = found
+        self.text = text
+
+
+class EditedFile(NamedTuple):
+    """`data` is the whole file as it is to be written, `places` how many places were replaced."""
+
+    data: bytes
+    places: int
+
+
+def edits_from(arguments: Sequence[Mapping[str, Any]]) -> list[Edit]:
+    """The edits as a call has them."""
+    return [Edit(one["oldText"], one["newText"], one.get("replaceAll", False)) for one in arguments]
+
+
+def is_notebook(path: str) -> bool:
+    """True for a file that is shown, and edited, as cells."""
+    return path.lower().endswith(".ipynb")
+
+
+def edited_file(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
+    """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
+    if not is_notebook(path):
+        return edited(before, edits)
+
+    return edited_notebook(before, edits)
+
+
+def edited(before: bytes, edits: Sequence[Edit]) -> EditedFile:
+    """The file `before` with the edits made one after the other. Byte order mark, encoding and line ends stay.
+
+    A file that is no UTF-8 is read in the encoding of this system, or as Latin-1 (TR 6.3). In a file with CRLF line
+    ends the LF of an edit stands for CRLF. Raises EditProblem.
+    """
+    skip, marked = strip_bom(before)
+    if marked is None and looks_binary(before):
+        raise EditProblem("it is a binary file", 1)
+    text, encoding = _decoded(before[skip:], marked)
+    places = 0
+    for number, edit in enumerate(edits, 1):
+        text, replaced = _replaced(text, edit, number)
+        places += replaced
+    try:
+        return EditedFile(before[:skip] + text.encode(encoding), places)
+    except UnicodeEncodeError as error:
+        what = f"the new text has {error.object[error.start]!r}, which {encoding}, the file's encoding, does not have"
+        raise EditProblem(what, len(edits)) from error
+
+
+def _decoded(data: bytes, marked: str | None) -> tuple[str, str]:
+    for encoding in (marked,) if marked else candidates(None, locale.getpreferredencoding(False)):
+        try:
+            return data.decode(encoding), encoding
+        except UnicodeDecodeError:
+            continue
+    raise EditProblem(f"the file is not {marked}, which its byte order mark says", 1)
+
+
+def _replaced(text: str, edit: Edit, number: int) -> tuple[str, int]:
+    """The text after one edit, and how many places it changed."""
+    crlf = text.count("\r\n") if "\r" in text else 0
+    old, new = edit.old, edit.new
+    found = text.count(old)
+    if not found and crlf and "\n" in old:
+        old = _crlf(old)
+        found = text.count(old)
+        new = _crlf(new) if found else new
+    elif crlf and crlf == text.count("\n"):
+        new = _crlf(new)
+    if not found:
+        raise EditProblem("the old text is not in the file", number, found=0, text=text)
+    if found > 1 and not edit.all:
+        message = f"the old text is in the file {found} times"
+        raise EditProblem(message, number, found=found, text=text)
+    if old == new:
+        raise EditProblem("the new text is the old one", number)
+    return text.replace(old, new), found
+
+
+def _crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+# Edits of a notebook's cells, as ReadFile shows their sources (TR 4.2). Pure.
+#
+# All of the file but the sources that change stays as it is, byte for byte: a source's place in the JSON is found,
+# and what is put there is written as the one before was. An old text may begin with the line that is shown above a
+# cell, and then means that cell. What fits no cell is tried on the file's own text, as for any other file.
+
+_BOM: Final = b"\xef\xbb\xbf"
+_HEAD: Final = re.compile(r"--- cell (\d+): [^\n]* ---\n")
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_MANY: Final = re.compile(r"\[(\s*)(?=\S).*?(\s*)\]", re.DOTALL)
+_DECODER: Final = json.JSONDecoder()
+
+
+class _Source(NamedTuple):
+    """The source of a cell, and where its value begins and ends in the file's text."""
+
+    text: str
+    begin: int
+    end: int
+
+
+def edited_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
+    """`edits.edited` for a notebook by its cells. Raises EditProblem, also where its own text would not be JSON any
+    more."""
+    try:
+        text = before.removeprefix(_BOM).decode()
+        sources = list(_sources(text))
+    except ValueError:  # no JSON, or no notebook
+        return edited(before, edits)
+    try:
+        return _in_cells(before, text, sources, edits)
+    except EditProblem as problem:
+        if problem.found != 0:
+            raise
+        try:
+            found = edited(before, edits)
+            check_depth(found.data)
+            json.loads(found.data.removeprefix(_BOM))
+        except EditProblem as of_text:
+            raise (problem if of_text.found == 0 else of_text) from None
+        except ValueError as error:
+            why = f"the notebook would not be JSON any more ({error}): edit its cells as they are shown"
+            raise EditProblem(why, problem.number) from error
+        return found
+
+
+def _in_cells(before: bytes, text: str, sources: Sequence[_Source], edits: Sequence[Edit]) -> EditedFile:
+    now = [source.text for source in sources]
+    places = sum(_edit_cells(now, edit, number) for number, edit in enumerate(edits, 1))
+    parts, at = [], 0
+    for source, changed in zip(sources, now, strict=True):
+        if changed != source.text:
+            parts += [text[at : source.begin], _written(text, source, changed)]
+            at = source.end
+    lead = _BOM if before.startswith(_BOM) else b""
+    return EditedFile(lead + ("".join(parts) + text[at:]).encode(), places)
+
+
+def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
+    """Make one edit in the sources `now`; how many places it changed."""
+    old, new, cells = edit.old, edit.new, range(len(now))
+    head = _HEAD.match(old)
+    if head is not None and new.startswith(head[0]) and 0 < int(head[1]) <= len(now):
+        old, new, cells = old[head.end() :], new[head.end() :], range(int(head[1]) - 1, int(head[1]))
+    shown = {cell: _shown(now[cell]) for cell in cells}
+    found = {cell: source.count(old) for cell, source in shown.items() if old and old in source}
+    if head is not None and not old and len(cells) == 1:  # above what is in the cell
+        now[cells[0]] = new.removesuffix("\n") if not now[cells[0]] else new + now[cells[0]]
+        return 1
+    count = sum(found.values())
+    if not count:
+        shown_text = "".join(map(_shown, now))
+        raise EditProblem("the old text is in no cell's source", number, found=0, text=shown_text)
+    if count > 1 and not edit.all:
+        where = ", ".join(str(cell + 1) for cell in found)
+        message = (
+            f"the old text is in the notebook {count} times, in cell {where}: begin it with the line above the cell"
+        )
+        raise EditProblem(message, number)
+    if old == new:
+        raise EditProblem("the new text is the old one", number)
+    for cell in found:
+        changed = shown[cell].replace(old, new)
+        now[cell] = changed if shown[cell] == now[cell] else changed.removesuffix("\n")
+    return count
+
+
+def _shown(source: str) -> str:
+    return source if not source or source.endswith("\n") else f"{source}\n"
+
+
+def _written(text: str, source: _Source, changed: str) -> str:
+    """The changed source as JSON, in the form that it had."""
+    was = text[source.begin : source.end]
+    ascii_alone = text.isascii() and "\\u" in text
+    if not was.startswith("["):
+        return json.dumps(changed, ensure_ascii=ascii_alone)
+    lines = [json.dumps(line, ensure_ascii=ascii_alone) for line in re.findall(r"[^\n]*\n|[^\n]+", changed)]
+    if not lines:
+        return "[]"
+    form = _MANY.match(was)
+    if form is None:  # it was empty: as a line below the one that it stands in
+        line = text[: source.begin].rpartition("\n")[2]
+        indent = line[: len(line) - len(line.lstrip())]
+        lead, end = (f"\n{indent} ", f"\n{indent}") if "\n" in text[: source.begin] else ("", "")
+    else:
+        lead, end = form[1], form[2]
+    return f"[{lead}{(',' + (lead or ' ')).join(lines)}{end}]"
+
+
+def _sources(text: str) -> Iterator[_Source]:
+    """The sources of all cells, in order. Raises ValueError for what is no notebook."""
+    check_depth(text)
+    cells = next((begin for name, begin, _ in _members(text, 0) if name == "cells"), None)
+    if cells is None or text[cells] != "[":
+        raise ValueError("no list of cells")
+    for begin in _items(text, cells):
+        for name, at, end in _members(text, begin):
+            if name == "source":
+                value = json.loads(text[at:end])
+                whole = "".join(value) if isinstance(value, list) else value
+                if not isinstance(whole, str):
+                    raise ValueError("a source is no text")
+                yield _Source(whole, at, end)
+                break
+        else:
+            raise ValueError("a cell has no source")
+
+
+def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
+    """The names of an object's members, and where their values begin and end."""
+    for _, name, end in _parts(text, begin, "{}"):
+        colon = _skip(text, end)
+        if text[colon : colon + 1] != ":" or not isinstance(name, str):
+            raise ValueError("no object")
+        start = _skip(text, colon + 1)
+        yield name, start, _DECODER.raw_decode(text, start)[1]
+
+
+def _items(text: str, begin: int) -> Iterator[int]:
+    """Where the items of a list begin."""
+    return (at for at, _, _ in _parts(text, begin, "[]"))
+
+
+def _parts(text: str, begin: int, ends: str) -> Iterator[tuple[int, Any, int]]:
+    """What is between brackets and commas: where it begins, the first value there, and where that ends."""
+    at = _skip(text, begin)
+    if text[at : at + 1] != ends[0]:
+        raise ValueError(f"no {ends}")
+    at = _skip(text, at + 1)
+    while text[at : at + 1] != ends[1]:
+        value, end = _DECODER.raw_decode(text, at)
+        yield at, value, end
+        at = _skip(text, end)
+        if text[at : at + 1] == ":":  # a member: its value follows
+            at = _skip(text, _DECODER.raw_decode(text, _skip(text, at + 1))[1])
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+        elif text[at : at + 1] != ends[1]:
+            raise ValueError("it is not JSON")
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()

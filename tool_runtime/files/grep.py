@@ -1,0 +1,603 @@
+"""Files searched by a regular expression of RE2's syntax, in time that is linear in the text. Blocking: callers run it
+in a thread.
+
+A line is what stands between line feeds, and a pattern is held against one line at a time. A return at its end belongs
+to it where the pattern names one. A byte order mark says how a file is read, as for ReadFile; other files with a null
+byte in their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those
+that have a match; what is shown is read here all the same, so both ways give the same answers in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
+
+from policy.patterns import compiled, problem_of
+from tool_runtime.files.listing import as_bytes, glob_below
+from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
+from tool_runtime.files.read import refuse_abandoned
+from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
+from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
+from tool_runtime.platform.directories import BY_DESCRIPTOR
+from tool_runtime.platform.programs import find_program
+from tool_runtime.tool import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policy.patterns import Pattern
+    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files.tree import Folder
+    from tool_runtime.tool import Abandoned
+
+Mode = Literal["content", "files", "counts"]
+MANY_FILES: Final = 500
+"""From here on `rg` is worth a process."""
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Larger files are not searched, and counted."""
+_LONGEST_MARK: Final = 4
+_WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
+_NAMES_RETURN: Final = re.compile(r"\r|\\(?:r|x0[dD]|x\{0*[dD]\}|0?15)|cntrl")
+_LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
+
+
+class GrepParams(NamedTuple):
+    """`glob` limits the files by name, `before` and `after` are lines of context. `limit` counts matching lines in
+    content, else files, and so many of `offset` are passed over. `literal`: the pattern is a text. `rg`: to be used.
+    What `hidden` names is passed over. `depth`: 1 is the directory's own files; after `max_files` the search ends.
+    `printable_only`: files of which more than 30% cannot be printed are binary, too (NT)."""
+
+    path: str
+    scope: Scope
+    pattern: str
+    glob: str | None = None
+    mode: Mode = "content"
+    before: int = 0
+    after: int = 0
+    ignore_case: bool = False
+    literal: bool = False
+    limit: int = 200
+    offset: int = 0
+    ignored_too: bool = False
+    max_file_size_bytes: int | None = None
+    rg: Ripgrep | None = None
+    depth: int = MAX_DEPTH
+    max_files: int | None = None
+    printable_only: bool = False
+    hidden: HiddenNames | None = None
+
+
+class Line(NamedTuple):
+    """A line of a file, from 1, without its end; `start` is where the match begins in it, None for context."""
+
+    number: int
+    text: bytes
+    start: int | None
+
+
+class Hit(NamedTuple):
+    """A file with matches: its path from the root, how many lines match (0 where nobody counted), and in content the
+    lines to show in order."""
+
+    path: str
+    matches: int = 0
+    lines: Sequence[Line] = ()
+
+
+class GrepOutcome(NamedTuple):
+    """`hits` in the order of the walk. `files` were searched, `large` and `unreadable` could not be; the others are the
+    walk's. `more`: there are matches beyond the limit."""
+
+    root: str
+    hits: list[Hit]
+    files: int
+    more: bool
+    large: int
+    unreadable: int
+    left_out: int
+    ignored: int
+    stopped: str | None
+    hidden: int = 0
+
+
+class _Files(NamedTuple):
+    """Files to be searched: names in a directory, which is `path` from the root and `real` itself."""
+
+    path: str
+    real: str
+    names: Sequence[str]
+
+
+def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
+    """Search a file, or the files of a directory. Raises ToolFault: INVALID_ARGUMENT for a pattern that RE2 refuses."""
+    wanted = _pattern(params)
+    root = resolve(params.path, params.scope)
+    search = _Search(params, wanted, abandoned)
+    with os_faults(params.path):
+        if not os.path.isdir(root):
+            directory, name = os.path.split(root)
+            hits = search.through([_Files("", directory, [name])], strictly=True)
+            return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
+        walk = Walk(
+            WalkParams(
+                root,
+                params.scope,
+                params.depth,
+                params.ignored_too,
+                git_too=False,
+                with_sizes=search.limited,
+                hidden=params.hidden,
+            ),
+            abandoned,
+        )
+        candidates, narrowed = search.candidates(root, walk)
+        hits = search.through(candidates if narrowed is None else narrowed)
+    return GrepOutcome(
+        root,
+        hits,
+        sum(len(files.names) for files in candidates),
+        search.more,
+        search.large,
+        search.unreadable + walk.unreadable,
+        walk.left_out,
+        walk.ignored,
+        search.stopped or walk.stopped,
+        walk.hidden,
+    )
+
+
+def _pattern(params: GrepParams) -> Pattern:
+    flags = "(?mi)" if params.ignore_case else "(?m)"
+    written = flags + (quoted(params.pattern) if params.literal else f"(?:{params.pattern})")
+    if not params.literal and compiled(params.pattern) is None:  # by itself: a bracket could close the group around it
+        why = problem_of(params.pattern)
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax)")
+    found = compiled(written)
+    if found is None:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(written)}")
+    if _LINE_BREAK.search(params.pattern) is not None:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.pattern: lines are searched one by one, so it has no line break")
+    return found
+
+
+def quoted(text: str) -> str:
+    """An expression that matches the text and nothing else."""
+    return "".join(char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}" for char in text)
+
+
+class _Search:
+    """One search: what is looked for, and what was counted on the way."""
+
+    def __init__(self, params: GrepParams, wanted: Pattern, abandoned: Abandoned) -> None:
+        self._params = params
+        self._wanted = wanted
+        self._abandoned = abandoned
+        self._with_returns = _NAMES_RETURN.search(params.pattern) is not None
+        limit = params.max_file_size_bytes
+        self.limited = limit is not None
+        self._most = MAX_FILE_BYTES if limit is None else min(limit, MAX_FILE_BYTES)
+        self._passed = self._shown = 0
+        self.large = self.unreadable = 0
+        self.more = False
+        self.stopped: str | None = None
+
+    def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], list[_Files] | None]:
+        """The files of the walk that are to be searched; and those of them in which `rg` finds the pattern, None where
+        it is not asked, or does not take the question."""
+        params = self._params
+        glob = None if params.glob is None else glob_below(params.glob, root, params.path)
+        rg = self._ripgrep(root)
+        found: list[_Files] = []
+        left = params.max_files
+        try:
+            for folder in walk.folders():
+                names = self._wanted_names(folder, glob)
+                if left is not None:
+                    if len(names) > left:
+                        self.stopped = f"stopped after {params.max_files} files"
+                        names = names[:left]
+                    left -= len(names)
+                found.append(_Files(folder.path, folder.real, names))
+                if rg is not None:
+                    rg.add(folder.path, names, complete=folder.complete and len(names) == len(folder.files))
+                if self.stopped is not None:
+                    break
+            answer = None if rg is None else rg.answer(self._abandoned)
+        finally:
+            if rg is not None:
+                rg.close()
+        if answer is None:
+            return found, None
+        narrowed: list[_Files] = []
+        for files in found:
+            told = answer.get(files.path)
+            names = [name for name in files.names if name in told] if told else []
+            if names:
+                narrowed.append(files._replace(names=names))
+        return found, narrowed
+
+    def _ripgrep(self, root: str) -> Search | None:
+        params = self._params
+        if params.rg is None:
+            return None
+        pattern = quoted(params.pattern) if params.literal else params.pattern
+        written = for_ripgrep(pattern, with_returns=self._with_returns)
+        if written is None:
+            return None
+        return Search(Question(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
+
+    def _wanted_names(self, folder: Folder, glob: Pattern | None) -> list[str]:
+        names = folder.files
+        if glob is not None:
+            names = [name for name in names if glob.search(as_bytes(folder.path + name)) is not None]
+        if folder.sizes:
+            small = [name for name in names if folder.sizes.get(name, math.inf) <= self._most]
+            self.large += len(names) - len(small)
+            names = small
+        return names
+
+    def through(self, candidates: Sequence[_Files], *, strictly: bool = False) -> list[Hit]:
+        """The hits in order, until there are as many as wanted. Raises ToolFault for a call that has been given up, and
+        with `strictly` what keeps a file from being read."""
+        hits: list[Hit] = []
+        for files in candidates:
+            if not files.names:
+                continue
+            try:
+                with _entered(files.real) as fd:
+                    hits += self._through_folder(fd, files, strictly=strictly)
+            except (OSError, ToolFault):  # of the directory itself: what is wrong with a file is dealt with there
+                if strictly or self._abandoned.flag:
+                    raise
+                self.unreadable += len(files.names)
+            if self.more:
+                break
+        return hits
+
+    def _through_folder(self, fd: int | None, files: _Files, *, strictly: bool) -> Iterator[Hit]:
+        for name in files.names:
+            refuse_abandoned(self._abandoned)
+            try:
+                content = self._content(fd, name if fd is not None else os.path.join(files.real, name))
+            except (OSError, ToolFault):
+                if strictly:
+                    raise
+                self.unreadable += 1
+                continue
+            hit = None if content is None else self._hit(files.path + name, content)
+            if hit is not None:
+                yield hit
+            if self.more:
+                return
+
+    def _content(self, fd: int | None, name: str) -> bytes | None:
+        """What is in the file, as UTF-8 where a byte order mark names another encoding, and without the returns at the
+        ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError and
+        ToolFault."""
+        opened, status = open_regular(fd, name, os.O_RDONLY)
+        with open(opened, "rb", buffering=0) as file:
+            content = file.read(min(status.st_size, self._most) + 1)
+            skip, marked = strip_bom(content[:_LONGEST_MARK])
+            wide = marked if marked in _WIDE else None
+            if wide is None and (looks_binary(content) or (self._params.printable_only and is_unprintable(content))):
+                return None
+            if status.st_size <= self._most and len(content) > status.st_size:  # it grows
+                content += file.read(self._most + 1 - len(content))
+        if max(len(content), status.st_size) > self._most:
+            self.large += 1
+            return None
+        text = content[skip:] if wide is None else content[skip:].decode(wide, "replace").encode()
+        if wide is not None and looks_binary(text):
+            return None
+        if self._with_returns or b"\r" not in text:
+            return text
+        return text.replace(b"\r\n", b"\n")
+
+    def _hit(self, path: str, content: bytes) -> Hit | None:
+        if self._params.mode == "files":
+            found = next(self._matching(content), None)
+            return Hit(path) if found is not None and self._takes() else None
+        if self._params.mode == "counts":
+            count = sum(1 for _ in self._matching(content))
+            return Hit(path, count) if count and self._takes() else None
+        return self._lines(path, content)
+
+    def _takes(self) -> bool:
+        """True if one more match is to be shown: behind the offset, within the limit."""
+        if self._passed < self._params.offset:
+            self._passed += 1
+            return False
+        if self._shown == self._params.limit:
+            self.more = True
+            return False
+        self._shown += 1
+        return True
+
+    def _matching(self, content: bytes) -> Iterator[tuple[int, int, int]]:
+        """Each matching line: where it begins and ends, and where the match begins in it."""
+        at, size = 0, len(content)
+        search = self._wanted.search
+        while at < size:
+            found = search(content, at)
+            if found is None:
+                return
+            place = found.span()[0]
+            start = content.rfind(b"\n", at, place) + 1 or at
+            end = content.find(b"\n", place)
+            end = size if end < 0 else end
+            if start == size:  # behind the last line feed there is no line
+                return
+            alone = search(content[start:end])  # what was found may reach over the end of the line
+            if alone is not None:
+                yield start, end, alone.span()[0]
+            at = end + 1
+
+    def _lines(self, path: str, content: bytes) -> Hit | None:
+        shown: dict[int, Line] = {}
+        count, number, counted_to = 0, 1, 0
+        for start, end, match in self._matching(content):
+            if not self._takes():
+                if self.more:
+                    break
+                continue
+            count += 1
+            number += content.count(b"\n", counted_to, start)
+            counted_to = start
+            for line in _context(content, start, number, self._params.before):
+                shown.setdefault(line.number, line)
+            shown[number] = Line(number, content[start:end], match)
+            for line in _context_behind(content, end, number, self._params.after):
+                shown.setdefault(line.number, line)
+        return Hit(path, count, [shown[number] for number in sorted(shown)]) if count else None
+
+
+def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[Line]:
+    """Up to `wanted` lines before the line `number` at `start`."""
+    while wanted and start > 0:
+        end = start - 1
+        start = content.rfind(b"\n", 0, end) + 1
+        number, wanted = number - 1, wanted - 1
+        yield Line(number, content[start:end], None)
+
+
+def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Iterator[Line]:
+    while wanted and end + 1 < len(content):
+        start = end + 1
+        end = content.find(b"\n", start)
+        end = len(content) if end < 0 else end
+        number, wanted = number + 1, wanted - 1
+        yield Line(number, content[start:end], None)
+
+
+@contextmanager
+def _entered(directory: str) -> Iterator[int | None]:
+    """A descriptor of the directory, None where the system does not work with such. Raises OSError and ToolFault."""
+    fd = open_dir(directory) if BY_DESCRIPTOR else None
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+# `rg`, where it is installed: which of many files have a match. What it is asked is what RE2 would find.
+#
+# The two engines differ in what they take and, for a few constructs, in what that means. `for_ripgrep` gives a
+# pattern in the words in which both mean the same, and None for any other: such a pattern is RE2's alone.
+
+_MAX_BATCH_BYTES: Final = 512 * 1024
+# The first process begins soon; the others are few, since each costs some milliseconds.
+_FIRST_FILES, _LATER_FILES = 2000, 20_000
+_POLL_S: Final = 0.05
+_OPTIONS: Final = (
+    "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=auto",
+    "--no-messages", "--color=never", "--no-heading", "--files-with-matches", "--null", "--sort=none",
+    "--max-depth=1",
+)  # fmt: skip
+_NO_MATCH, _FAILED = 1, 2
+
+# What RE2 means by them: ASCII, and no vertical tab. No line has a line feed, and `rg` takes none in a pattern.
+_CLASSES: Final = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]", "s": r"[\t\f\r ]",
+                   "S": r"[^\t\f\r ]", "b": r"(?-u:\b)"}  # fmt: skip
+_IN_CLASS: Final = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\f\r "}
+_END: Final = r"(?:\r?$)"
+_SAME: Final = frozenset("tfra")
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<escape>\\x[0-7][0-9a-fA-F]|\\[A-Za-wyz])
+    | \\(?P<mark>[^\w\s])
+    | (?P<repeat>\{[0-9]{1,3}(?:,[0-9]{0,3})?\})
+    | (?P<group>\(\?i\)(?![*+?{])|\(\?i:|\(\?:|\((?!\?))
+    | (?P<class>\[\^?(?:\[:\^?[a-z]+:\]|\\.|[^\]\[\\&~\n])+\])
+    | (?P<plain>[A-Za-z0-9 _"'#%,:;<=>@`~/!&\-] | [.^$|)*+?])
+    """,
+    re.VERBOSE,
+)
+_MEMBER: Final = re.compile(
+    r"""
+      (?P<posix>\[:\^?(?:alnum|alpha|ascii|blank|cntrl|digit|graph|lower|print|punct|upper|word|xdigit):\])
+    | \\(?P<known>[dws])
+    | \\(?P<same>[tfra])
+    | \\(?P<mark>[^\w\s])
+    | (?P<plain>[A-Za-z0-9 _"'\#%,:;<=>@`/!.^$|()*+?{}])
+    """,
+    re.VERBOSE,
+)
+
+
+class Ripgrep(NamedTuple):
+    """The program at the real path `program`; `environment` is all that it is given."""
+
+    program: str
+    environment: dict[str, str]
+
+
+class Question(NamedTuple):
+    """What is asked of all files of one search: `pattern` is in the words of `for_ripgrep`."""
+
+    rg: Ripgrep
+    root: str
+    pattern: str
+    ignore_case: bool
+    max_file_size_bytes: int
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line up to the paths."""
+        options = [*_OPTIONS, f"--max-filesize={self.max_file_size_bytes}", f"--regexp={self.pattern}"]
+        return [self.rg.program, *options, *(["--ignore-case"] if self.ignore_case else []), "--"]
+
+
+class Search:
+    """One question, asked of files while they are found, by a process for some thousands of them."""
+
+    def __init__(self, question: Question, least_files: int) -> None:
+        self._question = question
+        self._least_files = least_files
+        self._waiting: list[str] = []
+        self._waiting_bytes = self._waiting_files = self._files = 0
+        self._running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+
+    def add(self, folder: str, names: Sequence[str], *, complete: bool) -> None:
+        """Ask of the files `names` of a folder, a path from the root, empty or with a slash at its end. `complete`:
+        these are all files that are in it, so that the folder stands for them."""
+        if not names:
+            return
+        paths = [folder or "./"] if complete else [f"./{folder}{name}" for name in names]
+        for path in paths:
+            self._waiting.append(path)
+            self._waiting_bytes += len(path) * 4 + 8
+            if self._waiting_bytes > _MAX_BATCH_BYTES:
+                self._ask()
+        self._files += len(names)
+        self._waiting_files += len(names)
+        enough = _LATER_FILES if self._running else max(_FIRST_FILES, self._least_files)
+        if self._waiting_files >= enough:
+            self._ask()
+
+    def answer(self, abandoned: Abandoned) -> dict[str, set[str]] | None:
+        """The names of the files with a match, by their folders; None where there are too few files to ask, or where it
+        does not take the question. Raises ToolFault for a call that has been given up."""
+        try:
+            if self._files < self._least_files:
+                return None
+            self._ask()
+            outputs = [_printed(process, said, abandoned) for process, said in self._running]
+        finally:
+            self.close()
+        found: dict[str, set[str]] = {}
+        for output in outputs:
+            if output is None:
+                return None
+            for path in output.split(b"\0")[:-1]:
+                folder, _, name = os.fsdecode(path).removeprefix("./").rpartition("/")
+                found.setdefault(f"{folder}/" if folder else "", set()).add(name)
+        return found
+
+    def close(self) -> None:
+        """End what runs."""
+        for process, said in self._running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+            said.close()
+        self._running = []
+
+    def _ask(self) -> None:
+        if not self._waiting:
+            return
+        said = tempfile.TemporaryFile()  # noqa: SIM115  closed with its process
+        process = subprocess.Popen(
+            [*self._question.argv, *self._waiting],
+            cwd=self._question.root,
+            env=self._question.rg.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.PIPE,
+        )
+        self._running.append((process, said))
+        self._waiting, self._waiting_bytes, self._waiting_files = [], 0, 0
+
+
+def _printed(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
+    """What it prints; None where it fails, but for files that it cannot read: of those it says nothing."""
+    while True:
+        try:
+            _, complaint = process.communicate(timeout=_POLL_S)
+            break
+        except subprocess.TimeoutExpired:
+            refuse_abandoned(abandoned)
+    if complaint or process.returncode not in (0, _NO_MATCH, _FAILED):
+        return None
+    said.seek(0)
+    return said.read()
+
+
+def installed(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
+    """`rg` as PATH has it, followed to where it leads; None if there is none that lies in no place `outside`."""
+    program = find_program("rg", search_path, outside)
+    if program is None:
+        return None
+    kept = {name: os.environ[name] for name in ("SYSTEMROOT", "TMPDIR", "TEMP") if name in os.environ}
+    return Ripgrep(os.path.realpath(program), kept)
+
+
+def for_ripgrep(pattern: str, *, with_returns: bool = True) -> str | None:
+    """A pattern of RE2's syntax as `rg` means the same by it, None for one of which that is not known. Unless
+    `with_returns`, it also finds lines that match without the return before their end."""
+    written: list[str] = []
+    at = 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        part = None if token is None else _translated(token)
+        if token is None or part is None:
+            return None
+        written.append(_END if part == "$" and not with_returns else part)
+        at = token.end()
+    return "".join(written)
+
+
+def _translated(token: re.Match[str]) -> str | None:
+    if token["escape"] is not None:
+        name = token["escape"][1:]
+        return token["escape"] if name in _SAME or len(name) > 1 else _CLASSES.get(name)
+    if token["mark"] is not None:
+        return f"\\x{ord(token['mark']):02x}" if token["mark"].isascii() else None
+    return _class(token["class"]) if token["class"] is not None else token[0]
+
+
+def _class(text: str) -> str | None:
+    inside = text[2:-1] if text.startswith("[^") else text[1:-1]
+    written: list[str] = []
+    at, last = 0, ""
+    while at < len(inside):
+        char = inside[at]
+        if char == "-":  # a range of two plain characters, or a hyphen at either end
+            following = inside[at + 1 : at + 2]
+            if not (last.isalnum() and following.isalnum()) and 0 < at < len(inside) - 1:
+                return None
+            written.append("-" if 0 < at < len(inside) - 1 else r"\x2d")
+            at, last = at + 1, ""
+            continue
+        member = _MEMBER.match(inside, at)
+        if member is None:
+            return None
+        last = ""
+        if member["known"] is not None:
+            written.append(_IN_CLASS[member["known"]])
+        elif member["mark"] is not None:
+            written.append(f"\\x{ord(member['mark']):02x}")
+        elif member["plain"] is not None:
+            last = member["plain"]
+            written.append(last if last.isalnum() else f"\\x{ord(last):02x}")
+        else:
+            written.append(member[0])
+        at = member.end()
+    return f"[{'^' if text.startswith('[^') else ''}{''.join(written)}]"

@@ -1,0 +1,424 @@
+"""The entries of a directory, and the files whose names fit a pattern. Blocking: callers run these in a thread."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import heapq
+import itertools
+import os
+import time
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from policy.patterns import compiled, problem_of
+from tool_runtime.files.globs import BadGlob, expression
+from tool_runtime.files.paths import Scope, open_directory, resolve
+from tool_runtime.files.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParams
+from tool_runtime.platform.disks import is_local
+from tool_runtime.tool import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from policy.patterns import Pattern
+    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files.tree import Folder, Names
+    from tool_runtime.tool import Abandoned
+
+
+class ListParams(NamedTuple):
+    """`depth` 1 is the directory's own entries. `offset` counts entries from 0. After `max_entries` the walk stops.
+    What `hidden` names is passed over."""
+
+    path: str
+    scope: Scope
+    depth: int = 1
+    offset: int = 0
+    limit: int = 500
+    max_entries: int = MAX_ENTRIES
+    hidden: HiddenNames | None = None
+
+
+class FindParams(NamedTuple):
+    """`pattern` is as `globs.expression` reads it."""
+
+    path: str
+    scope: Scope
+    pattern: str
+    offset: int = 0
+    limit: int = 500
+    ignored_too: bool = False
+
+
+class Listed(NamedTuple):
+    """An entry by its path from the directory that was asked for; `target` is where a link leads, `size` a file's in
+    bytes."""
+
+    path: str
+    kind: Kind
+    target: str | None = None
+    size: int | None = None
+
+
+_made: Callable[[tuple[str, Kind, str | None, int | None]], Listed] = functools.partial(tuple.__new__, Listed)
+"""What Listed's own constructor makes, in half the time: a page has hundreds."""
+
+
+class Listing(NamedTuple):
+    """A page of entries out of `total`. The counts and `stopped` are those of the walk."""
+
+    root: str
+    page: list[Listed]
+    total: int
+    left_out: int
+    ignored: int
+    unreadable: int
+    stopped: str | None
+    hidden: int = 0
+
+
+def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
+    """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
+    ignored. Raises ToolFault."""
+    root, opened = open_directory(params.path, params.scope)
+    try:
+        walk = Walk(
+            WalkParams(
+                root,
+                params.scope,
+                params.depth,
+                ignored_too=True,
+                git_too=True,
+                with_sizes=True,
+                max_entries=params.max_entries,
+                hidden=params.hidden,
+                opened=opened,
+            ),
+            abandoned,
+        )
+        return _page(walk, root, params.offset, params.limit, params.path, None)
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def find_files(params: FindParams, abandoned: Abandoned) -> Listing:
+    """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
+    root = resolve(params.path, params.scope)
+    wanted = glob_below(params.pattern, root, params.path)
+    walk = Walk(
+        WalkParams(root, params.scope, MAX_DEPTH, ignored_too=params.ignored_too, git_too=params.ignored_too), abandoned
+    )
+    return _page(walk, root, params.offset, params.limit, params.path, wanted)
+
+
+def glob_below(glob: str, root: str, asked: str) -> Pattern:
+    """`glob_pattern` for paths from `root`, which is what `asked` leads to. A glob may begin with either. Raises
+    ToolFault(INVALID_ARGUMENT), also for a glob that leads elsewhere: it would fit nothing, without a word."""
+    within = glob
+    for start in (asked, root):
+        above = start.replace(os.sep, "/").rstrip("/") + "/"
+        if glob.startswith(above):
+            within = f"./{glob[len(above) :]}"
+            break
+    if os.path.isabs(within) or ".." in within.split("/"):
+        why = f"the pattern leads out of {asked}: give one from there, or another directory as path"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{why}: {glob[:200]!r}")
+    return glob_pattern(within)
+
+
+def glob_pattern(glob: str) -> Pattern:
+    """The pattern, compiled. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        written = expression(glob)
+    except BadGlob as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{error}: {glob[:200]!r}") from error
+    found = compiled(written)
+    if found is None:
+        raise ToolFault(
+            FaultKind.INVALID_ARGUMENT, f"the pattern cannot be used, {problem_of(written)}: {glob[:200]!r}"
+        )
+    return found
+
+
+def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pattern | None) -> Listing:
+    page: list[Listed] = []
+    total, end = 0, offset + limit
+    with os_faults(asked):
+        for folder in walk.folders():
+            shown = slice(max(0, offset - total), max(0, end - total))
+            if wanted is None and not (folder.folders or folder.links or folder.others):
+                page += _files(folder, folder.files[shown])
+                total += len(folder.files)
+                continue
+            entries = folder.entries if wanted is None else _fitting(folder, wanted)
+            page += _listed(folder, entries[shown])
+            total += len(entries)
+    return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
+
+
+def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
+    """The entries but directories whose paths fit."""
+    above, search = folder.path, wanted.search
+    return [
+        (name, kind)
+        for name, kind in folder.entries
+        if kind != "directory" and search(as_bytes(above + name)) is not None
+    ]
+
+
+def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
+    """What `_listed` gives for files."""
+    paths = [folder.path + name for name in names] if folder.path else names
+    kind: Kind = "file"
+    return map(
+        _made, zip(paths, itertools.repeat(kind), itertools.repeat(None), map(folder.sizes.get, names), strict=False)
+    )
+
+
+def _listed(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:
+    above, size_of = folder.path, folder.sizes.get
+    targets: Iterable[str | None] = itertools.repeat(None)
+    if folder.links:
+        targets = [_target(os.path.join(folder.real, name)) if kind == "link" else None for name, kind in entries]
+    paths = [above + name for name, _ in entries] if above else [name for name, _ in entries]
+    kinds, sizes = [kind for _, kind in entries], [size_of(name) for name, _ in entries]
+    return map(_made, zip(paths, kinds, targets, sizes, strict=False))
+
+
+def as_bytes(path: str) -> bytes:
+    """A path for a pattern, which works on UTF-8; a name that is none keeps its bytes."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _target(link: str) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:  # gone meanwhile
+        return None
+
+
+# The files of a tree without those that a list of globs leaves out. Blocking: callers run it in a thread.
+
+
+class FilesParams(NamedTuple):
+    """`exclude` is as `Excludes` reads it."""
+
+    path: str
+    scope: Scope
+    exclude: Sequence[str] = ()
+    recursive: bool = False
+
+
+class Files(NamedTuple):
+    """`paths` are from the directory, sorted; links are among them. `stopped` says why not all of the tree was looked
+    at, `left_out` how many entries policy does not let anybody see."""
+
+    paths: list[str]
+    stopped: str | None
+    left_out: int
+
+
+class Excludes:
+    """Globs in order: each leaves out what it names and all that is below, and one that begins with `!` takes that back
+    in. Raises ToolFault for a glob that means nothing."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        self._rules = [(glob_pattern(glob.removeprefix("!")), glob.startswith("!")) for glob in globs]
+
+    def leave_out(self, path: str) -> bool:
+        """True if a relative path is left out: the last glob that names it, or a directory above it, decides."""
+        if not self._rules:
+            return False
+        parts = path.split("/")
+        names = [as_bytes("/".join(parts[:count])) for count in range(1, len(parts) + 1)]
+        for pattern, takes_back in reversed(self._rules):
+            if any(pattern.search(name) is not None for name in names):
+                return not takes_back
+        return False
+
+
+def list_files(params: FilesParams, abandoned: Abandoned) -> Files:
+    """The files that are not left out. Raises ToolFault."""
+    excludes = Excludes(params.exclude)
+    root = resolve(params.path, params.scope)
+    depth = MAX_DEPTH if params.recursive else 1
+    walk = Walk(WalkParams(root, params.scope, depth, ignored_too=True, git_too=True), abandoned)
+    paths: list[str] = []
+    with os_faults(params.path):
+        for folder in walk.folders():
+            found = (folder.path + name for names in (folder.files, folder.links) for name in names)
+            paths.extend(path for path in found if not excludes.leave_out(path))
+    return Files(sorted(paths), walk.stopped, walk.left_out)
+
+
+# Pages of a directory's entries. A page begins behind a name, so what comes or goes between two pages makes no other
+# entry appear twice or be passed over. Blocking: callers run these in a thread.
+#
+# A large directory is read and sorted once for its pages: as long as it has not changed, the names of the last one
+# are kept, with nothing else of its entries.
+
+_BEFORE_CHECK: Final = "~"  # a name may hold it, too
+_SETTLED_NS: Final = 100_000_000
+"""A directory that changed so lately may change again without another time of change: its names are not kept."""
+
+
+class PageParams(NamedTuple):
+    """`token` is that of the page before, None for the first page."""
+
+    path: str
+    scope: Scope
+    size: int
+    token: str | None = None
+    pattern: str | None = None
+    recursive: bool = False
+    files: bool = True
+    folders: bool = True
+    max_entries: int = MAX_ENTRIES
+
+
+class Page(NamedTuple):
+    """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
+    `stopped` says why the search ended before it was through. `left_out` are entries that policy does not let anybody
+    see."""
+
+    root: str
+    entries: list[tuple[str, Kind]]
+    more: bool
+    stopped: str | None
+    left_out: int
+
+
+class _Kept(NamedTuple):
+    key: tuple[str, int, int, int, int]
+    names: Names
+
+
+class Pager:
+    """Gives pages, and keeps the names of the directory that it read last. For one thread at a time or several: what is
+    kept is replaced as a whole."""
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None
+
+    def page(self, params: PageParams, abandoned: Abandoned) -> Page:
+        """One page. Raises ToolFault."""
+        wanted = None if params.pattern is None else glob_pattern(params.pattern)
+        root = resolve(params.path, params.scope)
+        after = "" if params.token is None else path_of(params.token, root)
+        walk = Walk(
+            WalkParams(
+                root,
+                params.scope,
+                MAX_DEPTH if params.recursive else 1,
+                ignored_too=True,
+                git_too=True,
+                max_entries=params.max_entries,
+            ),
+            abandoned,
+        )
+        found: list[tuple[str, Kind]] = []
+        with os_faults(params.path):
+            entries = _below(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
+            for path, kind in entries:
+                if not _is_wanted(path, kind, params, wanted):
+                    continue
+                if len(found) == params.size:
+                    return Page(root, found, more=True, stopped=None, left_out=walk.left_out)
+                found.append((path, kind))
+        return Page(root, found, more=False, stopped=walk.stopped, left_out=walk.left_out)
+
+    def knows(self, params: PageParams) -> bool:
+        """True if the names of the directory are kept, so that a page costs no look at all of it."""
+        kept = self._kept
+        try:
+            return kept is not None and kept.key == _key(params.path)
+        except (OSError, ValueError):  # the call itself says what is wrong
+            return False
+
+    def _inside(self, walk: Walk, root: str, after: str, size: int) -> Iterator[tuple[str, Kind]]:
+        """The entries of the directory itself behind `after`, a part at a time: policy is asked for those that are
+        looked at and no others."""
+        names = self._names(walk, root)
+        while True:
+            part = _part(names, after, size + 1)
+            if not part:
+                return
+            yield from walk.admitted(root, part)
+            after = part[-1][0]
+
+    def _names(self, walk: Walk, root: str) -> Names:
+        key = _key(root)
+        kept = self._kept
+        if kept is not None and kept.key == key:
+            return kept.names
+        begun_ns = time.time_ns()
+        names = walk.names(root)
+        _, device, _, modified_ns, changed_ns = key
+        settled = max(modified_ns, changed_ns) < begun_ns - _SETTLED_NS
+        self._kept = _Kept(key, names) if settled and walk.stopped is None and is_local(device) else None
+        return names
+
+
+def _key(directory: str) -> tuple[str, int, int, int, int]:
+    """What changes with the names in a directory."""
+    status = os.stat(directory)
+    return directory, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _part(names: Names, after: str, count: int) -> list[tuple[str, Kind]]:
+    """The next `count` names behind `after`, at most, of all kinds together."""
+    parts = []
+    for kind, of_kind in names:
+        begin = bisect_right(of_kind, after) if after else 0
+        parts.append([(name, kind) for name in of_kind[begin : begin + count]])
+    return list(heapq.merge(*parts))[:count]
+
+
+def _below(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
+    """The entries of the tree behind `after`, those of a directory before those below it."""
+    above, _, name = after.rpartition("/")
+    parent = above.split("/") if above else []
+    for folder in walk.folders(behind=after):
+        at = folder.path.split("/")[:-1]
+        if at < parent:
+            continue  # its entries come before, and some of what is below it does not
+        for entry, kind in folder.entries:
+            if at != parent or entry > name:
+                yield folder.path + entry, kind
+
+
+def _is_wanted(path: str, kind: Kind, params: PageParams, wanted: Pattern | None) -> bool:
+    if not (params.folders if kind == "directory" else params.files):
+        return False
+    return wanted is None or wanted.search(as_bytes(path)) is not None
+
+
+def token_of(path: str, root: str) -> str:
+    """The token of the page behind an entry of the directory at `root`: its name, with what JSON cannot hold, and `%`,
+    as `%XX`, and a check by which a token of another directory, or of none, is known."""
+    check = _check(path, root)
+    if not path.isascii() or "%" in path or not path.isprintable():
+        path = "".join(
+            char if char != "%" and char.isprintable() else quote_from_bytes(os.fsencode(char), "") for char in path
+        )
+    return f"{path}{_BEFORE_CHECK}{check}"
+
+
+def path_of(token: str, root: str) -> str:
+    """The inverse of `token_of`. Raises ToolFault(INVALID_ARGUMENT) for what is no token of this directory."""
+    name, _, check = token.rpartition(_BEFORE_CHECK)
+    try:
+        path = os.fsdecode(unquote_to_bytes(name))
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.page_token: holds a lone surrogate") from error
+    if check != _check(path, root):
+        said = "is no next_page_token of this directory; the first page needs none"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: {said}: {token[:200]!r}")
+    return path
+
+
+def _check(path: str, root: str) -> str:
+    return hashlib.sha256(os.fsencode(f"{root}\0{path}")).hexdigest()[:8]

@@ -1,0 +1,156 @@
+"""A Jupyter notebook as cells (TR 4.1): source, outputs as text, pictures. Pure.
+
+The file is somebody's: every part of it may be missing, of another type, or huge.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from config import json_text
+from tool_runtime.files.images import judged
+from tool_runtime.output.terminal import reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tool_runtime.files.images import ImageFile
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""A larger notebook is shown as text: it has to be in memory as a whole."""
+MAX_PICTURES: Final = 8
+_MAX_PICTURES_BYTES: Final = 8 * 1024 * 1024
+_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_TEXTS: Final = ("text/markdown", "text/plain", "text/latex")
+
+
+class NotANotebook(Exception):
+    """It cannot be shown as cells; the message says why."""
+
+
+class Picture(NamedTuple):
+    """A picture of an output, and the line that stands for it in the text."""
+
+    line: str
+    file: ImageFile
+
+
+class Notebook(NamedTuple):
+    """What is shown of a notebook. `pictures` are those that a model may get."""
+
+    text: str
+    pictures: tuple[Picture, ...]
+
+
+def shown(data: bytes) -> Notebook:
+    """The notebook in `data`. Raises NotANotebook."""
+    try:
+        value = json_text.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as error:
+        raise NotANotebook(f"it is not JSON: {error}") from error
+    cells = value.get("cells") if isinstance(value, dict) else None
+    if not isinstance(cells, list):
+        raise NotANotebook("it has no list of cells, as notebooks since format 4 have")
+    writer = _Writer()
+    for number, cell in enumerate(cells, 1):
+        writer.cell(number, cell if isinstance(cell, dict) else {})
+    count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+    head = f"[Notebook, {_language(value)}{count}; raw: true shows the file's own text]\n"
+    return Notebook(head + "".join(writer.parts), tuple(writer.pictures))
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.pictures: list[Picture] = []
+        self._numbers = 0
+        self._bytes = 0
+
+    def cell(self, number: int, cell: Mapping[str, Any]) -> None:
+        kind, run = _word(cell.get("cell_type")), cell.get("execution_count")
+        ran = f" [{run}]" if isinstance(run, int) else ""
+        self._add(f"--- cell {number}: {kind}{ran} ---", _text(cell.get("source")))
+        outputs = cell.get("outputs")
+        for output in outputs if isinstance(outputs, list) else ():
+            if isinstance(output, dict):
+                self._add(f"--- output of cell {number} ---", "\n".join(self._output(output)))
+
+    def _add(self, head: str, text: str) -> None:
+        end = "" if not text or text.endswith("\n") else "\n"
+        self.parts.append(f"{head}\n{text}{end}")
+
+    def _output(self, output: Mapping[str, Any]) -> Iterator[str]:
+        kind = output.get("output_type")
+        if kind == "stream":
+            yield _printed(_text(output.get("text")))
+        elif kind == "error":
+            traceback = output.get("traceback")
+            lines = [line for line in traceback if isinstance(line, str)] if isinstance(traceback, list) else []
+            said = _printed("\n".join(lines))
+            name, why = _printed(_text(output.get("ename"))), _printed(_text(output.get("evalue")))
+            error = f"{name}: {why}" if why else name
+            # A traceback may be cut, or leave out what the error says.
+            yield said if error in said else f"{said}\n{error}".lstrip("\n")
+        else:
+            data = output.get("data")
+            yield from self._data(data if isinstance(data, dict) else {})
+
+    def _data(self, data: Mapping[str, Any]) -> Iterator[str]:
+        text = next((_text(data[kind]) for kind in _TEXTS if kind in data), None)
+        if text:
+            yield _printed(text)
+        for kind in data:
+            if kind in _PICTURES:
+                yield self._picture(kind, _text(data[kind]))
+            elif kind not in _TEXTS and (text is None or kind.startswith("image/")):
+                size = len(_text(data[kind]))
+                yield f"[{_word(kind)}, {size} characters, not shown; raw: true shows the file's text]"
+
+    def _picture(self, kind: str, encoded: str) -> str:
+        self._numbers += 1
+        try:
+            data = b64decode("".join(encoded.split()), validate=True)
+        except (binascii.Error, ValueError):
+            return f"[picture {self._numbers}: {kind}, not shown: it is no base64]"
+        found = judged(data)
+        if found is None:
+            return f"[picture {self._numbers}: {kind}, {len(data)} bytes, not shown: it does not begin like a picture]"
+        header = found.header
+        line = f"[picture {self._numbers}: {header.media_type}, {header.width}x{header.height}, {len(data)} bytes"
+        problem = found.problem or self._no_room(len(data))
+        if problem:
+            return f"{line}, not shown: {problem}]"
+        self._bytes += len(data)
+        self.pictures.append(Picture(f"{line}]", found))
+        return f"{line}]"
+
+    def _no_room(self, size: int) -> str:
+        if len(self.pictures) == MAX_PICTURES:
+            return f"{MAX_PICTURES} pictures of a notebook are shown at a time"
+        return "the pictures before it are large" if self._bytes + size > _MAX_PICTURES_BYTES else ""
+
+
+def _text(value: object) -> str:
+    """A text, which a notebook may have as a list of lines."""
+    if isinstance(value, list):
+        return "".join(line for line in value if isinstance(line, str))
+    return value if isinstance(value, str) else ""
+
+
+def _word(value: object) -> str:
+    return value[:40] if isinstance(value, str) and value.isprintable() and value else "?"
+
+
+def _printed(text: str) -> str:
+    return reduced(text.encode("utf-8", "replace")).decode("utf-8", "replace").rstrip("\n")
+
+
+def _language(value: Mapping[str, Any]) -> str:
+    metadata = value.get("metadata")
+    info = metadata.get("language_info") if isinstance(metadata, dict) else None
+    name = info.get("name") if isinstance(info, dict) else None
+    return "" if name is None else f"{_word(name)}, "

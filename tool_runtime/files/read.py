@@ -1,0 +1,281 @@
+"""Reading one file (TR 4.1). Blocking: callers run these in a thread.
+
+Parameters and outcomes are frozen; what goes wrong is a ToolFault. Paths go through `paths`, so links that move after
+the check are refused and only regular files are ever touched.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import locale
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.files.images import MAX_BYTES, ImageFile, header_of, judged
+from tool_runtime.files.lines import Wanted, Window
+from tool_runtime.files.paths import Scope, open_file
+from tool_runtime.output.text import candidates, known_encoding, looks_binary, strip_bom
+from tool_runtime.platform.disks import is_local
+from tool_runtime.tool import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+    from io import FileIO
+
+    from tool_runtime.tool import Abandoned
+
+_CHUNK_BYTES: Final = 256 * 1024
+_MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
+"""A larger file is not read to its end only to count its lines."""
+AT_ONCE_BYTES: Final = 64 * 1024
+"""The size of a file, or of a directory's own list, up to which it is read on the event loop."""
+
+
+_PDF: Final = b"%PDF-"
+
+
+class ReadParams(NamedTuple):
+    """`offset` is a line number from 1, `limit` a number of lines; `encoding` None means the fallback chain."""
+
+    path: str
+    scope: Scope
+    max_output_bytes: int
+    max_file_size_bytes: int | None = None
+    offset: int = 1
+    limit: int | None = None
+    encoding: str | None = None
+
+
+class ReadOutcome(NamedTuple):
+    """`text` is None for a binary file. `past_end` says that the file has fewer lines than `offset`. `seen` is the file
+    as it was. `is_pdf`: it begins like one, and no text of it was read. `rest` says what of the lines is not in the
+    text, and how it is read; "" where nothing was left out."""
+
+    text: str | None
+    size_bytes: int
+    seen: Seen
+    past_end: bool = False
+    image: ImageFile | None = None
+    is_pdf: bool = False
+    rest: str = ""
+
+
+def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
+    """`read_file` for a small file on a disk of this machine, which takes less time than a thread does to begin; None
+    for any other file. Raises ToolFault."""
+    return _read(params, abandoned, _is_near)
+
+
+def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:
+    """The file's text, or a window of its lines, in bounded memory; line ends stay as they are. Raises ToolFault."""
+    outcome = _read(params, abandoned, lambda _: True)
+    assert outcome is not None  # noqa: S101  every file is to be read
+    return outcome
+
+
+def _read(
+    params: ReadParams, abandoned: Abandoned, is_to_be_read: Callable[[os.stat_result], bool]
+) -> ReadOutcome | None:
+    encoding = params.encoding
+    if encoding is not None and not known_encoding(encoding):
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"unknown encoding: {encoding}")
+    with os_faults(params.path):
+        _, fd, status = open_file(params.path, params.scope)
+        with open(fd, "rb", buffering=0) as file:
+            if not is_to_be_read(status):
+                return None
+            refuse_size(status.st_size, params.max_file_size_bytes, params.path)
+            head = file.read(_head_bytes(status))
+            seen = Seen.of(status, head if len(head) == status.st_size else None)
+            if encoding is None and head.startswith(_PDF):
+                return ReadOutcome(None, status.st_size, seen, is_pdf=True)
+            skip, marked = strip_bom(head)
+            if marked is None and encoding is None and looks_binary(head):
+                image = _image(file, head, params, abandoned)
+                size = len(image.data) if image is not None and image.data is not None else status.st_size
+                return ReadOutcome(None, size, seen, image=image)
+            for candidate in (marked,) if marked else candidates(encoding, locale.getpreferredencoding(False)):
+                window = Window(Wanted(params.offset, params.limit), params.max_output_bytes)
+                try:
+                    size = window.read(_Source(file, status, head, skip, params, abandoned).chunks(), candidate)
+                except UnicodeDecodeError:
+                    continue
+                text, rest = window.text(), _rest(window, file, params, abandoned)
+                return ReadOutcome(text, max(skip + size, status.st_size), seen, window.past_end, rest=rest)
+    raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the file is not {encoding or marked}: {params.path}")
+
+
+def _rest(window: Window, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
+    """What the window leaves out and the next step, in lines for the model."""
+    notes = []
+    if window.cut_line is not None:
+        line = window.cut_line
+        notes.append(f"[the middle is left out from line {line} on: offset {line} with a limit reads it]")
+    if params.limit is not None and window.done:
+        last = params.offset + params.limit - 1
+        is_wide = (params.encoding or "").lower().replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32"))
+        lines = None if is_wide else _count_lines(file, abandoned)
+        if lines is None or lines > last:
+            of = "" if lines is None else f" of {lines}"
+            notes.append(f"[lines {params.offset} to {last}{of}: offset {last + 1} reads on]")
+    return "\n".join(notes)
+
+
+def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
+    """The lines of an open file; None for one too large to be read for it, and where bytes do not say where a line
+    ends."""
+    file.seek(0)
+    count = size = 0
+    ends = b"\n"
+    while chunk := file.read(_CHUNK_BYTES):
+        refuse_abandoned(abandoned)
+        if size == 0 and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return None
+        size += len(chunk)
+        if size > _MAX_COUNTED_BYTES:
+            return None
+        count += chunk.count(b"\n")
+        ends = chunk[-1:]
+    return count + (ends != b"\n")
+
+
+def _head_bytes(status: os.stat_result) -> int:
+    """How much is read first: a file that is smaller is read to its end, and one byte more shows that it is. Some
+    files of the system say that they are empty and are not."""
+    return min(status.st_size + 1, _CHUNK_BYTES) if status.st_size else _CHUNK_BYTES
+
+
+def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) -> ImageFile | None:
+    """The picture in an open file, of which `head` has been read; None for another kind of file. Of one that is too
+    large no more is read than shows that."""
+    if header_of(head) is None:
+        return None
+    data = bytearray(head)
+    while len(data) <= MAX_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+        data += chunk
+        refuse_size(len(data), params.max_file_size_bytes, params.path)
+        refuse_abandoned(abandoned)
+    return judged(bytes(data))
+
+
+def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
+    """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
+    return read_whole(path, scope, max_bytes, abandoned)[0]
+
+
+def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, Seen]:
+    """`read_bytes`, and the file as it was then. Raises ToolFault."""
+    found = whole_file(path, scope, max_bytes, abandoned)
+    return found.data, found.seen
+
+
+class WholeFile(NamedTuple):
+    """All that is in a file, which is really at `real`, and the file as it was then."""
+
+    data: bytes
+    real: str
+    status: os.stat_result
+
+    @property
+    def seen(self) -> Seen:
+        """What a later call compares."""
+        return Seen.of(self.status, self.data if len(self.data) == self.status.st_size else None)
+
+
+def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
+    """`whole_file` for a file as `read_at_once` reads it; None for any other. Raises ToolFault."""
+    return _whole(path, scope, max_bytes, abandoned, _is_near)
+
+
+def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile:
+    """`read_bytes`, with where the file is and what it was. Raises ToolFault."""
+    found = _whole(path, scope, max_bytes, abandoned, lambda _: True)
+    assert found is not None  # noqa: S101  every file is to be read
+    return found
+
+
+def _whole(
+    path: str,
+    scope: Scope,
+    max_bytes: int,
+    abandoned: Abandoned,
+    is_to_be_read: Callable[[os.stat_result], bool],
+) -> WholeFile | None:
+    with os_faults(path):
+        real, fd, status = open_file(path, scope)
+        with open(fd, "rb", buffering=0) as file:
+            if not is_to_be_read(status):
+                return None
+            refuse_size(status.st_size, max_bytes, path)
+            data = bytearray()
+            while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
+                data += chunk
+                refuse_size(len(data), max_bytes, path)
+                refuse_abandoned(abandoned)
+    return WholeFile(bytes(data), real, status)
+
+
+def _is_near(status: os.stat_result) -> bool:
+    return status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
+
+
+def refuse_size(size: int, limit: int | None, path: str) -> None:
+    """Raises ToolFault(TOO_LARGE) for a size in bytes above the limit."""
+    if limit is not None and size > limit:
+        raise ToolFault(FaultKind.TOO_LARGE, f"{size} bytes exceed the limit of {limit} bytes: {path}")
+
+
+def refuse_abandoned(abandoned: Abandoned) -> None:
+    """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
+    if abandoned.flag:
+        raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
+
+
+class _Source(NamedTuple):
+    """The bytes of an open file from its start, of which `head` has been read and `skip` are a byte order mark."""
+
+    file: FileIO
+    status: os.stat_result
+    head: bytes
+    skip: int
+    params: ReadParams
+    abandoned: Abandoned
+
+    def chunks(self) -> Iterator[bytes]:
+        size = len(self.head)
+        yield self.head[self.skip :]
+        if size < _head_bytes(self.status):
+            return
+        self.file.seek(size)
+        while chunk := self.file.read(_CHUNK_BYTES):
+            size += len(chunk)
+            refuse_size(size, self.params.max_file_size_bytes, self.params.path)
+            refuse_abandoned(self.abandoned)
+            yield chunk
+
+
+# What a call saw of a file, so that a later call can tell whether the file has changed since.
+
+
+class Seen(NamedTuple):
+    """A file as it was seen. `stamp` is its size, time of change and number on the disk; `sha256` that of its content,
+    empty where not all of it was read."""
+
+    stamp: str
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, status: os.stat_result, content: bytes | None = None) -> Seen:
+        """A file with this status; `content` is all that it holds, where that is known."""
+        stamp = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        return cls(stamp, "" if content is None else hashlib.sha256(content).hexdigest())
+
+    @classmethod
+    def parse(cls, text: str) -> Seen:
+        """The inverse of `str()`."""
+        stamp, _, digest = text.partition(" ")
+        return cls(stamp, digest)
+
+    def __str__(self) -> str:
+        return f"{self.stamp} {self.sha256}" if self.sha256 else self.stamp

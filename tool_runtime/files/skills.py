@@ -1,0 +1,357 @@
+"""Skills: folders with a SKILL.md, whose fields name and describe what its text teaches, in the public layout of Agent
+Skills (SK 1). Blocking: callers run these in a thread.
+
+A workspace's skills are as hostile as its other files: they are read within the scope of a call, and none takes the
+name of one of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from config.lean_typing import NamedTuple
+from tool_runtime.files.paths import Scope, open_below, open_parent, open_regular
+from tool_runtime.tool import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tool_runtime.tool import Abandoned
+
+FILE: Final = "SKILL.md"
+NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
+MAX_NAME: Final = 64
+MAX_DESCRIPTION: Final = 1024
+MAX_BODY_LINES: Final = 500
+MAX_BODY_CHARS: Final = 40_000
+MAX_RESOURCE_BYTES: Final = 2_000_000
+MAX_EXCERPT_CHARS: Final = 12_000
+_MAX_FILE_BYTES: Final = 1024 * 1024
+_MAX_FIELDS_BYTES: Final = 64 * 1024
+"""What is read of a file to know what skill it is."""
+_MAX_SKILLS: Final = 1000
+_MAX_RESOURCES: Final = 200
+_TOOL: Final = r"[^\s,()]+(?:\([^)]*\))?"
+
+
+class SkillFolder(NamedTuple):
+    """A folder of skills; `of_workspace`: what lies in it is the workspace's, and not the user's."""
+
+    path: str
+    of_workspace: bool
+
+
+class Skill(NamedTuple):
+    """`allowed_tools` are the only tools that it is to be used with, as it names them; None for all."""
+
+    name: str
+    description: str
+    allowed_tools: tuple[str, ...] | None
+    folder: str
+    of_workspace: bool
+
+
+class Skills(NamedTuple):
+    """Those that can be used, by name, and what is wrong with the others, by the name of their folder."""
+
+    usable: dict[str, Skill]
+    unusable: dict[str, str]
+
+
+class SkillIndex:
+    """The skills of these folders. A file that has not changed since the last look is not read again."""
+
+    def __init__(self, folders: Iterable[SkillFolder]) -> None:
+        self._folders = tuple(folders)
+        self._seen: dict[str, tuple[tuple[int, int, int], Skill | str]] = {}
+        self._known: Skills | None = None
+
+    def skills(self) -> Skills:
+        """All skills there are now, in the order of the folders and of their names; of two with one name the first."""
+        found = Skills({}, {})
+        for folder in self._folders:
+            base = os.path.realpath(folder.path)
+            with open_parent(os.path.join(base, FILE)) if os.path.isdir(base) else nullcontext((None, "")) as (at, _):
+                for name, is_link in _names(base):
+                    if folder.of_workspace and (is_link or base != folder.path):
+                        skill: Skill | str | None = "a workspace's skill is no link"
+                    else:
+                        skill = self._skill(name, base, None if is_link else at, of_workspace=folder.of_workspace)
+                    if isinstance(skill, Skill):
+                        found.usable.setdefault(name, skill)
+                    elif skill is not None:
+                        found.unusable.setdefault(name, skill)
+        self._known = found
+        return found
+
+    @property
+    def known(self) -> Skills:
+        """The skills of the last look; there is one where there was none."""
+        return self._known or self.skills()
+
+    def named(self, name: str) -> Skill:
+        """A skill of the last look. Raises ToolFault(NOT_FOUND) where it cannot be used, and says why."""
+        skills = self.known
+        skill = skills.usable.get(name)
+        if skill is None:
+            why = skills.unusable.get(name)
+            there = ", ".join(skills.usable) or "none"
+            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {there}"
+            raise ToolFault(FaultKind.NOT_FOUND, said)
+        return skill
+
+    def _skill(self, name: str, base: str, at: int | None, *, of_workspace: bool) -> Skill | str | None:
+        """The skill in a folder of the real `base`, which `at` is a descriptor of, or what is wrong with it; None for a
+        folder without the file, which is none. Without a descriptor the folder may be a link."""
+        folder = os.path.join(base, name)
+        folder = os.path.realpath(folder) if at is None else folder
+        try:
+            with _entered(at, folder, name) as (directory, leaf):
+                fd, status = open_regular(directory, leaf, os.O_RDONLY)
+            try:
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                seen = self._seen.get(folder)
+                if seen is not None and seen[0] == stamp:
+                    return seen[1]
+                head = os.read(fd, _MAX_FIELDS_BYTES)
+            finally:
+                os.close(fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        except ToolFault as fault:
+            return str(fault)
+        try:
+            skill: Skill | str = _skill(name, folder, _read(head), of_workspace=of_workspace)
+        except ToolFault as fault:
+            skill = str(fault)
+        self._seen[folder] = stamp, skill
+        return skill
+
+
+@contextmanager
+def _entered(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
+    """Where the file of the skill is reached: one step from the folder of all, where that is open."""
+    if at is None:
+        with open_parent(os.path.join(folder, FILE)) as found:
+            yield found
+        return
+    below = open_below(at, name)
+    try:
+        yield below, FILE
+    finally:
+        os.close(below)
+
+
+def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
+    """What a skill teaches, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
+    ToolFault."""
+    from tool_runtime.files.read import read_bytes  # what reads files comes with the first that is read
+
+    raw = read_bytes(os.path.join(skill.folder, FILE), _within(skill, scope), _MAX_FILE_BYTES, abandoned)
+    body = _read(raw).body.strip("\n")
+    lines = body.split("\n")
+    shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
+    if len(shown) < len(body):
+        shown += f"\n[The skill goes on: {len(body)} characters in {len(lines)} lines; its file is {FILE}]"
+    others = list(_resources(skill.folder))
+    if others:
+        more = f"\n- and {len(others) - _MAX_RESOURCES} more" if len(others) > _MAX_RESOURCES else ""
+        shown += "\n\nFiles of the skill:\n" + "\n".join(f"- {name}" for name in others[:_MAX_RESOURCES]) + more
+    return shown
+
+
+def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
+    """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
+    from tool_runtime.files.read import read_bytes
+
+    spelled = os.path.normpath(os.path.join(skill.folder, path))
+    data = read_bytes(spelled, _within(skill, scope), MAX_RESOURCE_BYTES, abandoned)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{path} of the skill {skill.name} is no text") from error
+    shown = text[offset : offset + MAX_EXCERPT_CHARS]
+    end = offset + len(shown)
+    return shown if end >= len(text) else f"{shown}\n[{len(text) - end} more characters: offset {end} shows them]"
+
+
+def _within(skill: Skill, scope: Scope) -> Scope:
+    """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
+    if not skill.of_workspace:
+        return Scope((skill.folder,))
+    if scope.allowed is None or any(_lies_in(skill.folder, root) for root in scope.allowed):
+        return Scope((skill.folder,), scope.blocked)
+    return scope
+
+
+def _lies_in(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _names(folder: str) -> list[tuple[str, bool]]:
+    """The folders in a folder, and whether each is a link."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())[:_MAX_SKILLS]
+    except OSError:
+        return []
+
+
+def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) -> Skill:
+    """Raises ToolFault with what is wrong."""
+    fields = document.fields
+    given, description = fields.get("name", name), fields.get("description", "")
+    if given != name or not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
+        raise ToolFault(
+            FaultKind.INVALID_ARGUMENT,
+            f"name: {given!r} has to be that of its folder, in up to {MAX_NAME} lower-case letters, digits and hyphens",
+        )
+    if not isinstance(description, str) or not description.strip():
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "description: is missing")
+    described = " ".join(description.split())[:MAX_DESCRIPTION]
+    return Skill(name, described, _tools(fields.get("allowed-tools")), folder, of_workspace)
+
+
+def _tools(value: Value | None) -> tuple[str, ...] | None:
+    """The tools of a list, or of a text with commas or spaces between them."""
+    if value is None:
+        return None
+    return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in re.findall(_TOOL, text))
+
+
+def _read(raw: bytes) -> Document:
+    try:
+        return split(
+            raw.decode("utf-8", "strict" if len(raw) != _MAX_FIELDS_BYTES else "replace").replace("\r\n", "\n")
+        )
+    except UnicodeDecodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE} is not UTF-8") from error
+    except NoFrontMatter as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE}: {error}") from error
+
+
+def _resources(folder: str) -> Iterator[str]:
+    """The other files of a skill, by their paths in it; links are passed over."""
+    count = 0
+    for at, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(at, name), folder).replace(os.sep, "/")
+            if path == FILE or name.startswith(".") or os.path.islink(os.path.join(at, name)):
+                continue
+            count += 1
+            if count > 10 * _MAX_RESOURCES:
+                return
+            yield path
+
+
+# The fields in front of a Markdown file, between two lines of three hyphens, as SKILL.md has them.
+#
+# They are YAML, and this reads the part of it that such files use: texts, plain, in quotes or in a block (`|`, `>`),
+# and lists of texts. A field with more than that (a mapping) is passed over. A YAML library takes longer to import
+# than the fields of two hundred files to read.
+
+if TYPE_CHECKING:
+    Value = str | tuple[str, ...]
+
+
+_FIRST: Final = re.compile(r"\ufeff?---[ \t]*\r?\n")
+_LAST: Final = re.compile(r"^---[ \t]*\r?$\n?", re.MULTILINE)
+_FIELD: Final = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+(.*))?")
+_BLOCK: Final = r"([|>])[+-]?[1-9]?[+-]?(?:[ \t]+#.*)?"
+_ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "0": "\0"}
+
+
+class NoFrontMatter(ValueError):
+    """The text does not begin with such fields; `str()` says why."""
+
+
+class Document(NamedTuple):
+    """The fields by name, and the text behind them."""
+
+    fields: dict[str, Value]
+    body: str
+
+
+def split(text: str) -> Document:
+    """The fields and the body. Raises NoFrontMatter."""
+    first = _FIRST.match(text)
+    if first is None:
+        raise NoFrontMatter("it does not begin with a line of three hyphens")
+    last = _LAST.search(text, first.end())
+    if last is None:
+        raise NoFrontMatter("no second line of three hyphens ends its fields")
+    lines = text[first.end() : last.start()].split("\n")[:-1]
+    return Document(_fields([line.rstrip("\r") for line in lines]), text[last.end() :])
+
+
+def _fields(lines: Sequence[str]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    at = 0
+    while at < len(lines):
+        field = _FIELD.fullmatch(lines[at])
+        at += 1
+        if field is None:
+            continue
+        start = at
+        while at < len(lines) and (not lines[at].strip() or lines[at][0] in " \t-"):
+            at += 1
+        value = _value((field[2] or "").strip(), lines[start:at])
+        if value is not None:
+            found[field[1]] = value
+    return found
+
+
+def _value(first: str, rest: Sequence[str]) -> Value | None:
+    """What stands behind the colon and below it; None for a mapping."""
+    block = re.fullmatch(_BLOCK, first) if first[:1] in ("|", ">") else None
+    if block is not None:
+        return _block(rest, folded=block[1] == ">")
+    if first.startswith("["):
+        inside = " ".join((first, *(line.strip() for line in rest))).strip()
+        return tuple(_scalar(item) for item in _items(inside[1 : inside.rfind("]")]) if item)
+    below = [line.strip() for line in rest if line.strip() and not line.strip().startswith("#")]
+    if first in ("", "~", "null") or first.startswith("#"):
+        if not below:
+            return "" if first == "" or first.startswith("#") else None
+        if all(line.startswith("- ") for line in below):
+            return tuple(_scalar(line[2:].strip()) for line in below)
+        return None if any(_FIELD.fullmatch(line) for line in below) else _scalar(" ".join(below))
+    return _scalar(" ".join((first, *below)))
+
+
+def _block(lines: Sequence[str], *, folded: bool) -> str:
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    text = "\n".join(line[indent:].rstrip() for line in lines).strip("\n")
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text) if folded else text
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list in brackets: commas in quotes or parentheses are no separators."""
+    items, current, quote, depth = [], "", "", 0
+    for char in text:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        if char == "," and not quote and depth <= 0:
+            items.append(current.strip())
+            current = ""
+        else:
+            current += char
+    return [*items, current.strip()]
+
+
+def _scalar(text: str) -> str:
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[0]), text[1:-1])
+    return re.sub(r"(?:^|[ \t])#.*", "", text).rstrip() if "#" in text else text.rstrip()

@@ -1,0 +1,500 @@
+"""A walk through a tree, for the tools that list and search. Blocking: callers run it in a thread.
+
+Every entry is asked for at policy's rule for trees before it is opened or named: what is not admitted is left out and
+counted. No link is followed, directories are opened by descriptor from the root on.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import re2
+from pathspec import GitIgnoreSpec
+
+from agent_host.ids import OWN_PREFIX, is_own_name
+from agent_host.workspace_changes.repository import last_value
+from policy.rules.paths import TreeRule
+from tool_runtime.files.paths import Scope, open_dir, open_parent, open_regular
+from tool_runtime.files.read import refuse_abandoned
+from tool_runtime.platform import OS_FAMILY
+from tool_runtime.platform.directories import BY_DESCRIPTOR
+from tool_runtime.tool import ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from policy.rules.paths import Below
+    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.tool import Abandoned
+
+Kind = Literal["file", "directory", "link", "other"]
+Names = tuple[tuple["Kind", list[str]], ...]
+"""The names of a directory, by kind, sorted."""
+MAX_ENTRIES: Final = 200_000
+"""Entries that one walk looks at; then it stops and says so."""
+MAX_DEPTH: Final = 100
+GIT: Final = ".git"
+
+
+class Folder(NamedTuple):
+    """What is left of a directory. `path` is from the root, empty for it, else with a slash at its end; `real` is
+    absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links.
+    `sizes` has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
+
+    path: str
+    real: str
+    files: list[str]
+    folders: list[str]
+    links: list[str]
+    others: list[str]
+    sizes: dict[str, int]
+    complete: bool
+
+    @property
+    def entries(self) -> list[tuple[str, Kind]]:
+        """All names with their kinds, sorted."""
+        kinds: tuple[tuple[list[str], Kind], ...] = (
+            (self.files, "file"), (self.folders, "directory"), (self.links, "link"), (self.others, "other"),
+        )  # fmt: skip
+        return sorted((name, kind) for names, kind in kinds for name in names)
+
+
+class WalkParams(NamedTuple):
+    """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
+    walked as well, `git_too`: so are directories called .git. `with_sizes`: files have theirs. What `hidden` names is
+    passed over. `opened` is a descriptor of the root to read its entries by, where the caller has one."""
+
+    root: str
+    scope: Scope
+    depth: int = MAX_DEPTH
+    ignored_too: bool = False
+    git_too: bool = False
+    with_sizes: bool = False
+    max_entries: int = MAX_ENTRIES
+    hidden: HiddenNames | None = None
+    opened: int | None = None
+
+
+class Walk:
+    """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
+    `hidden` those of hidden names, `unreadable` directories that the system did not open. `stopped` says why not all of
+    the tree was walked."""
+
+    def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
+        self._params = params
+        self._abandoned = abandoned
+        self._rule = _rule_of(params.scope)
+        self._left = params.max_entries
+        self.left_out = self.ignored = self.hidden = self.unreadable = 0
+        self.stopped: str | None = None
+
+    def admits(self, real: str) -> bool:
+        """True if policy lets anybody read what is at a real path."""
+        return self._rule.admits(real)
+
+    def names(self, real: str) -> Names:
+        """The names in the directory at a real path, whatever policy says. Raises OSError."""
+        found = self._listed("", real)
+        return (
+            ("directory", found.folders), ("file", found.files), ("link", found.links), ("other", found.others),
+        )  # fmt: skip
+
+    def admitted(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
+        """Those of the entries of a directory that policy lets anybody see; the others are counted."""
+        found = _Found("", real)
+        for name, kind in entries:
+            found.of_kind(kind).append(name)
+        before = self.left_out
+        self._admit(found, self._rule.below(real))
+        if self.left_out == before:
+            return list(entries)
+        kept = {*found.files, *found.folders, *found.links, *found.others}
+        return [entry for entry in entries if entry[0] in kept]
+
+    def folders(self, behind: str = "") -> Iterator[Folder]:
+        """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
+        entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
+        been given up."""
+        passed = behind.split("/")[:-1] if behind else []
+        params = self._params
+        known = Ignored() if params.ignored_too else _above(params.root, self._rule)
+        waiting: list[tuple[str, str, int, Below, Ignored]] = [
+            ("", params.root, 1, self._rule.below(params.root), known)
+        ]
+        while waiting and self.stopped is None:
+            path, real, depth, below, ignored = waiting.pop()
+            refuse_abandoned(self._abandoned)
+            try:
+                found = self._listed(path, real, None if path else params.opened)
+            except (OSError, ToolFault):
+                if not path:
+                    raise
+                self.unreadable += 1
+                continue
+            count = len(found.files)
+            self._admit(found, below)
+            if params.hidden is not None:
+                self._hide(found, params.hidden)
+            if not params.ignored_too:
+                if NAME in found.files:
+                    ignored = ignored.within(path, read_patterns(real))
+                self._leave_out_ignored(found, ignored)
+            yield found.folder(complete=found.complete and len(found.files) == count)
+            if depth >= params.depth:
+                continue
+            for name in reversed(found.folders_to_walk):
+                if passed and [*path.split("/")[:-1], name] < passed[:depth]:
+                    continue  # all that is below comes before
+                inside = os.path.join(real, name)
+                waiting.append((f"{path}{name}/", inside, depth + 1, self._below(inside, below, name), ignored))
+
+    def _listed(self, path: str, real: str, opened: int | None = None) -> _Found:
+        """All entries; of too many those that came first."""
+        found = _Found(path, real)
+        with _scanned(real) if opened is None else os.scandir(opened) as entries:
+            self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
+            if self._left == 0 and next(entries, None) is not None:
+                self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
+        if not self._params.git_too:
+            found.hide(GIT)
+        found.sort()
+        for name in own_names(found.files):
+            found.hide(name)
+        return found
+
+    def _admit(self, found: _Found, below: Below) -> None:
+        """Take out what policy keeps from being named, links that lead to such a place included."""
+        found.folders_to_walk = found.folders
+        if found.links:
+            self.left_out += found.keep_links(self._admits_link)
+        if below == "all" or (below == "named" and not self._rule.some_named(found.checked)):
+            return
+
+        def is_admitted(name: str) -> bool:
+            if below == "named" and not self._rule.is_named(name):
+                return True
+            return self._rule.admits(os.path.join(found.real, name))
+
+        admitted = [name for name in found.folders if is_admitted(name)]
+        leading = [
+            name
+            for name in found.folders
+            if name in admitted or self._rule.below(os.path.join(found.real, name)) != "none"
+        ]
+        self.left_out += len(found.folders) - len(leading)
+        found.folders, found.folders_to_walk = admitted, leading
+        self.left_out += found.keep_files(is_admitted)
+
+    def _admits_link(self, inside: str) -> bool:
+        return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
+
+    def _below(self, inside: str, below: Below, name: str) -> Below:
+        if below == "all" or (below == "named" and not self._rule.is_named(name)):
+            return below
+        return self._rule.below(inside)
+
+    def _hide(self, found: _Found, hidden: HiddenNames) -> None:
+        names = {*found.checked, *found.links, *found.folders_to_walk}
+        gone = frozenset(name for name in names if hidden.hides(found.path + name))
+        if gone:
+            self.hidden += len(gone)
+            found.leave_out(gone)
+
+    def _leave_out_ignored(self, found: _Found, ignored: Ignored) -> None:
+        gone = ignored.among(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
+        if gone:
+            self.ignored += len(gone)
+            found.leave_out(gone)
+
+
+@functools.lru_cache(maxsize=16)
+def _rule_of(scope: Scope) -> TreeRule:
+    """The rule of a scope, which is the same in every call of a session."""
+    return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
+
+
+def own_names(names: Sequence[str]) -> list[str]:
+    """Those of the sorted names that are files of the host's own, which it has not yet given their names."""
+    at = bisect.bisect_left(names, OWN_PREFIX)
+    there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
+    return [name for name in there if is_own_name(name)]
+
+
+class _Found:
+    """A directory while it is looked at. `folders_to_walk` are those that are named, and those that only lead to what
+    may be seen."""
+
+    def __init__(self, path: str, real: str) -> None:
+        self.path = path
+        self.real = real
+        self.files: list[str] = []
+        self.folders: list[str] = []
+        self.links: list[str] = []
+        self.others: list[str] = []
+        self.folders_to_walk: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.complete = True
+
+    @property
+    def checked(self) -> list[str]:
+        """The names for which policy is asked; links have been asked for already."""
+        return [*self.files, *self.folders, *self.others]
+
+    def take(self, entries: Iterable[os.DirEntry[str]], *, with_sizes: bool) -> int:
+        """Add the entries by their kinds; how many there were."""
+        count, files, sizes = 0, self.files, self.sizes
+        for entry in entries:
+            count += 1
+            if entry.is_file(follow_symlinks=False):
+                name = entry.name
+                files.append(name)
+                if with_sizes:
+                    try:
+                        sizes[name] = entry.stat(follow_symlinks=False).st_size
+                    except OSError:  # gone meanwhile
+                        continue
+            elif entry.is_dir(follow_symlinks=False):
+                self.folders.append(entry.name)
+            elif entry.is_symlink():
+                self.links.append(entry.name)
+            else:
+                self.others.append(entry.name)
+        return count
+
+    def of_kind(self, kind: Kind) -> list[str]:
+        """The names of one kind."""
+        lists = {"file": self.files, "directory": self.folders, "link": self.links, "other": self.others}
+        return lists[kind]
+
+    def sort(self) -> None:
+        """All by name."""
+        for names in (self.files, self.folders, self.links, self.others):
+            names.sort()
+
+    def hide(self, name: str) -> None:
+        """Take the name out, uncounted."""
+        for names in (self.files, self.folders, self.links):
+            if name in names:
+                names.remove(name)
+                self.complete = self.complete and names is not self.files
+
+    def keep_links(self, is_kept: Callable[[str], bool]) -> int:
+        """Keep the links for whose paths `is_kept` is true; how many go."""
+        kept = [name for name in self.links if is_kept(os.path.join(self.real, name))]
+        gone = len(self.links) - len(kept)
+        self.links = kept
+        return gone
+
+    def keep_files(self, is_kept: Callable[[str], bool]) -> int:
+        """Keep the files and others for whose names `is_kept` is true; how many go."""
+        before = len(self.files) + len(self.others)
+        self.files = [name for name in self.files if is_kept(name)]
+        self.others = [name for name in self.others if is_kept(name)]
+        return before - len(self.files) - len(self.others)
+
+    def leave_out(self, gone: frozenset[str]) -> None:
+        """Take out all entries of these names."""
+        self.files, self.folders, self.links, self.others, self.folders_to_walk = (
+            [name for name in names if name not in gone]
+            for names in (self.files, self.folders, self.links, self.others, self.folders_to_walk)
+        )
+
+    def folder(self, *, complete: bool) -> Folder:
+        """What is left."""
+        return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete)
+
+
+def _above(root: str, rule: TreeRule) -> Ignored:
+    """The patterns that hold at the root from above: those of the files up to the repository that it is in, as far as
+    policy lets anybody read them. A root that is ignored itself was asked for all the same, and they do not count."""
+    found: list[tuple[str, list[str]]] = []
+    at = root
+    while True:
+        git = os.path.join(at, GIT)
+        if os.path.lexists(git):
+            found += [(at, _lines(git, os.path.join("info", "exclude"), rule)), (at, users_patterns())]
+            break
+        above = os.path.dirname(at)
+        if above == at or not rule.admits(above):
+            break
+        at = above
+        found.append((at, _lines(at, NAME, rule)))
+    ignored = Ignored()
+    for directory, lines in reversed(found):
+        prefix = os.path.relpath(root, directory).replace(os.sep, "/") + "/" if directory != root else ""
+        ignored = ignored.within("", lines, prefix=prefix)
+    name = os.path.basename(root)
+    above_root = Ignored()
+    for directory, lines in reversed(found):
+        if directory != root:
+            parent = os.path.relpath(os.path.dirname(root), directory).replace(os.sep, "/")
+            above_root = above_root.within("", lines, prefix="" if parent == "." else parent + "/")
+    return Ignored() if above_root.among("", [], [name]) else ignored
+
+
+def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
+    return read_patterns(directory, name) if rule.admits(os.path.join(directory, name)) else []
+
+
+@contextmanager
+def _scanned(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a directory, reached without following a link where the system can do that."""
+    if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
+        with os.scandir(real) as entries:
+            yield entries
+        return
+    fd = open_dir(real, to_list=True)
+    try:
+        with os.scandir(fd) as entries:
+            yield entries
+    finally:
+        os.close(fd)
+
+
+# Which files .gitignore leaves out: pathspec reads the patterns, RE2 matches them, so that no file of a workspace can
+# make a search slow.
+
+NAME: Final = ".gitignore"
+_MAX_BYTES: Final = 256 * 1024
+_MAX_PATTERNS: Final = 5000
+_MAX_MEMORY_BYTES: Final = 16 * 1024 * 1024
+_FOLDER_MARK: Final = re.compile(r"\(\?P<[^>]*>/\)")
+"""The slash behind a folder's name, as pathspec marks it: the only group that it names."""
+
+
+class _Pattern:
+    """One line of a file. `ignores` is False for one that begins with `!`."""
+
+    def __init__(self, written: str, *, ignores: bool) -> None:
+        self.written = written
+        self.ignores = ignores
+        self._marks_folder = _FOLDER_MARK.search(written) is not None
+
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        """Without what lies in a folder that the pattern means: each folder on the way has been asked for."""
+        return re2.compile(_FOLDER_MARK.sub("(?:/$)", self.written), _options())
+
+    def names(self, path: str, *, is_folder: bool) -> bool:
+        """True if it means the path itself. A pattern that ends in `/**` means what is in a folder, not the folder."""
+        return self._compiled.search(f"{path}/" if is_folder and self._marks_folder else path) is not None
+
+
+class _File(NamedTuple):
+    """One file of patterns, the last one first. It lies in `directory`, a path from the root of the search, empty or
+    with a slash behind it, or above, with the root at `prefix` from there. `any_of` finds a line of paths that it may
+    ignore; None: any may be."""
+
+    patterns: Sequence[_Pattern]
+    any_of: Any
+    directory: str
+    prefix: str
+
+    def from_here(self, directory: str) -> str:
+        """A directory of the search as the patterns are read, from the directory of this file."""
+        return self.prefix + directory[len(self.directory) :]
+
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """True if the path is ignored; None where no pattern names it."""
+        return next((one.ignores for one in self.patterns if one.names(path, is_folder=is_folder)), None)
+
+
+class Ignored:
+    """The patterns that hold in a directory: those of its own file and of the files above it. Immutable."""
+
+    def __init__(self, files: tuple[_File, ...] = ()) -> None:
+        self._files = files
+
+    def within(self, directory: str, lines: Sequence[str], *, prefix: str = "") -> Ignored:
+        """With the lines of one more file of patterns; `directory` and `prefix` as in `_File`."""
+        read = GitIgnoreSpec.from_lines(lines[:_MAX_PATTERNS], backend="simple").patterns
+        patterns = [
+            _Pattern(one.regex.pattern, ignores=one.include)
+            for one in reversed(list(read))
+            if one.include is not None and one.regex is not None
+        ]
+        if not any(one.ignores for one in patterns) and not self._files:
+            return self
+        return Ignored((*self._files, _File(patterns, _any_of(patterns), directory, prefix)))
+
+    def among(self, directory: str, files: Sequence[str], folders: Sequence[str]) -> frozenset[str]:
+        """Which names of a directory are ignored; `directory` is empty or ends in a slash."""
+        # One look at all names of a directory: in most there is nothing to ignore.
+        if not any(_may_ignore(file, file.from_here(directory), files, folders) for file in self._files):
+            return frozenset()
+        ignored = [name for name in files if self._is_ignored(directory, name)]
+        return frozenset([*ignored, *(name for name in folders if self._is_ignored(directory, name, is_folder=True))])
+
+    def _is_ignored(self, directory: str, name: str, *, is_folder: bool = False) -> bool:
+        """The nearest file that has a pattern for the path decides."""
+        for file in reversed(self._files):
+            verdict: bool | None = file.verdict(_as_text(file.from_here(directory) + name), is_folder=is_folder)
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def read_patterns(directory: str, name: str = NAME) -> list[str]:
+    """The lines of the file of patterns in a directory, a real path; none where there is no regular file. Reads 256 KiB
+    at most."""
+    try:
+        with open_parent(os.path.join(directory, name)) as (parent, entry):
+            opened, _ = open_regular(parent, entry, os.O_RDONLY)
+        with open(opened, "rb", buffering=0) as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except (OSError, ToolFault):
+        return []
+
+
+def users_patterns() -> list[str]:
+    """The lines of the user's own file of patterns, which hold in every repository (gitignore(5)): that of
+    core.excludesFile in the user's configuration, else `git/ignore` where configuration lies."""
+    home = os.path.expanduser("~")
+    folder = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git")
+    named = None
+    for file in (os.path.join(folder, "config"), os.path.join(home, ".gitconfig")):
+        text = "\n".join(_lines_of(file)).encode("utf-8", "surrogateescape")
+        named = last_value(text, b"core", b"excludesfile") or named
+    path = os.path.join(folder, "ignore") if not named else os.path.expanduser(os.fsdecode(named))
+    return _lines_of(path) if os.path.isabs(path) else []
+
+
+def _lines_of(path: str) -> list[str]:
+    """The lines of a file of the user's, who may have it elsewhere and a link in its place."""
+    return [] if "\0" in path else read_patterns(*os.path.split(os.path.realpath(path)))
+
+
+def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequence[str]) -> bool:
+    """False only where the file ignores none of the names."""
+    if file.any_of is None:
+        return True
+    between = f"\n{directory}"
+    lines = f"{directory}{between.join(files)}\n{directory}{f'/{between}'.join(folders)}/"
+    return bool(file.any_of.search(_as_text(lines)))
+
+
+def _as_text(path: str) -> str:
+    """A path as patterns can be held against it: bytes that are no text become question marks."""
+    return path if path.isascii() else path.encode("utf-8", "replace").decode()
+
+
+def _any_of(patterns: Sequence[_Pattern]) -> Any:
+    """An expression that finds a line which one of `patterns` ignores; None where it would be too large."""
+    wanted = [f"(?:{_FOLDER_MARK.sub('/', one.written)})" for one in patterns if one.ignores]
+    try:
+        return re2.compile(f"(?m){'|'.join(wanted)}" if wanted else r"[^\x{0}-\x{10FFFF}]", _options())
+    except re2.error:
+        return None
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MAX_MEMORY_BYTES
+    return options

@@ -1,0 +1,387 @@
+"""One shell command (TR 4.4): spawn, feed, collect, time out, end the whole tree.
+
+Memory is bounded whatever the command prints, and a chunk costs time in its own length. Children are started with
+`subprocess.Popen` (vfork) and watched by pidfd on the event loop: asyncio's own child watcher costs a thread a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
+from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
+from tool_runtime.output.truncate import HeadTail
+from tool_runtime.platform import WINDOWS, current, windows
+from tool_runtime.processes.kill_tree import NOBODY, kill_until_quiet
+from tool_runtime.processes.pipes import Watch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.tool import fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from agent_host.contracts import Denial, Leftovers
+    from policy.scope import CommandScope
+    from tool_runtime.processes.guard import ProcessGuard
+    from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
+    from tool_runtime.settings import StreamName
+    from tool_runtime.threads import DaemonPool
+
+MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
+"""Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
+_LOOK_AGAIN_S: Final = 0.005
+_LOOK_AGAIN_MAX_S: Final = 0.1
+_SEARCHED_BYTES: Final = 64 * 1024
+"""Of each stream so much is searched for refusals, from both of its ends."""
+
+
+class CommandParams(NamedTuple):
+    """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
+    unique to the call, and the same for a process that asks after a crash what is left of it. Without `timeout_s` the
+    command may run as long as it likes. Of all streams together `artifact_max_bytes` are kept; `buffer_bytes` of each
+    are held in memory, and what is longer in a file in `spool_directory` (see `Spill`). `one_stream`: stdout takes what
+    is printed to stderr as well, as it comes. `scope` is what a sandbox holds the command to, where there is one."""
+
+    argv: list[str] | str
+    cwd: str
+    environment: Mapping[str, str]
+    mark: str
+    timeout_s: float | None
+    max_output_bytes: int
+    artifact_max_bytes: int
+    stdin: bytes | None = None
+    kill_grace_s: float = 5.0
+    drain_s: float = 0.2
+    buffer_bytes: int = BUFFER_BYTES
+    spool_directory: str | None = None
+    on_output: Callable[[StreamName, bytes], None] | None = None
+    threaded: bool = WINDOWS
+    one_stream: bool = False
+    scope: CommandScope | None = None
+
+
+class Captured:
+    """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. What is shown of it
+    is what a terminal would show. One stream for both is read piece by piece, and not shown."""
+
+    def __init__(self, params: CommandParams, name: StreamName, room: Room) -> None:
+        self.ends = HeadTail(params.max_output_bytes)
+        self.spill = Spill(room, params.buffer_bytes, params.spool_directory)
+        self._name = name
+        self._on_output = params.on_output
+        self._shown: ShownEnds | None = None
+        if not params.one_stream:
+            self._shown = ShownEnds(params.max_output_bytes, FIRST_BYTES)
+
+    def rewritten(self) -> tuple[int, bool]:
+        """How many characters were drawn over or erased, which are not shown; and whether that is all, once the stream
+        is over: the middle of a very long one is not looked at."""
+        return (0, True) if self._shown is None else (self._shown.rewritten, self._shown.is_whole)
+
+    def take(self, chunk: bytes) -> None:
+        """The next bytes."""
+        if self._shown is not None:
+            self._shown.add(chunk)
+        self.ends.add(chunk)
+        self.spill.add(chunk)
+        if self._on_output is not None:
+            self._on_output(self._name, chunk)
+
+    def shown(self) -> HeadTail:
+        """Head and tail of what a terminal would show, once the stream is over."""
+        return self.ends if self._shown is None else self._shown.end()
+
+
+class CommandOutcome(NamedTuple):
+    """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
+    where it was ended, `denials` what a sandbox refused, and `refused`
+    the lines that tell of it."""
+
+    exit_code: int
+    timed_out: bool
+    stdout: Captured
+    stderr: Captured
+    left: Leftovers = NOBODY
+    denials: tuple[Denial, ...] = ()
+    refused: str = ""
+
+
+async def run_command(
+    params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None, sandbox: Sandbox | None = None
+) -> CommandOutcome:
+    """Run to the end or the time-out; raises ToolFault when the shell cannot be started. `guard`, where there is one,
+    sees to what the command leaves behind, `sandbox` to what it may do.
+
+    Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
+    pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
+    """
+    if sandbox is not None and params.scope is not None:
+        await sandbox.look_around(params.scope)
+    command = Command(params, pool, guard, sandbox)
+    timed_out = False
+    left = NOBODY
+    try:
+        command.connect()
+        try:
+            async with asyncio.timeout(params.timeout_s):
+                await command.exited()
+        except TimeoutError:
+            timed_out = True
+            left = await command.end()
+        await command.drained()
+    except asyncio.CancelledError:
+        try:
+            left = await command.end()
+            if left.running and params.on_output is not None:  # the result will say no more than that it was ended
+                params.on_output("stderr", f"[{left.note()}]\n".encode())
+        finally:
+            command.discard()
+        raise
+    finally:
+        command.close()
+    denials = command.denials(was_ended=timed_out)
+    refused = "" if params.scope is None else report(denials, params.scope)
+    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left, denials, refused)
+
+
+async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:
+    """Kill what is still running of a command whose host died.
+
+    They would go on having effects after the call has been reported as interrupted. Found by the mark in their
+    environment, which Linux shows; elsewhere nobody is found. Takes 0.2 s where there is nothing: one empty look may
+    fall between two generations of what keeps forking.
+    """
+    return await end_marked([mark], pool)
+
+
+async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
+    """Kill what is still running of the commands with these marks, which may have left their sessions; see
+    `end_leftovers`."""
+    if WINDOWS or not marks:
+        return NOBODY
+    whole = [f"{MARK_NAME}={mark}#" for mark in marks]
+
+    def find(on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        return {pid: at for one in whole for pid, at in current.tree_members(0, one, {}, on_sight).items()}
+
+    return await pool.run(lambda: kill_until_quiet(find))
+
+
+class Command:
+    """One command, started as it is made; `connect` has to follow, and `close` in the end. Raises ToolFault where the
+    shell cannot be started."""
+
+    def __init__(
+        self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
+    ) -> None:
+        self._params = params
+        self._pool = pool
+        self._guard = guard
+        # What this process started is distinguished from what another one did for a call of the same name.
+        value = f"{params.mark}#{os.urandom(8).hex()}"
+        self._mark = f"{MARK_NAME}={value}"
+        self._known: dict[int, int] = {}
+        self._exit: Watch | None = None
+        self._outputs: list[Watch] = []
+        self._input: Watch | None = None
+        room = Room(params.artifact_max_bytes)
+        self.stdout = Captured(params, "stdout", room)
+        self.stderr = self.stdout if params.one_stream else Captured(params, "stderr", room)
+        self._loop = asyncio.get_running_loop()
+        self._held = self._hold(sandbox)
+        held = self._held
+
+        def start() -> subprocess.Popen[bytes]:
+            if held is None:
+                return self._start(value, {}, subprocess.Popen)
+            return held.start(lambda opened: self._start(value, held.variables, opened))
+
+        try:
+            self._process = start() if guard is None else guard.start(start, self._mark)
+        except OSError as error:
+            raise fault_of(error, str(error.filename or params.cwd)) from error
+
+    def _hold(self, sandbox: Sandbox | None) -> HeldCommand | None:
+        scope = self._params.scope
+        return (
+            None
+            if sandbox is None or scope is None
+            else sandbox.hold(scope, self._params.cwd, self._refused, self._params.mark)
+        )
+
+    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
+        params = self._params
+        return opened(
+            params.argv,
+            cwd=params.cwd,
+            env={**params.environment, **variables, MARK_NAME: mark},
+            stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+
+    def connect(self) -> None:
+        """Watch the child and its pipes on the running loop."""
+        child, threaded = self._process, self._params.threaded
+        self._exit = watch_exit(child)
+        if child.stdout is not None and child.stderr is not None:
+            self._outputs.append(read_pipe(child.stdout, self.stdout.take, threaded=threaded))
+            self._outputs.append(read_pipe(child.stderr, self.stderr.take, threaded=threaded))
+        if child.stdin is not None:
+            self._input = feed_pipe(child.stdin, self._params.stdin or b"", threaded=threaded)
+
+    @property
+    def exit(self) -> asyncio.Future[None]:
+        """Done when the shell is; its children may not be. To be waited for, and not to be cancelled."""
+        if self._exit is None:
+            raise RuntimeError("only a connected command is waited for")
+        return self._exit.done
+
+    async def exited(self) -> None:
+        """Until the shell is done; its children may not be."""
+        await self.exit
+
+    async def drained(self) -> None:
+        """Until the pipes are at their ends, for `drain_s` at most."""
+        if any(not output.done.done() for output in self._outputs):
+            await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
+
+    async def end(self) -> Leftovers:
+        """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
+        the kill, which goes on in its thread."""
+        try:
+            await self._ask()
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+        return await self.kill()
+
+    async def left(self) -> int:
+        """How many processes of the command there are, before `close`; 0 where nobody can tell (Windows)."""
+        return 0 if WINDOWS else len(await self._pool.run(self._members))
+
+    def close(self) -> None:
+        """Release pipes and watches and reap the shell."""
+        for watch in (*self._outputs, self._input, self._exit):
+            if watch is not None:
+                watch.close()
+        if self._guard is None:
+            self._process.poll()
+        else:
+            self._guard.ended(self._process)
+        if self._held is not None:
+            self._held.over()
+
+    def discard(self) -> None:
+        """Let go of what was printed."""
+        self.stdout.spill.close()
+        self.stderr.spill.close()
+
+    def exit_code(self) -> int:
+        """As a shell would report it."""
+        code = self._process.returncode
+        if code is None:  # killed, and not gone yet
+            return 128 + 9
+        return 128 - code if code < 0 else code
+
+    def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What a sandbox refused, once the command is over, by itself or because it `was_ended`. Where the command
+        succeeded only what somebody saw who was asked."""
+        if self._held is None:
+            return ()
+        printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
+        return self._held.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
+
+    def _refused(self, denial: Denial) -> None:
+        """Tell of a refusal as it happens, from any thread: a program may go on trying for minutes."""
+        line = f"[sandbox: {denial.note()}]\n".encode("utf-8", "replace")
+        on_output = self._params.on_output
+        if self._params.one_stream:
+            tell = functools.partial(self.stdout.take, line)
+        elif on_output is not None:
+            tell = functools.partial(on_output, "stderr", line)
+        else:
+            return
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(tell)
+
+    async def _ask(self) -> None:
+        if WINDOWS:
+            await self._pool.run(
+                lambda: subprocess.run(
+                    windows.kill_argv(self._process.pid, os.environ), check=False, capture_output=True
+                )
+            )
+            return
+        deadline = time.monotonic() + self._params.kill_grace_s
+        members = await self._pool.run(self._members)
+        if members:
+            self._signal(members, signal.SIGTERM)
+        pause_s = _LOOK_AGAIN_S
+        while members and time.monotonic() < deadline:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
+            members = await self._pool.run(self._members)
+
+    async def kill(self) -> Leftovers:
+        """End the tree without asking."""
+        if WINDOWS:
+            self._process.kill()
+            return NOBODY
+        return await self._pool.run(lambda: kill_until_quiet(self._find, [self._process.pid]))
+
+    def _members(self) -> Collection[int]:
+        return self._find(lambda _: None).keys()
+
+    def _find(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        members = current.tree_members(self._process.pid, self._mark, self._known, on_sight)
+        self._known |= members
+        return members
+
+    def _signal(self, members: Collection[int], number: signal.Signals) -> None:
+        """Once to each: the group in one go, because it may be forking, then those that have left it."""
+        group = self._process.pid
+        outside = [pid for pid in members if _group(pid) != group]
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+        for pid in outside:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+# What a command was refused, as its result tells it.
+
+_MAX_TOLD: Final = 10
+_ASK: Final = (
+    "Nothing of this runs again by itself. Where the task needs it, make a new call with sandboxGrant: "
+    "{write: [places], domains: [hosts]} and a reason; hidden and read-only places cannot be granted."
+)
+
+
+def report(denials: Sequence[Denial], scope: CommandScope) -> str:
+    """Lines for the model: what `scope` refused, what it lets commands write, and how to ask for more; empty where
+    nothing was refused. Not more than ten refusals are named."""
+    if not denials:
+        return ""
+    lines = ["--- sandbox ---", *(denial.note() for denial in denials[:_MAX_TOLD])]
+    if len(denials) > _MAX_TOLD:
+        lines.append(f"and {len(denials) - _MAX_TOLD} more")
+    if any(denial.action in ("write", "listen") for denial in denials):
+        lines.append(f"Commands may write in: {', '.join(scope.writes[:_MAX_TOLD]) or 'no place'}")
+    return "\n".join([*lines, _ASK, ""])

@@ -1,0 +1,361 @@
+"""Calls of the Backend Tool Service over HTTP, each run once however often it is sent (BT, AH 7.6).
+
+The id of the call is its key: what is sent again under it is answered from what the service has kept. After an answer
+that was lost the request names the service's epoch, which an answer before has said: a service that has forgotten its
+calls since has another one, and refuses in place of running the call a second time. Where no epoch is known the service
+is asked by the key, and the call is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+import orjson
+
+from agent_host.errors import ServiceError, ServiceUnavailable, ServiceUnreachable
+from agent_host.http import retry_after_s
+from agent_host.retrying import RetryPolicy, with_retries
+from config import json_text
+from config.lean_typing import NamedTuple
+from tool_runtime.remote.backend.answers import error_of, output_of, refusal_of, tools_of
+from tool_runtime.tool import FaultKind, ToolFault, with_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.remote.lists import Definition, Listed
+    from tool_runtime.tool import CallContext, ToolOutput
+
+_RUNNING: Final = 202
+_UNKNOWN: Final = 404
+_CONFLICT: Final = 409
+_POLL_S: Final = (0.1, 2.0)
+"""The first wait for a call that runs, and the longest: each is half as long again as the one before."""
+EPOCH_HEADER: Final = "x-tool-service-epoch"
+"""In answers the service's epoch, in a request the one that the service must still have for the call to run."""
+_MARGIN_S: Final = 5.0
+_HIDDEN: Final = b"[redacted]"
+_LOST: Final = "whether it took effect is unknown: inspect before you try again"
+
+
+class HttpAnswer(Protocol):
+    """An answer of any status; headers are found by their names in lower case."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What stands in front of the body."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        ...
+
+
+class Service(Protocol):
+    """An HTTP client of the service, which sends the host's token along."""
+
+    async def exchange(
+        self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
+    ) -> HttpAnswer:
+        """One request and its answer. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
+        whole answer came, ServiceRejected for one that cannot be read."""
+        ...
+
+    def clean(self, text: str) -> str:
+        """One short line of what the service said, without tokens."""
+        ...
+
+
+class Terms(NamedTuple):
+    """How calls are made. `grant` makes the capability grant for a call of one tool, None where the host has no key;
+    `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool leaves.
+    `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again."""
+
+    grant: Callable[[str], str | None]
+    grant_header: str
+    workspace_id: str
+    timeout_s: float
+    retry: RetryPolicy
+
+
+class _Sent(ServiceUnavailable):
+    """The request was sent, and what came of it is not known."""
+
+
+class _NotAgain(_Sent):
+    """The same, and sent again it might run a second time."""
+
+    again = False
+
+
+class _Answer(NamedTuple):
+    """An answer without the grant that the request carried: who refuses one may quote it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Taken(Exception):
+    """An earlier call of the session, in another step, had this id: the service has its answer, and ran nothing."""
+
+
+class Invocations:
+    """The calls of one session. Raises what its methods say, and ToolFault for what the model is to read."""
+
+    def __init__(self, service: Service, terms: Terms) -> None:
+        self._service = service
+        self._terms = terms
+        self._longest_s = terms.timeout_s + _MARGIN_S  # of one request: the call's own time is over first
+        self._epoch = ""
+
+    async def listing(self) -> bytes:
+        """The body of GET /tools. Raises ToolFault."""
+        try:
+            answer = await with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
+        except ServiceError as error:
+            raise ToolFault(FaultKind.NETWORK, _with_advice(error)) from error
+        if answer.status != 200:
+            raise refusal_of(answer.status, answer.body, self._service.clean)
+        return answer.body
+
+    async def run(self, request: ToolRequest) -> bytes:
+        """The ToolResult of a call, as JSON. Raises ToolFault where it did not run, and where nobody knows."""
+        async with _within(self._terms.timeout_s, request.tool_name):
+            first, second = _keys(request)
+            try:
+                return await self._run(request, first)
+            except _Taken:
+                return await self._run(request, second)
+
+    async def known(self, request: ToolRequest) -> bytes | None:
+        """The ToolResult of a call that was sent before, once it is there; None where the service has no record of it.
+        Nothing is run for it. Raises ToolFault for a service that cannot say."""
+        why = "the service cannot say what became of the call"
+        async with _within(self._terms.timeout_s, request.tool_name):
+            first, second = _keys(request)
+            try:
+                return await self._ask(request, first, why)
+            except _Taken:
+                return await self._ask(request, second, why)
+
+    async def _run(self, request: ToolRequest, key: str) -> bytes:
+        epoch, lost = self._epoch, ""
+
+        async def attempt() -> HttpAnswer:
+            nonlocal lost
+            try:
+                return await self._send(request, key, epoch if lost else "")
+            except _Sent as error:
+                lost = lost or str(error)
+                if epoch:
+                    raise
+                raise _NotAgain(str(error)) from error
+
+        try:
+            answer = await with_retries(ServiceUnavailable, attempt, self._terms.retry, _untold)
+        except ServiceUnavailable as error:
+            if lost:
+                return await self._found(request, key, lost)
+            kind = FaultKind.RATE_LIMITED if error.status == 429 else FaultKind.NETWORK
+            raise ToolFault(kind, f"the tool did not run: {_with_advice(error)}") from error
+        except ServiceError as error:
+            raise ToolFault(FaultKind.INTERRUPTED, f"{error}; {_LOST}") from error
+        if answer.status == 200:
+            return _own(request, answer.body)
+        if answer.status == _RUNNING:
+            return await self._found(request, key, "the service no longer knows of the call")
+        refused = refusal_of(answer.status, answer.body, self._service.clean)
+        if lost:
+            raise ToolFault(FaultKind.INTERRUPTED, f"{lost}; {refused}; {_LOST}")
+        if answer.status == _CONFLICT:
+            raise _Taken from refused
+        raise refused
+
+    async def _found(self, request: ToolRequest, key: str, why: str) -> bytes:
+        """What the service knows of a call that was sent. Raises ToolFault, which says `why` nothing else is known."""
+        found = await self._ask(request, key, why)
+        if found is None:
+            raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
+        return found
+
+    async def _list(self) -> HttpAnswer:
+        answer = await self._exchange("GET", "/tools", {})
+        if answer.status == 429 or answer.status >= 500:
+            raise self._passing(answer)
+        return answer
+
+    async def _send(self, request: ToolRequest, key: str, epoch: str) -> HttpAnswer:
+        """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
+        _Sent for what may have run."""
+        body = {
+            "sessionId": request.session_id,
+            "taskId": request.task_id,
+            "stepId": request.step_id,
+            "workspaceId": self._terms.workspace_id,
+            "toolName": request.tool_name,
+            "arguments": dict(request.arguments),
+        }
+        headers = {"idempotency-key": key, **({EPOCH_HEADER: epoch} if epoch else {})}
+        path = f"/tools/{_quoted(request.tool_name)}/invoke"
+        try:
+            answer = await self._exchange("POST", path, headers, request.tool_name, orjson.dumps(body))
+        except ServiceUnreachable:
+            raise
+        except ServiceUnavailable as error:
+            raise _Sent(str(error)) from error
+        # A proxy that says so knows nothing of the call; the service has refused it.
+        refused = answer.status == 503 and error_of(answer.body)[2] is not None
+        if answer.status == 429 or refused:
+            raise self._passing(answer)
+        if answer.status >= 500:
+            passing = self._passing(answer)
+            raise _Sent(str(passing), retry_after_s=passing.retry_after_s)
+        return answer
+
+    async def _ask(self, request: ToolRequest, key: str, why: str) -> bytes | None:
+        wait_s, longest_s = _POLL_S
+        path = f"/tools/{_quoted(request.tool_name)}/invocations/{_quoted(key)}"
+
+        async def ask() -> HttpAnswer:
+            answer = await self._exchange("GET", path, {}, request.tool_name)
+            if answer.status == 429 or answer.status >= 500:
+                raise self._passing(answer)
+            return answer
+
+        while True:
+            try:
+                answer = await with_retries(ServiceUnavailable, ask, self._terms.retry, _untold)
+            except ServiceError as error:
+                said = why if why in str(error) else f"{why}; {error}"
+                raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error
+            if answer.status == _UNKNOWN:
+                return None
+            if answer.status == 200:
+                return _own(request, answer.body)
+            if answer.status != _RUNNING:  # it is lost to the service, or this host may not ask
+                refused = refusal_of(answer.status, answer.body, self._service.clean)
+                raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {refused}; {_LOST}")
+            asked_for = retry_after_s(answer.headers)
+            await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
+            wait_s = min(wait_s * 1.5, longest_s)
+
+    async def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], tool_name: str = "", body: bytes = b""
+    ) -> HttpAnswer:
+        """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
+        grant = self._terms.grant(tool_name) if tool_name else None
+        granted = {} if grant is None else {self._terms.grant_header: grant}
+        answer = await self._service.exchange(
+            method, path, body, headers={**headers, **granted}, timeout_s=self._longest_s
+        )
+        self._epoch = answer.headers.get(EPOCH_HEADER, "") or self._epoch
+        if grant is None:
+            return answer
+        return _Answer(answer.status, answer.headers, answer.body.replace(grant.encode(), _HIDDEN))
+
+    def _passing(self, answer: HttpAnswer) -> ServiceUnavailable:
+        _, message, _ = error_of(answer.body)
+        said = self._service.clean(message) or "no details"
+        return ServiceUnavailable(
+            f"the Backend Tool Service said HTTP {answer.status}: {said}",
+            status=answer.status,
+            retry_after_s=retry_after_s(answer.headers),
+        )
+
+
+class _within:  # noqa: N801 - read as the `async with` that it is
+    """A block that has `timeout_s`. Raises ToolFault(TIMED_OUT)."""
+
+    def __init__(self, timeout_s: float, tool_name: str) -> None:
+        self._timeout = asyncio.timeout(timeout_s)
+        self._said = f"{tool_name} gave no answer within {timeout_s:g} seconds, and may still run; {_LOST}"
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*error)
+        except TimeoutError as timed_out:
+            raise ToolFault(FaultKind.TIMED_OUT, self._said) from timed_out
+
+
+def _keys(request: ToolRequest) -> tuple[str, str]:
+    """The id of the call, and what it is sent under where an earlier step had a call of the same id: ids are unique in
+    one answer of a model, and there are gateways that count them anew in each."""
+    return request.tool_call_id, f"{request.tool_call_id}.{request.step_id}"
+
+
+def _own(request: ToolRequest, body: bytes) -> bytes:
+    """`body`, unless it is the result of another step's call. Raises _Taken."""
+    try:
+        value = json_text.loads(body)
+    except orjson.JSONDecodeError:
+        return body
+    step = value.get("stepId", request.step_id) if isinstance(value, dict) else request.step_id
+    if step != request.step_id and isinstance(step, str):
+        raise _Taken
+    return body
+
+
+def _with_advice(error: ServiceError) -> str:
+    """What went wrong, and what to look at where nothing answers."""
+    if not isinstance(error, ServiceUnreachable):
+        return str(error)
+    return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
+
+
+def _quoted(text: str) -> str:
+    """`text` as one segment of a path: dots alone would be another one."""
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
+    """A retry is part of the call; only its end is told."""
+
+
+# The Backend Tool Service as a source of tools (`tool_runtime.remote.lists`): listed beside a session's start, called
+# once by the id of each call, and asked after a crash what became of one (AH 7.6).
+
+NAME: Final = "backend"
+"""How records and people know the source."""
+
+
+class BackendSource:
+    """A Source. `service` is closed by whoever made it."""
+
+    name = NAME
+
+    def __init__(self, service: Service, terms: Terms) -> None:
+        self._service = service
+        self._invocations = Invocations(service, terms)
+
+    async def list(self) -> Listed:
+        """See Source."""
+        return tools_of(await self._invocations.listing())
+
+    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
+        """See Source."""
+        return self._output(call, await self._invocations.run(call.request))
+
+    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
+        """See Source. The service answers by the call's id, and a call that runs is waited for."""
+        found = await self._invocations.known(call.request)
+        return None if found is None else with_limit(self._output(call, found), call)
+
+    async def aclose(self) -> None:
+        """See Source."""
+
+    def _output(self, call: CallContext, body: bytes) -> ToolOutput:
+        threshold = call.settings.artifact_threshold_bytes
+        return output_of(call.request, body, self._service.clean, threshold)

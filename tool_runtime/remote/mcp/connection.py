@@ -1,0 +1,604 @@
+"""One session with an MCP server, by the official SDK; the only module that brings it along.
+
+A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
+which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
+no model and no files, and a person only where the user's configuration says so (`questions`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import ssl
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import httpx2
+import mcp_types as types
+import orjson
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
+
+from agent_host.version import __version__
+from tool_runtime.processes.server import LineTooLong
+from tool_runtime.remote.lists import MAX_TOOLS
+from tool_runtime.remote.mcp.questions import NotSent, Questions
+from tool_runtime.remote.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio, origin_of
+from tool_runtime.remote.mcp.wire import Incoming, answer_in, has_answer
+from tool_runtime.tool import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client.session import IncomingMessage
+
+    from tool_runtime.processes.server import ServerParams, ServerProcess
+    from tool_runtime.remote.mcp.servers import Http, ServerConfig
+    from tool_runtime.remote.mcp.source import Asking
+    from tool_runtime.remote.mcp.wire import Id
+
+if TYPE_CHECKING:
+    Start = Callable[[ServerParams], ServerProcess]
+
+
+for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+_Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+_FAULTS: Final = (
+    MCPError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    httpx2.StreamError,
+    ValidationError,
+    OSError,
+    RuntimeError,
+    ToolFault,
+)
+"""What may come out of the SDK, and out of what is below it."""
+_MAX_SAID: Final = 500
+_GOODBYE_S: Final = 2.0
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""As OpenSSL says that a certificate is nobody's who is trusted."""
+_TERMINATED: Final = "Session terminated"
+_BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
+
+
+class Connection:
+    """A session with one server. `start` starts the program of one over stdio; `on_changed` is called when the server
+    says that its tools have changed."""
+
+    def __init__(
+        self, config: ServerConfig, start: Start, on_changed: Callable[[], None], auth: httpx2.Auth | None = None
+    ) -> None:
+        self._config = config
+        self._start = start
+        self._on_changed = on_changed
+        self._auth = auth
+        self._client: Client | None = None
+        self._process: ServerProcess | None = None
+        self._refusals = Refusals()
+        self._incoming = Incoming()
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._under_way = 0
+        self._questions = Questions(f"mcp:{config.name}")
+
+    async def open(self) -> None:
+        """Connect, and agree on a version. Raises ToolFault where the server cannot be reached, or does not answer in
+        time."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(opened), name=f"mcp {self._config.name}")
+        limit_s = self._config.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wait([opened, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            await self.aclose()
+            why = self._last_words()
+            raise ToolFault(FaultKind.TIMED_OUT, f"it did not answer within {limit_s:g} s{why}") from None
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if not opened.done() or opened.cancelled():
+            raise ToolFault(FaultKind.NETWORK, self._why())
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the server has answered that it does not want this client: another try has no better answer."""
+        return self._refusals.for_good or _UNTRUSTED in str(self._error)
+
+    @property
+    def is_open(self) -> bool:
+        """True if a request may be sent on it, as far as is known."""
+        ended = self._process is not None and self._process.has_ended
+        return self._client is not None and self._task is not None and not self._task.done() and not ended
+
+    async def tools(self) -> tuple[list[Any], dict[str, str]]:
+        """The server's tools as it describes them, whatever that is, and by name why others are left out, among them
+        those of pages that cannot be read. Raises ToolFault where nothing can be read, or not in time."""
+        tools: list[Any] = []
+        rejected: dict[str, str] = {}
+        cursors: list[str | None] = [None]
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                while cursors[-1] not in cursors[:-1] and len(cursors) <= MAX_PAGES and len(tools) <= MAX_TOOLS:
+                    try:
+                        cursor = await self._page(cursors[-1], tools, rejected)
+                    except ToolFault as fault:
+                        if len(cursors) == 1 or not self.is_open:
+                            raise
+                        rejected["…"] = f"page {len(cursors)} of the tools cannot be read: {fault}"
+                        return tools, rejected
+                    if cursor is None:
+                        return tools, rejected
+                    cursors.append(cursor)
+        except TimeoutError:
+            limit_s = self._config.timeout_s
+            raise ToolFault(FaultKind.TIMED_OUT, f"it did not list its tools within {limit_s:g} s") from None
+        rejected["…"] = "there are more pages of tools than are read"
+        return tools, rejected
+
+    async def _page(self, cursor: str | None, tools: list[Any], rejected: dict[str, str]) -> str | None:
+        """Read one page; the cursor of the next."""
+        params = types.PaginatedRequestParams(cursor=cursor)
+        result, page = await self._asked(lambda: self._session.list_tools(params=params))
+        listed = page.get("tools") if isinstance(page, dict) else page
+        if not isinstance(listed, list | None) or not isinstance(page, dict):
+            raise ToolFault(FaultKind.SYSTEM, "its list of tools is not a list")
+        usable = {tool.name for tool in result.tools}
+        for tool in listed or ():
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if isinstance(name, str) and name not in usable:  # the SDK has left it out
+                rejected[f"{self._config.name}/{name}"] = _BAD_HEADERS
+            else:
+                tools.append(tool)
+        following = page.get("nextCursor")
+        if following is not None and not isinstance(following, str):
+            rejected["…"] = f"its nextCursor is not a text: {following}"[:_MAX_SAID]
+        return following if isinstance(following, str) and following else None
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: Callable[[float, float | None, str | None], None],
+        asking: Asking | None = None,
+    ) -> Any:
+        """The result of a tool as the server sends it, whatever that is, without a limit of time; cancelling it tells
+        the server. `asking` is how the server asks a person. Raises NotSent, ToolFault."""
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            on_progress(done, total, message)
+
+        async def send(more: Mapping[str, Any]) -> Any:
+            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
+            request = types.CallToolRequest(params=params)
+            try:
+                return await self._sent(request, progress)
+            except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
+                await self.tools()
+                return await self._sent(request, progress)
+
+        if self._process is not None:
+            self._process.has_worked = True
+        return await self._questions.finished(send, asking)
+
+    async def _sent(self, request: types.CallToolRequest, progress: Any) -> Any:
+        result, answer = await self._asked(
+            lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
+        )
+        return result if isinstance(result, types.InputRequiredResult) else answer
+
+    async def aclose(self) -> None:
+        """End the session, and the program of one over stdio."""
+        self._stop.set()
+        if self._task is not None and not self._task.done():
+            if self._client is not None:  # else there is nobody yet to say goodbye to
+                await asyncio.wait([self._task], timeout=_GOODBYE_S)
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                client = Client(
+                    await self._transport(stack),
+                    client_info=types.Implementation(name="agent-host", version=__version__),
+                    message_handler=self._heard,
+                    elicitation_callback=self._questions.answer if self._config.elicitation else None,
+                    cache=None,
+                )
+                self._client = await stack.enter_async_context(client)
+                opened.set_result(None)
+                listening = asyncio.ensure_future(self._listen(self._client))
+                try:
+                    await self._stop.wait()
+                finally:
+                    listening.cancel()
+                    await asyncio.wait([listening])
+        except _FAULTS as error:
+            self._error = error
+        except ExceptionGroup as group:
+            self._error = _first(group)
+
+    async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
+        place = self._config.place
+        if isinstance(place, Stdio):
+            from tool_runtime.processes.server import ServerParams
+
+            self._process = self._start(
+                ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES, scope=place.scope)
+            )
+            return stdio_transport(self._process, self._incoming)
+        http = await stack.enter_async_context(
+            http_client(place, self._auth, self._refusals, self._incoming, self._config.connect_timeout_s)
+        )
+        return streamable_http_client(place.url, http_client=http, max_sse_event_size=MAX_MENDED_BYTES)
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes from a server of the newer era, which has to be asked for them."""
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        changes = client.server_capabilities.tools
+        if changes is None or not changes.list_changed:
+            return
+        with contextlib.suppress(MCPError, SubscriptionLost, ListenNotSupportedError, TimeoutError):
+            async with client.listen(tools_list_changed=True) as subscription:
+                async for _ in subscription:
+                    self._on_changed()
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_changed()
+
+    @property
+    def _session(self) -> Any:
+        if self._client is None:
+            raise RuntimeError("only an open connection is asked")
+        return self._client.session
+
+    async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
+        """What the SDK makes of the answer to one request, and the result as the server sent it. Raises ToolFault, and
+        for a call NotSent where the server has not got it."""
+        if not self.is_open:
+            raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
+        self._refusals.clear()
+        self._under_way += 1
+        try:
+            result = await send()
+            return result, self._result_in(result.meta, is_call=is_call)
+        except ValidationError as error:
+            raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(error)}") from error
+        except MCPError as error:
+            raise await self._fault(error, is_call=is_call) from error
+        except RuntimeError as error:  # the SDK's word for an answer that it does not take
+            raise ToolFault(FaultKind.SYSTEM, _line(error)) from error
+        finally:
+            self._under_way -= 1
+
+    @staticmethod
+    def _result_in(meta: Any, *, is_call: bool) -> Any:
+        """The server's own result. Raises ToolFault for an error of the server."""
+        if not has_answer(meta):
+            return None
+        answer = answer_in(meta)
+        error = answer.get("error")
+        if error is None:
+            return answer["result"]
+        if error["code"] == types.HEADER_MISMATCH and is_call:
+            raise _HeadersDiffer
+        raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
+
+    async def _fault(self, error: MCPError, *, is_call: bool) -> Exception:
+        if error.code == types.HEADER_MISMATCH and is_call:
+            return _HeadersDiffer()
+        if error.code == types.INVALID_REQUEST and error.message == _TERMINATED:
+            self._stop.set()  # the server does not know the session, and so has done nothing
+            return NotSent() if is_call else ToolFault(FaultKind.NETWORK, "the server has ended the session")
+        if error.code == types.CONNECTION_CLOSED:
+            return await self._cut_off(error, is_call=is_call)
+        if error.code == types.INTERNAL_ERROR and self._refusals.last is not None:
+            doubt = "; whether the call took effect is unknown" if is_call and "HTTP 5" in self._refusals.last else ""
+            return ToolFault(FaultKind.NETWORK, f"the server answered {self._refusals.last}{doubt}")
+        return ToolFault(FaultKind.SYSTEM, f"{error.message[:_MAX_SAID]} (code {error.code})")
+
+    async def _cut_off(self, error: MCPError, *, is_call: bool) -> Exception:
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_GOODBYE_S)
+        if not is_call:
+            return ToolFault(FaultKind.NETWORK, self._why(_line(error)))
+        if isinstance(self._error, httpx2.ConnectError | httpx2.ConnectTimeout) and self._under_way == 1:
+            return NotSent()
+        why = self._why(_line(error))
+        return ToolFault(
+            FaultKind.INTERRUPTED,
+            f"the connection was lost while the call ran, and whether it took effect is unknown: {why}",
+        )
+
+    def _why(self, otherwise: str = "the connection was closed") -> str:
+        """Why there is no connection, in one line."""
+        error = self._error
+        if isinstance(error, ToolFault):
+            return str(error)
+        said = otherwise if error is None else _line(error)
+        if self._process is not None and (error is None or _is_closed(error)):
+            said = self._process.ending or said
+        if _UNTRUSTED in said:
+            said += "; ca_file of its entry names the roots that it is trusted by"
+        if self._refusals.last is not None and isinstance(error, MCPError):
+            said = f"the server answered {self._refusals.last}"
+        return said + self._last_words()
+
+    def _last_words(self) -> str:
+        if self._process is None:
+            return ""
+        words = self._process.last_words
+        printed = self._incoming.noise
+        said = [f"it said: {words[:_MAX_SAID]}"] if words else [f"it printed: {printed}"] if printed else []
+        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
+        return f" ({'; '.join(said)})" if said else ""
+
+    def explained(self, fault: ToolFault) -> ToolFault:
+        """The fault of a tool, with what the program's sandbox refused to it."""
+        refused = () if self._process is None else self._process.refusals(str(fault))
+        if not refused:
+            return fault
+        lines = "; ".join(line[:_MAX_SAID] for line in refused)
+        hint = f"write and domains of the user's entry of {self._config.name} say what it may do"
+        return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
+
+
+class _HeadersDiffer(Exception):
+    """The server has refused a call, since the headers that a tool's schema asks for were not those of its schema."""
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first fault in a group of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _is_closed(error: Exception) -> bool:
+    return isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
+
+
+def _line(error: Exception) -> str:
+    return (str(error).partition("\n")[0] or type(error).__name__)[:_MAX_SAID]
+
+
+# The HTTP side of a connection: TLS, credentials for one origin, and what counts and mends the bytes below the SDK.
+
+_EVENTS = "text/event-stream"
+_EVENT_END = re.compile(rb"\r\n\r?\n|\n\r?\n|\r\r")
+MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES
+"""Of an event once it is mended: an answer in it stands there as a text."""
+_PASSING = (408, 425, 429)
+"""Of the errors of a client, those that pass."""
+
+
+class AnswerTooLarge(httpx2.StreamError):
+    """The body of an answer is beyond the bound."""
+
+
+class Refusals:
+    """What the server's last answer that was an error said of itself. `for_good`: it would say so again."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self.for_good = False
+
+    def take(self, status: int, reason: str) -> None:
+        """Note an answer."""
+        self.last = f"HTTP {status} {reason}".strip()
+        self.for_good = status < 500 and status not in _PASSING
+
+    def clear(self) -> None:
+        """Forget it: another request is sent."""
+        self.last, self.for_good = None, False
+
+
+def http_client(
+    place: Http, auth: httpx2.Auth | None, refusals: Refusals, incoming: Incoming, connect_s: float
+) -> httpx2.AsyncClient:
+    """A client for the server at `place`. Raises ToolFault for certificates that cannot be read."""
+    transport = httpx2.AsyncHTTPTransport(verify=_tls(place), trust_env=False, proxy=place.proxy)
+    return httpx2.AsyncClient(
+        transport=_OneOrigin(transport, place, refusals, incoming),
+        auth=auth,
+        timeout=httpx2.Timeout(connect_s, read=None),  # calls have time-outs of their own
+        trust_env=False,
+        headers={"accept-encoding": "identity"},
+    )
+
+
+def _tls(place: Http) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=place.ca_file)
+        if place.client_cert is not None:
+            context.load_cert_chain(place.client_cert, place.client_key)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        named = ", ".join(filter(None, (place.ca_file, place.client_cert, place.client_key)))
+        raise ToolFault(FaultKind.SYSTEM, f"the certificates cannot be used ({named}): {error}") from error
+    return context
+
+
+class _OneOrigin(httpx2.AsyncBaseTransport):
+    """Sends the token to the server's own origin only, counts what comes, and mends the messages in it. An answer is
+    not decompressed: a few bytes could become many behind the count."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, place: Http, refusals: Refusals, incoming: Incoming) -> None:
+        self._inner = inner
+        self._place = place
+        self._origin = origin_of(place.url)
+        self._refusals = refusals
+        self._incoming = incoming
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        own = origin_of(str(url)) == self._origin
+        if self._place.token is not None and own:
+            request.headers["authorization"] = f"Bearer {self._place.token}"
+        to = self._incoming.sent(await request.aread()) if own and request.method == "POST" else None
+        response = await self._inner.handle_async_request(request)
+        if response.status_code >= 400:
+            self._refusals.take(response.status_code, response.reason_phrase)
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            await response.aclose()
+            raise AnswerTooLarge("the server sent a compressed answer, which nobody had asked for")
+        stream = response.stream
+        if not isinstance(stream, httpx2.AsyncByteStream):
+            raise TypeError("an asynchronous transport gave a stream that is none")
+        content_type = response.headers.get("content-type", "").lower()
+        is_answer = own and 200 <= response.status_code < 300
+        if not content_type.startswith(_EVENTS):
+            response.stream = _Counted(stream)
+            if is_answer and to is not None and response.headers.get("content-length") != "0":
+                response.stream = _Body(response.stream, self._incoming, to, content_type)
+                response.headers["content-type"] = "application/json"
+                response.status_code = 200
+        elif is_answer:  # each event has its own bound
+            response.stream = _Events(stream, self._incoming, to)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Counted(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        async for piece in self._inner:
+            left -= len(piece)
+            if left < 0:
+                raise AnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A whole body, which is the answer to the request `to`, mended."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id, content_type: str) -> None:
+        self._inner = inner
+        self._incoming = incoming
+        self._to = to
+        self._content_type = content_type
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        raw = b"".join([piece async for piece in self._inner])
+        yield orjson.dumps(self._incoming.body(raw, self._to, self._content_type))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Events(httpx2.AsyncByteStream):
+    """Server-sent events with the messages in them mended, one an event."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id | None) -> None:
+        self._inner = inner
+        self._incoming = incoming
+        self._to = to
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = b""
+        async for piece in self._inner:
+            begun = max(0, len(left) - 3)
+            left += piece
+            place = 0
+            while (end := _EVENT_END.search(left, max(begun, place))) is not None:
+                yield self._event(left[place : end.start()])
+                place = end.end()
+            left = left[place:]
+            if len(left) > MAX_ANSWER_BYTES:
+                raise httpx2.SSEError(f"an event has more than {MAX_ANSWER_BYTES} bytes")
+        if left.strip():
+            yield self._event(left)
+
+    def _event(self, raw: bytes) -> bytes:
+        lines = [line.partition(b":") for line in raw.splitlines()]
+        data = b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")
+        others = b"".join(b"".join(line) + b"\n" for line in lines if line[0] in (b"id", b"retry"))
+        messages = self._incoming.messages(data, self._to) if data.strip() else []
+        if not messages:  # what it says of the stream itself still counts
+            return others + b"data:\n\n"
+        return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+# A transport of the SDK over a program's standard streams, with the house's own process below it.
+
+if TYPE_CHECKING:
+    Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIterator[Streams]:
+    """Messages from and to the program, one a line. What it prints besides is passed over; a line that is too long ends
+    the session."""
+    to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        async with to_session:
+            while True:
+                try:
+                    line = await process.read_line()
+                except LineTooLong as error:
+                    await to_session.send(error)
+                    return
+                if not line:
+                    return
+                for message in incoming.messages(line) if line.strip() else ():
+                    await to_session.send(SessionMessage(jsonrpc_message_adapter.validate_python(message)))
+
+    async def write() -> None:
+        async with from_session:
+            async for message in from_session:
+                data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                incoming.sent(data)
+                process.write(data + b"\n")
+
+    async def quietly(work: asyncio.Task[None]) -> None:
+        work.cancel()
+        await asyncio.wait([work])
+
+    tasks = [asyncio.ensure_future(_until_closed(read)), asyncio.ensure_future(_until_closed(write))]
+    try:
+        yield received, outgoing
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+            for task in tasks:
+                await quietly(task)
+            for stream in (to_session, received, outgoing, from_session):
+                await stream.aclose()
+
+
+async def _until_closed(work: object) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await work()  # type: ignore[operator]  # one of the two above

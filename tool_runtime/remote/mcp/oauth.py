@@ -1,0 +1,176 @@
+"""OAuth for a server that asks for it: the SDK's flow, with tokens that are kept in the state directory.
+
+A session has nobody at a browser: it uses the tokens that there are, and renews them. `agent-host doctor --authorize`
+gets them first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import tempfile
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import (
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import BaseModel, ValidationError
+
+from tool_runtime.remote.mcp.servers import token_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tool_runtime.remote.mcp.source import Browser
+
+CALLBACK: Final = "http://127.0.0.1:{}/callback"
+DEFAULT_PORT: Final = 43119
+"""Of the address that the browser is sent back to, which is registered with the server."""
+
+
+class _Kept(BaseModel):
+    tokens: OAuthToken | None = None
+    client: OAuthClientInformationFull | None = None
+    expires_at: float | None = None
+    metadata: OAuthMetadata | None = None
+    resource: ProtectedResourceMetadata | None = None
+    auth_server_url: str | None = None
+
+
+class TokenFile:
+    """A TokenStorage of the SDK: one file for each server, for its owner alone. What cannot be read is not there. With
+    `redirect_uri` a client that was registered with another one is not known. `on_secrets` gets the tokens and the
+    secret of a client before they are kept."""
+
+    def __init__(
+        self,
+        folder: str,
+        url: str,
+        redirect_uri: str | None = None,
+        on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
+    ) -> None:
+        self._redirect_uri = redirect_uri
+        self._on_secrets = on_secrets
+        self._folder = folder
+        self._path = token_file(folder, url)
+        self._context: OAuthContext | None = None
+
+    def remind(self, context: OAuthContext) -> None:
+        """Tell the SDK what it has forgotten since the process that got the tokens ended: when they end, and where they
+        are renewed. It asks a storage for neither, and would have somebody authorize this program anew."""
+        self._context = context
+        kept = self._read()
+        context.token_expiry_time = kept.expires_at
+        context.oauth_metadata = kept.metadata
+        context.protected_resource_metadata = kept.resource
+        context.auth_server_url = kept.auth_server_url
+
+    def take_kept(self, context: OAuthContext) -> None:
+        """Give the SDK the tokens that another session may have renewed since: a server may take a refresh token only
+        once."""
+        kept = self._read()
+        if kept.tokens is not None:
+            self._on_secrets((kept.tokens.access_token, kept.tokens.refresh_token))
+            context.current_tokens, context.token_expiry_time = kept.tokens, kept.expires_at
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """See TokenStorage."""
+        return self._read().tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """See TokenStorage."""
+        self._on_secrets((tokens.access_token, tokens.refresh_token))
+        ends = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        found: dict[str, Any] = {"tokens": tokens, "expires_at": ends}
+        if self._context is not None:
+            context = self._context
+            found |= {"metadata": context.oauth_metadata, "resource": context.protected_resource_metadata}
+            found["auth_server_url"] = context.auth_server_url
+        await asyncio.to_thread(self._update, found)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """See TokenStorage."""
+        client = self._read().client
+        if client is None or self._redirect_uri is None:
+            return client
+        return client if self._redirect_uri in map(str, client.redirect_uris or ()) else None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """See TokenStorage."""
+        self._on_secrets((client_info.client_secret,))
+        await asyncio.to_thread(self._update, {"client": client_info})
+
+    def _read(self) -> _Kept:
+        try:
+            with open(self._path, "rb") as file:
+                return _Kept.model_validate_json(file.read(1 << 20))
+        except (OSError, ValidationError):
+            return _Kept()
+
+    def _update(self, found: dict[str, Any]) -> None:
+        """Keep what is `found` as well; it is on the disk then, as the tokens before may be good for nothing."""
+        kept = self._read().model_copy(update=found)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        fd, path = tempfile.mkstemp(dir=self._folder)  # for its owner alone
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(kept.model_dump_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path, self._path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+
+
+class _Context(OAuthContext):
+    """The SDK's, which looks at what is kept before it calls a token old."""
+
+    def is_token_valid(self) -> bool:
+        """See OAuthContext."""
+        if not super().is_token_valid() and isinstance(self.storage, TokenFile):
+            self.storage.take_kept(self)
+        return super().is_token_valid()
+
+
+def oauth_of(
+    name: str,
+    url: str,
+    folder: str,
+    *,
+    browser: Browser | None = None,
+    on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
+) -> OAuthClientProvider:
+    """What authenticates the requests to a server. `browser` shows somebody the page of an authorization server;
+    without it a page that would have to be shown is a fault. `on_secrets` gets what is not to be shown or recorded."""
+
+    async def nobody(*_: Any) -> Any:
+        raise OAuthFlowError(f"nobody has authorized this program yet: agent-host doctor --authorize {name}")
+
+    redirect_uri = CALLBACK.format(DEFAULT_PORT if browser is None else browser.port)
+    metadata = OAuthClientMetadata.model_validate(
+        {
+            "client_name": "agent-host",
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+        }
+    )
+    kept = TokenFile(folder, url, None if browser is None else redirect_uri, on_secrets)
+    send_to, sent_back = (nobody, nobody) if browser is None else (browser.send_to, browser.sent_back)
+    provider = OAuthClientProvider(url, metadata, kept, send_to, sent_back)
+    made = provider.context
+    provider.context = _Context(**{one.name: getattr(made, one.name) for one in dataclasses.fields(made)})
+    kept.remind(provider.context)
+    return provider

@@ -1,0 +1,272 @@
+"""Which refusals of a sandbox a command's output tells of: found by the paths in its lines, and claimed only where the
+scope refuses what a plain look at permissions would allow. Pure: the disk is asked through `Disk`."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final, Protocol
+
+from agent_host.contracts import Denial
+from policy.paths import Places
+from policy.rules.sandbox import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from policy.scope import CommandScope
+
+_REFUSED: Final = re.compile(
+    r"permission denied|permissionerror|\beacces\b|errno 13\b|os error 13\b|access is denied|accessdenied(?:exception)?"
+    r"|read-only file ?system|\berofs\b|os error 30\b|errno 30\b|cross-device link|\bexdev\b|os error 18\b|errno 18\b"
+    r"|device or resource busy|\bebusy\b|os error 16\b|errno 16\b",
+    re.IGNORECASE,
+)
+"""EACCES by Landlock, EROFS by namespaces and EBUSY for a place that they hold itself, EXDEV where a name would leave
+its place."""
+_BUSY: Final = re.compile(r"resource busy|\bebusy\b|error 16\b|errno 16\b", re.IGNORECASE)
+_CROSS_DEVICE: Final = re.compile(r"cross-device link|\bexdev\b|error 18\b|errno 18\b", re.IGNORECASE)
+_REMOTE: Final = re.compile(
+    r"\(publickey|\bHTTP/|\b(?:GET|PUT|POST|DELETE|HEAD) /|status(?: code)?:? 40[13]|\bs3://|\bgs://|\bssh:|\bscp:|\bsftp\b"
+    r"|\bremote[: ]|operation not permitted|errno 1\b|@[\w.-]+:|\bsudo\b|\bjava\.security\b",
+    re.IGNORECASE,
+)
+"""Another machine's refusal, or that of a program."""
+_QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”|\((/[^()\s]+)\)")
+_LOOSE: Final = re.compile(r"(?<![\w:/.@~-])((?:~|\.{1,2})?/[^\s'\"`:,;()\[\]{}<>|]+|/)")
+_PROGRAM: Final = re.compile(r"^\S+: (?:line \d+: |\d+: )?(.*)$")
+_VERB: Final = re.compile(
+    r"^(?:cannot (?:create|open|access|touch|remove)|could not (?:write|lock) config file|open|create|mkdir) "
+)
+_UNIX_URL: Final = re.compile(r"unix://(/[^\s'\"]+)")
+_SHELL_SCRIPT: Final = (".sh", ".py", ".pl", ".rb", ".bash", ".js")
+_NOT_EXECUTABLE: Final = 126
+_MAX_LINES: Final = 400
+_MAX_LINE: Final = 2000
+_MAX_BEFORE: Final = 3
+_MAX_FOUND: Final = 20
+
+
+class Disk(Protocol):
+    """What plain permissions say, without any sandbox, to this process."""
+
+    def real(self, path: str) -> str:
+        """The path with its links followed, as far as it is there."""
+        ...
+
+    def may(self, path: str, *, write: bool) -> bool:
+        """True if it could be read or written; a path that is not there: whether it could be made."""
+        ...
+
+    def is_plain_file(self, path: str) -> bool:
+        """True if it is a regular file that nobody may execute."""
+        ...
+
+    def is_there(self, path: str) -> bool:
+        """True if there is such a path."""
+        ...
+
+    def same_device(self, one: str, other: str) -> bool:
+        """True if both are, or would be, on one file system."""
+        ...
+
+
+class RealDisk:
+    """The disk of this machine."""
+
+    def real(self, path: str) -> str:
+        """See Disk."""
+        return os.path.realpath(path)
+
+    def may(self, path: str, *, write: bool) -> bool:
+        """See Disk."""
+        if os.path.lexists(path):
+            return os.access(path, os.W_OK if write else os.R_OK)
+        return write and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
+
+    def is_plain_file(self, path: str) -> bool:
+        """See Disk."""
+        return os.path.isfile(path) and not os.access(path, os.X_OK)
+
+    def is_there(self, path: str) -> bool:
+        """See Disk."""
+        return os.path.lexists(path)
+
+    def same_device(self, one: str, other: str) -> bool:
+        """See Disk."""
+        return _device(one) == _device(other)
+
+
+def _device(path: str) -> int:
+    try:
+        return os.lstat(path if os.path.lexists(path) else os.path.dirname(path)).st_dev
+    except OSError:
+        return -1
+
+
+def nothing_closed() -> Sequence[str]:
+    """For a level that refuses what the scope refuses, and nothing more."""
+    return ()
+
+
+def denials_in(
+    output: str,
+    exit_code: int,
+    scope: CommandScope,
+    cwd: str,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]] = nothing_closed,
+) -> list[Denial]:
+    """What `scope` refused to a command in `cwd` by its output, each once, in the order of the lines; nothing where it
+    succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
+    if exit_code == 0:
+        return []
+    lines = [line[:_MAX_LINE] for line in output.splitlines() if line.strip()]
+    found: dict[Denial, None] = {}
+    for number in [number for number, line in enumerate(lines) if _REFUSED.search(line)][:_MAX_LINES]:
+        line = lines[number]
+        if _REMOTE.search(line):
+            continue
+        paths = list(_paths(line, cwd))
+        back = number
+        # Where an error is told in a chain, its path stands some lines above it.
+        while not paths and back > max(0, number - _MAX_BEFORE):
+            back -= 1
+            paths = list(_paths(lines[back], cwd)) if _is_chained(lines[back : number + 1]) else []
+        for denial in _claimed(line, paths, exit_code, scope, disk, closed):
+            found[denial] = None
+        if len(found) >= _MAX_FOUND:
+            break
+    return list(found)
+
+
+def _is_chained(lines: list[str]) -> bool:
+    return any(
+        re.search(r"caused by|error|fail|could ?n[o']t|cannot|unable", line, re.IGNORECASE) for line in lines[:-1]
+    )
+
+
+def _paths(line: str, cwd: str) -> Iterator[str]:
+    """The paths that a line may name, absolute and without `..`."""
+    seen: set[str] = set()
+    for one in _named(line):
+        text = os.path.expanduser(one) if one.startswith("~") else one
+        path = os.path.normpath(os.path.join(cwd, text))
+        if "\0" not in path and path not in seen:
+            seen.add(path)
+            yield path
+
+
+def _named(line: str) -> Iterator[str]:
+    quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(line)]
+    yield from (one.removeprefix("file://") for one in quoted)
+    yield from (match[1].rstrip(":.,") for match in _UNIX_URL.finditer(line))
+    rest = _QUOTED.sub(" ", line)
+    program = _PROGRAM.match(rest)
+    if program is not None and _REFUSED.split(program[1], maxsplit=1)[0].strip(" :-(["):
+        rest = program[1]
+    yield from (match[1].rstrip(".") for match in _LOOSE.finditer(rest))
+    if quoted:
+        return
+    # `program: line 3: path: Permission denied`, where the path has no slash or holds a space.
+    before = _REFUSED.split(rest, maxsplit=1)[0].rstrip(" :-(")
+    parts = [part.strip() for part in before.split(": ") if part.strip()]
+    path = _VERB.sub("", parts[-1]) if parts else ""
+    if parts and (program is not None or path != parts[-1]):
+        yield path
+
+
+def _claimed(
+    line: str,
+    paths: list[str],
+    exit_code: int,
+    scope: CommandScope,
+    disk: Disk,
+    closed: Callable[[], Sequence[str]],
+) -> Iterator[Denial]:
+    real = [disk.real(path) for path in paths]
+    if _CROSS_DEVICE.search(line):
+        refused = [path for path in real if refusal(scope, path, "posix", write=True) is not None]
+        if len(real) >= 2 and refused and len({*real}) > 1 and disk.same_device(real[0], real[1]):
+            yield Denial("path", refused[0], refusal(scope, refused[0], "posix", write=True) or "writes", "write")
+        return
+    if _BUSY.search(line):
+        # A mount, as a guarded place is and each folder on the way to one, is neither moved nor replaced.
+        busy = [path for path in real if any(Places((path,), "posix").contain(one) for one in scope.guarded)]
+        yield from (Denial("path", path, "guarded", "write") for path in busy[:1] if disk.is_there(path))
+        return
+    for path in real:
+        rule = refusal(scope, path, "posix", write=False)
+        if rule is not None and disk.is_there(path):
+            if disk.may(path, write=False):
+                yield Denial("path", path, rule, "read")
+                return
+            continue
+        rule = refusal(scope, path, "posix", write=True)
+        if rule is not None and _is_write(path, exit_code, disk) and disk.may(path, write=True):
+            yield Denial("path", path, rule, "write")
+            return
+        is_new = rule is None and not disk.is_there(path) and disk.may(path, write=True)
+        if is_new and os.path.dirname(path) in closed():
+            yield Denial("path", path, "beside", "write")
+            return
+
+
+def _is_write(path: str, exit_code: int, disk: Disk) -> bool:
+    """True if it may have been about writing: a plain file that was to be run is refused by anybody."""
+    if disk.is_plain_file(path):
+        return exit_code != _NOT_EXECUTABLE and not path.endswith(_SHELL_SCRIPT)
+    # A name right below the root that is not there is some program's own.
+    return disk.is_there(path) or os.path.dirname(path) != "/"
+
+
+# Which of the sockets that a command was refused it missed, by what it printed.
+
+_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
+_NO_NAME: Final = re.compile(
+    r"resolv|name resolution|no matching distribution|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup"
+    r"|getaddrinfo",
+    re.IGNORECASE,
+)
+_HOST: Final = re.compile(
+    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
+    re.IGNORECASE,
+)
+
+
+LOOK_UP: Final = "look up names by"
+"""The action of a refused look-up: of which host is in the output alone."""
+
+
+def missed(
+    denials: Iterable[Denial],
+    text: str,
+    is_allowed: Callable[[str], bool] = lambda _: False,
+    *,
+    was_ended: bool = False,
+) -> list[Denial]:
+    """The refusals that count for a command that failed and printed `text`: of sockets those that it tells of, with the
+    host that was looked for; all others. `is_allowed`: whether a host might have been asked for by the proxy. Of a
+    command that `was_ended` look-ups count as well: it may still have been retrying, and printed no error yet."""
+    counted = (
+        denial
+        for denial in denials
+        if denial.kind != "socket" or _shows(denial, text) or (was_ended and denial.action == LOOK_UP)
+    )
+    return [_named_socket(denial, text, is_allowed) for denial in counted]
+
+
+def _shows(denial: Denial, text: str) -> bool:
+    """True if a refused socket was missed: many programs try one and go on without."""
+    if denial.action == LOOK_UP:
+        return _NO_NAME.search(text) is not None
+    return denial.action != "use" or _NO_SOCKET.search(text) is not None
+
+
+def _named_socket(denial: Denial, text: str, is_allowed: Callable[[str], bool]) -> Denial:
+    """A refused look-up with the host that was looked for, where the output has it."""
+    host = _HOST.search(text) if denial.action == LOOK_UP else None
+    if host is None:
+        return denial
+    rule = "domains" if denial.rule == "proxy" and not is_allowed(host[1]) else denial.rule
+    return Denial("host", host[1], rule, "connect")

@@ -1,0 +1,143 @@
+"""The levels by which commands are held to their scope, and which of them work on this machine (decision 0055)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
+
+from tool_runtime.tool import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tool_runtime.sandbox.session import Sandbox
+    from tool_runtime.settings import RuntimeSettings, SandboxSettings
+    from tool_runtime.threads import DaemonPool
+
+Level = Literal["none", "landlock", "namespace"]
+LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
+"""The strongest first."""
+
+
+class Namespaces(NamedTuple):
+    """Which a program gets besides that of mounts: of users, without which only root can give it any, and of
+    processes."""
+
+    users: bool
+    processes: bool
+
+
+class Found(NamedTuple):
+    """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
+    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
+    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
+    such as want of a file, memory or time, and does not show that there is no such level."""
+
+    level: Level
+    works: bool
+    problem: str = ""
+    abi: int = 0
+    is_supervised: bool = False
+    unheld: tuple[str, ...] = ()
+    namespaces: Namespaces = Namespaces(users=True, processes=True)
+    is_passing: bool = False
+
+
+NOTHING: Final = Found("none", works=True, unheld=("anything",))
+
+
+_looking: Final = threading.Lock()
+_known: Final[dict[Level, Found]] = {}
+
+
+def look(level: Level, directory: str = "/tmp") -> Found:  # noqa: S108  the names of its files are random
+    """Try whether `level` works here, by files in `directory`; from any thread. Once in a process, but for a trial that
+    failed for a reason of its own."""
+    with _looking:
+        return _look(level, directory)
+
+
+def forget() -> None:
+    """Have every level tried again: this process has become another user, or is held itself."""
+    _known.clear()
+
+
+def _look(level: Level, directory: str) -> Found:
+    found = _known.get(level)
+    if found is None or found.is_passing:
+        found = _known[level] = _tried(level, directory)
+    return found
+
+
+def _tried(level: Level, directory: str) -> Found:
+    if level == "none":
+        return NOTHING
+    if sys.platform != "linux":
+        return Found(level, works=False, problem=f"there is no such level on {sys.platform}")
+    from tool_runtime.sandbox import probe
+
+    if level == "landlock":
+        return probe.landlock_level(directory)
+    return probe.namespace_level(directory, lambda: _look("landlock", directory))
+
+
+def find(settings: SandboxSettings, directory: str = "/tmp") -> Found:  # noqa: S108  as for `look`
+    """The level that commands are held by under `settings`, tried in `directory` unless it is known by now. Raises
+    ToolFault where a level is required that does not work, and where a trial failed for a reason of its own."""
+    looked = [look(one, directory) for one in (LEVELS if settings.level == "auto" else (settings.level,))]
+    found = next((one for one in looked if one.works), NOTHING)
+    problem = "; ".join(f"{one.level}: {one.problem}" if settings.level == "auto" else one.problem for one in looked)
+    if found.level != "none" or settings.level == "none":
+        return found
+    if any(one.is_passing for one in looked):
+        message = (
+            f"commands are refused: the sandbox could not be tried ({problem}); --sandbox none runs them without one"
+        )
+        raise ToolFault(FaultKind.SYSTEM, message)
+    if settings.required:
+        named = "no level" if settings.level == "auto" else f"the level {settings.level}"
+        message = f"commands are refused: {named} of the sandbox works here ({problem})"
+        if settings.level != "auto":
+            message = f"commands are refused: {named} of the sandbox does not work here ({problem})"
+        raise ToolFault(FaultKind.SYSTEM, message)
+    return NOTHING
+
+
+def directory_of(runtime: RuntimeSettings) -> str:
+    """Return the directory in which a session's levels are tried: its own for temporary files."""
+    return runtime.temporary or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as for `look`
+
+
+def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
+    """What holds the commands of a session; None where nothing does. Raises ToolFault as `find` does."""
+    if runtime.sandbox is None or find(runtime.sandbox, directory_of(runtime)).level == "none":
+        return None
+    from tool_runtime.sandbox.session import Sandbox
+
+    return Sandbox(runtime.sandbox, runtime, pool)
+
+
+# Work by a thread that gives up its rights, and ends with it.
+
+T = TypeVar("T")
+
+
+def in_fresh_thread(work: Callable[[], T]) -> T:
+    """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed unchanged to the caller that waits for it
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="sandbox-start")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -1,0 +1,604 @@
+"""Places that commands may read and not write, inside of what they may write, where the level cannot refuse it: looked
+at before and after each command. What a command may not leave is saved aside, reported and put back.
+
+Some of these places only policy can judge by what is in them: git directories (`workspace_places`). All are compared
+with what was there when no other command could write: so what one command leaves running gains nothing while another
+one runs. What a command begins with is on disk before it starts, so that a resume after a crash can tell as well.
+
+Nothing is read or written through a link: a path is taken from the root, by `tool_runtime.files.writer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from agent_host.contracts import Denial
+from agent_host.safe_open import open_regular
+from policy.rules.git_directory import Left
+from policy.scope import CommandScope
+from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
+from tool_runtime.sandbox.workspace_places import WorkspacePlaces, head_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from policy.rules.git_directory import Kind
+    from tool_runtime.files.writer import OpenDirectory
+
+MAX_ENTRIES: Final = 2000
+"""Of one place."""
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+MAX_LOOK_BYTES: Final = 128 * 1024 * 1024
+"""The contents that one look reads; a file behind that counts as one that is too large."""
+MAX_TOLD: Final = 200
+"""The changes of one command that are told, and of which copies are kept."""
+MAX_SAVED_BYTES: Final = 256 * 1024 * 1024
+"""Copies that are kept of what the commands of a session left."""
+_MAX_LOOKS: Final = 200
+_MAX_RECENT: Final = 1024
+_RECENT_BYTES: Final = 16 * 1024
+_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+_CONTENTS: Final = "contents"
+_LAST: Final = "last.json"
+_AS_LEFT: Final = "it is as the command left it"
+_PUT_BACK: Final = "it was put back"
+_UNWATCHED: Final = "{} of its directories are not watched; a git repository that a command makes there is not judged"
+_NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
+
+
+class Entry(NamedTuple):
+    """One file, folder or link: what tells a change, and the SHA-256 of a file's content, the target of a link; None
+    where the content is too large to be kept, or cannot be read."""
+
+    mode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+    content: str | None
+
+    def same_as(self, other: Entry) -> bool:
+        """True if both are the same thing with the same content, whenever it was written."""
+        if self.content is None or other.content is None:
+            return self[:5] == other[:5]
+        # The host gives nothing a set-user-id bit, so that it cannot put one back.
+        return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
+
+
+_FOLDER: Final = "/"
+"""The content of a folder that is no guarded place itself."""
+Look = dict[str, Entry]
+"""All entries of the guarded places by their paths; what is not there has none."""
+
+
+class _Check:
+    """What one look after the other finds while things are put back."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self.alone = alone
+        self.told: dict[str, Denial] = {}
+        self.seen: dict[str, Entry | None] = {}
+        self.refused: set[str] = set()
+        self.is_changing = False
+
+    def denials(self) -> list[Denial]:
+        """What is to be told: what nobody could see for a while may be as it was."""
+        is_over = (
+            path for path, one in self.told.items() if one.done.startswith(_AS_LEFT) and path not in self.refused
+        )
+        gone = set(is_over)
+        return [one for path, one in self.told.items() if path not in gone]
+
+
+class Guarded:
+    """For the commands of one session. `directory` is its own, for this alone: without one nothing is saved, and
+    nothing put back. `workspace`: places in it that start programs are found and looked at. Safe from any thread."""
+
+    def __init__(self, directory: str | None, workspace: str | None = None) -> None:
+        self._folder = None if directory is None else os.path.realpath(directory)
+        self._found = None if workspace is None else WorkspacePlaces(workspace)
+        self._workspace = workspace
+        self._known: dict[str, Entry] = {}
+        self._recent: dict[str, bytes] = {}
+        self._kept: set[str] = set()
+        self._base: dict[str, Look] = {}
+        self._between: Look = {}
+        self._trusted: set[tuple[str, int, str | None]] = set()
+        self._as_repositories: set[str] = set()
+        self._recorded: tuple[Sequence[str], Look, CommandScope | None] | None = None
+        self._saved = self._saved_bytes = 0
+        self._room = 0
+        self._in_part: set[str] = set()
+        self._lock = threading.RLock()
+
+    def find(self, scope: CommandScope) -> None:
+        """Find what starts programs in the workspace: a walk with the first command, which may take a moment."""
+        with self._lock:
+            if self._found is not None:
+                self._found.refresh(scope)
+
+    def begin(
+        self,
+        mark: str,
+        places: Sequence[str],
+        scope: CommandScope | None = None,
+        *,
+        folders: Iterable[str] = (),
+        quiet: bool = True,
+    ) -> Look:
+        """A look before a command, on record under its `mark` until `end`, with the contents. `folders` are those that
+        places lie in and that the command may exchange. `quiet`: no other command can have written since the last look,
+        so what is there now is the user's. Raises OSError."""
+        with self._lock:
+            self._see_between(folders, quiet=quiet)
+            looks = self._looks(places, scope, list(self._exchanged()))
+            for place, found in looks.items():
+                if quiet or place not in self._base:
+                    is_made = not quiet and self._found is not None and place in self._found.repositories
+                    self._base[place] = {} if is_made else found
+            if quiet and self._found is not None:
+                self._trust(self._found)
+            before = {path: entry for place in looks for path, entry in self._base[place].items()}
+            self._record(mark, places, before, scope)
+            return before
+
+    def at_top(self, scope: CommandScope) -> tuple[str, ...]:
+        """Return the places directly in the workspace that are guarded by a name with a star."""
+        return () if self._found is None or not scope.nested else tuple(self._found.at_top)
+
+    def end(
+        self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool
+    ) -> list[Denial]:
+        """What the command with this mark may not leave, put back where `alone`: nothing but commands was at work."""
+        denials = self.check(places, before, scope, alone=alone)
+        if self._folder is not None:
+            with suppress(OSError), open_directory(self._folder) as folder:
+                folder.remove(f"{mark}.json")
+        return denials
+
+    def check(
+        self, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool = True
+    ) -> list[Denial]:
+        """The same while the command, or what it left running, is not over."""
+        with self._lock:
+            check = _Check(alone=alone)
+            last: dict[str, Look] | None = None
+            for _ in range(_MAX_LOOKS):
+                looks = self._looks(places, scope, closed := self._folders_back(check))
+                if looks == last:  # nothing more can be put back
+                    break
+                last, check.refused, check.is_changing = looks, set(closed), False
+                self._compare(looks, places, before, scope, check)
+                if not check.is_changing:
+                    break
+            if len(self._known) > 4 * MAX_ENTRIES + 2 * sum(map(len, looks.values())):
+                self._known.clear()
+            return check.denials()
+
+    def close(self) -> None:
+        """Let go of what tells of new names."""
+        with self._lock:
+            if self._found is not None:
+                self._found.close()
+
+    # Looking
+
+    def _see_between(self, folders: Iterable[str], *, quiet: bool) -> None:
+        """Remember the folders that guarded places lie in."""
+        if quiet:
+            self._between = {}
+        for folder in folders:
+            with suppress(OSError):
+                status = os.lstat(folder)
+                if not stat.S_ISLNK(status.st_mode):
+                    self._between.setdefault(folder, Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER))
+
+    def _exchanged(self) -> Look:
+        """What is in the place of folders that guarded places lie in and is none: the outermost, since it may lead to
+        the others."""
+        found: Look = {}
+        for folder in sorted(self._between):
+            if not folder.startswith(tuple(f"{one}/" for one in found)):
+                with suppress(OSError):
+                    status = os.lstat(folder)
+                    if not stat.S_ISDIR(status.st_mode):
+                        found[folder] = self._entry(folder, status)
+        return found
+
+    def _looks(self, places: Sequence[str], scope: CommandScope | None, closed: Sequence[str]) -> dict[str, Look]:
+        """What each place holds now; a file that has not changed since the last look is not read again. Below what is
+        in the place of a folder nothing is: it may lead anywhere."""
+        self._room, self._in_part = MAX_LOOK_BYTES, set()
+        leads = tuple(f"{one}/" for one in closed)
+        found = self._found
+        if found is None or scope is None:
+            return {place: self._look(place, leads) for place in places}
+        found.refresh(scope)
+        apart = frozenset(places)
+        named = [*places, *found.at_top, *found.nested] if scope.nested else places
+        looks = {place: self._look(place, leads) for place in dict.fromkeys(named)}
+        for of in found.judged(scope):
+            if not of.path.startswith(leads):
+                look = looks[of.path] = {}
+                parts = found.entries(of, apart)
+                whole = [_walk(path, look, self._entry, is_deep=is_deep) for path, is_deep in parts]
+                if not all(whole):
+                    self._in_part.add(of.path)
+        for path in [one for one in found.git_files if one not in apart]:
+            looks[path] = self._look(path, leads)
+        return looks
+
+    def _look(self, place: str, leads: tuple[str, ...]) -> Look:
+        look: Look = {}
+        if not place.startswith(leads) and not _walk(place, look, self._entry):
+            self._in_part.add(place)
+        return look
+
+    def _entry(self, path: str, found: os.stat_result) -> Entry:
+        known = self._known.get(path)
+        plain = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        if stat.S_ISDIR(found.st_mode):  # its times change with what is in it, which is looked at by itself
+            return Entry(found.st_mode, 0, 0, 0, found.st_ino, "")
+        if known is not None and known[:5] == plain:
+            return known
+        content: str | None = None
+        if stat.S_ISLNK(found.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(found.st_mode) and found.st_size <= min(MAX_FILE_BYTES, self._room):
+            with suppress(OSError):  # another user's, or one that nobody may read
+                data = _content(path)
+                self._room -= len(data)
+                content = hashlib.sha256(data).hexdigest() if len(data) <= MAX_FILE_BYTES else None
+                self._remember(content, data)
+        self._known[path] = entry = Entry(*plain, content)
+        return entry
+
+    def _remember(self, digest: str | None, data: bytes) -> None:
+        if digest is not None and len(data) <= _RECENT_BYTES:
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()
+            self._recent[digest] = data
+
+    def _data(self, path: str, digest: str | None) -> bytes | None:
+        """The content with this hash, which the file has or had; None where nobody has it any more."""
+        if digest is None or digest in self._recent:
+            return self._recent.get(digest or "")
+        kept = [] if self._folder is None else [os.path.join(self._folder, _CONTENTS, digest)]
+        for one in (*kept, path):
+            with suppress(OSError):
+                data = _content(one)
+                if hashlib.sha256(data).hexdigest() == digest:
+                    return data
+        return None
+
+    # Judging
+
+    def _folders_back(self, check: _Check) -> list[str]:
+        """Put folders back that were exchanged; those that could not be."""
+        for folder, now in self._exchanged().items():
+            self._changed(folder, self._between[folder], now, "", check, can_undo=check.alone)
+        return list(self._exchanged())
+
+    def _compare(
+        self, looks: dict[str, Look], places: Sequence[str], before: Look, scope: CommandScope | None, check: _Check
+    ) -> None:
+        """Judge what differs, and put back what may not stay."""
+        for place, after in looks.items():
+            base = self._base.get(place)
+            if base == after:
+                continue
+            if base is None:
+                base = _of_place(place, before, places)
+                if not base and after and self._is_nested(place):
+                    check.told[place] = Denial("path", place, "guarded", "change", _NEW)
+                    base = after
+            self._compare_place(place, base, after, scope, check)
+        known = () if self._found is None else self._found.repositories
+        for root, count in {} if self._found is None else self._found.unwatched().items():
+            check.told[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
+        self._as_repositories.update(one for one in looks if one in known)
+        for place in [one for one in self._base if one not in looks]:
+            if not os.path.lexists(place) or (place in self._as_repositories and place not in known):
+                del self._base[place]
+
+    def _compare_place(self, place: str, base: Look, after: Look, scope: CommandScope | None, check: _Check) -> None:
+        is_repository = self._found is not None and place in self._found.repositories
+        is_judged = is_repository or (self._found is not None and place in self._found.git_files)
+        may_undo = self._folder is not None and (check.alone or is_repository)
+        if may_undo and not is_judged and len(after) >= MAX_ENTRIES > len(base) and self._set_aside(place, base, check):
+            self._base[place] = base
+            return
+        left = dict(after)
+        if is_judged and place in self._in_part:  # what nobody can see now is judged when it shows
+            left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
+        is_gone = self._is_nested(place) and not after and not os.path.lexists(os.path.dirname(place))
+        found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_gone}
+        refused = {path: why for path, why in found.items() if why is not None}
+        if refused and not base and is_repository and os.path.basename(place) != ".git":
+            refused = self._unmake(place, after, refused)
+        for path, why in refused.items():
+            now = after.get(path)
+            if now is not None or place not in self._in_part:
+                check.seen.setdefault(path, now)
+            # What was not looked at before may have been there, and what changes later is somebody else's.
+            is_the_commands = check.seen.get(path, now) == now or (now is not None and stat.S_ISDIR(now.mode))
+            can_undo = may_undo and is_the_commands and (path in base or len(base) < MAX_ENTRIES)
+            self._changed(path, base.get(path), now, why, check, can_undo=can_undo)
+            left.pop(path, None)  # what could not be put back is tried again after the next command
+            if path in base:
+                left[path] = base[path]
+        check.is_changing = check.is_changing or (may_undo and bool(refused))
+        check.refused.update(refused)
+        self._base[place] = left
+        if self._folder is not None:
+            with suppress(OSError):
+                self._keep(self._folder, left)
+
+    def _is_nested(self, place: str) -> bool:
+        return self._found is not None and place in self._found.nested
+
+    def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
+        """What to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it may
+        have been there before, and be a project's `hooks` or `config`."""
+        names: list[str] = []
+        with suppress(OSError):  # a program that has outlived its command may take it away
+            names = os.listdir(place)
+        head = head_of(place, names)
+        with suppress(OSError):
+            after[head] = self._entry(head, os.lstat(head))
+        path, why = next(iter(refused.items()))
+        return {head: f"it makes a git directory of {place}, in which {os.path.relpath(path, place)} is: {why}"}
+
+    def _problem(self, path: str, place: str, base: Look, after: Look, scope: CommandScope | None) -> str | None:
+        """Why a change may not stay, empty where the place is not a command's at all; None where it may."""
+        found = self._found
+        if found is None or scope is None or not (place in found.repositories or place in found.git_files):
+            return ""
+        if place in found.repositories and not base:
+            found.made.add(place)
+        left = after.get(path)
+        if left is not None and (path[len(place) :], left.mode, left.content) in self._trusted:
+            return None
+        return found.problem(path, self._left(path, left), self._left(path, base.get(path)), base, scope)
+
+    def _left(self, path: str, entry: Entry | None) -> Left | None:
+        if entry is None:
+            return None
+        kind: Kind = "file" if stat.S_ISREG(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "other"
+        return Left(kind, self._data(path, entry.content) if kind == "file" else None)
+
+    def _trust(self, found: WorkspacePlaces) -> None:
+        """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""
+        found.trust()
+        for place in found.repositories:
+            for path, entry in self._base.get(place, {}).items():
+                if stat.S_ISREG(entry.mode) and os.path.basename(path) not in ("commondir", "gitdir"):
+                    self._trusted.add((path[len(place) :], entry.mode, entry.content))
+
+    # On record
+
+    def _record(self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None) -> None:
+        if self._folder is None or not (places or before):
+            return
+        with open_directory(self._folder, create=PRIVATE_DIRECTORY) as folder:
+            if self._recorded != (places, before, scope):
+                self._keep(self._folder, before)
+                self._write_record(folder, _LAST, places, before, scope)
+                self._recorded = places, before, scope
+            try:
+                folder.link(_LAST, f"{mark}.json")  # most commands find what the one before has left
+            except OSError:  # the file system has no hard links, or an earlier try of the same command has left one
+                self._write_record(folder, f"{mark}.json", places, before, scope)
+
+    def _write_record(
+        self, folder: OpenDirectory, name: str, places: Sequence[str], before: Look, scope: CommandScope | None
+    ) -> None:
+        record: dict[str, Any] = {
+            "places": list(places),
+            "folders": {path: list(entry) for path, entry in self._between.items()},
+            "look": {path: list(entry) for path, entry in before.items()},
+        }
+        if self._found is not None and scope is not None:
+            record["repositories"] = [[one.path, one.is_strict] for one in self._found.judged(scope)]
+            record["scope"] = [list(scope.writes), list(scope.given)]
+            record["workspace"] = self._workspace
+        folder.put(name, orjson.dumps(record), 0o600, durable=False)
+
+    def _keep(self, folder: str, found: Look) -> None:
+        """Have the contents of the files on disk, by their hashes. Raises OSError where they cannot be written."""
+        files = {path: one.content for path, one in found.items() if stat.S_ISREG(one.mode) and one.content}
+        new = {path: digest for path, digest in files.items() if digest not in self._kept}
+        if not new:
+            return
+        with open_directory(os.path.join(folder, _CONTENTS), create=PRIVATE_DIRECTORY) as contents:
+            for path, digest in new.items():
+                data = self._data(path, digest)
+                if data is not None and digest not in self._kept:  # else it has changed meanwhile
+                    contents.put(digest, data, 0o600, durable=False)
+                    self._kept.add(digest)
+
+    def after_crash(self, mark: str) -> list[Denial]:
+        """What changed since the command with this mark began, whose host was killed. Only what starts programs in a
+        git directory is put back: much may have happened since. Empty where no such command is on record."""
+        if self._folder is None:
+            return []
+        path = os.path.join(self._folder, f"{mark}.json")
+        try:
+            with open(path, "rb") as file:
+                record: Mapping[str, Any] = orjson.loads(file.read())
+            before = {name: Entry(*fields) for name, fields in record["look"].items()}
+            self._between = {name: Entry(*fields) for name, fields in record["folders"].items()}
+            scope = None
+            if "scope" in record:
+                self._found = WorkspacePlaces.known(record["workspace"], record["repositories"])
+                scope = CommandScope(writes=tuple(record["scope"][0]), given=tuple(record["scope"][1]))
+        except (OSError, ValueError, KeyError, TypeError):  # cut off, or there was none
+            return []
+        return self.end(mark, record["places"], before, scope, alone=False)
+
+    # Putting back
+
+    def _changed(
+        self, path: str, before: Entry | None, after: Entry | None, why: str, check: _Check, *, can_undo: bool
+    ) -> None:
+        """Tell one change, and put it back where that may be."""
+        known = check.told.get(path)
+        said = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
+        is_told = known is not None or len(check.told) < MAX_TOLD
+        because = f", since {why}" if why else ""
+        said = said or because + (self._saved_aside(path, after) if is_told else "")
+        was_put_back = can_undo and self._put_back(path, before, after)
+        if is_told:
+            done = _PUT_BACK if was_put_back else _AS_LEFT
+            check.told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
+
+    def _saved_aside(self, path: str, after: Entry | None) -> str:
+        """Where a copy of what the command left is, in words; empty where there is nothing to keep."""
+        if self._folder is None or after is None or not (stat.S_ISREG(after.mode) or stat.S_ISLNK(after.mode)):
+            return ""
+        kept = self._save(path, after)
+        if kept is None:
+            return "; what the command left could not be kept"
+        part = f"the first {MAX_FILE_BYTES} bytes of " if after.size > MAX_FILE_BYTES else ""
+        return f"; {part}what the command left is in {kept}"
+
+    def _save(self, path: str, entry: Entry) -> str | None:
+        """The path of a copy of a file, or of a file that holds the target of a link; None where there is none."""
+        size = min(entry.size, MAX_FILE_BYTES)
+        if self._folder is None or self._saved_bytes + size > MAX_SAVED_BYTES:
+            return None
+        self._saved, self._saved_bytes = self._saved + 1, self._saved_bytes + size
+        target = os.path.join(self._folder, "changed", f"{os.getpid()}-{self._saved}", os.path.basename(path))
+        try:
+            data = os.fsencode(entry.content or "") if stat.S_ISLNK(entry.mode) else _content(path)
+            with open_parent(target, create=PRIVATE_DIRECTORY) as (directory, name):
+                directory.put(name, data[:MAX_FILE_BYTES], 0o600, durable=False)
+        except OSError:
+            return None
+        return target
+
+    def _set_aside(self, place: str, base: Look, check: _Check) -> bool:
+        """Give a place another name, where more lies in it than one look takes: whether it has one. It is not one in a
+        git directory, where it would be judged."""
+        above = os.path.dirname(place)
+        while self._found is not None and (of := self._found.repository_of(above)) is not None:
+            above = os.path.dirname(of)
+        left = f".agent-host-left-{os.urandom(8).hex()}"
+        try:
+            with open_parent(place) as (directory, name), open_directory(above) as target:
+                if (found := directory.status(name)) is not None and stat.S_ISDIR(found.st_mode):
+                    directory.set_permissions(name, 0o700 | found.st_mode)  # else it cannot go to another folder
+                directory.move(name, target, left)
+        except OSError:
+            return False
+        done = f"{_PUT_BACK}; what the command left is in {os.path.join(above, left)}"
+        check.told[place] = Denial("path", place, "guarded", "change", done)
+        check.is_changing = True
+        if place in base:
+            self._put_back(place, base[place], None)
+        return True
+
+    def _put_back(self, path: str, before: Entry | None, after: Entry | None) -> bool:
+        """True if it is again as it was before."""
+        try:
+            with open_parent(path, create=None if before is None else NEW_DIRECTORY) as (directory, name):
+                found = directory.status(name)
+                if (None if found is None else self._entry(path, found)) != after:
+                    return False
+                if after is not None and (before is None or stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode)):
+                    moved = os.path.realpath(path)
+                    _remove(directory, name, after)
+                    if before is not None and before.content == _FOLDER:
+                        _take_back(moved, before, directory, name)
+                return before is None or self._restore(directory, name, before)
+        except PermissionError:  # the folder is closed to its owner as well; the next look sees into it
+            with suppress(OSError), open_parent(os.path.dirname(path)) as (above, folder):
+                found = above.status(folder)
+                above.set_permissions(folder, 0o700 | (0 if found is None else found.st_mode))
+            return False
+        except OSError:
+            return False
+
+    def _restore(self, directory: OpenDirectory, name: str, entry: Entry) -> bool:
+        if stat.S_ISDIR(entry.mode):
+            if directory.status(name) is None:
+                directory.make_directory(name)
+            if entry.content != _FOLDER:
+                directory.set_permissions(name, entry.mode)
+        elif stat.S_ISLNK(entry.mode):
+            directory.put_link(name, entry.content or "")
+        elif (
+            stat.S_ISREG(entry.mode)
+            and (data := self._data(os.path.join(directory.path, name), entry.content)) is not None
+        ):
+            directory.put(name, data, stat.S_IMODE(entry.mode))
+        else:
+            return False
+        return True
+
+
+def _content(path: str) -> bytes:
+    """Up to a byte more than MAX_FILE_BYTES of a regular file; no link is followed, and no pipe waited for."""
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
+    """Remove what a command left. A folder with something in it that was not seen becomes one to look into."""
+    if not stat.S_ISDIR(entry.mode):
+        directory.remove(name)
+        return
+    try:
+        directory.remove_directory(name)
+    except OSError:
+        directory.set_permissions(name, 0o700)
+        raise
+
+
+def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) -> None:
+    """Give a folder its name again, where the link in its place led to it."""
+    with suppress(OSError), open_parent(moved) as (source, other):
+        there = source.status(other)
+        if there is not None and stat.S_ISDIR(there.st_mode) and there.st_ino == entry.inode:
+            source.move(other, directory, name)
+
+
+def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Entry], *, is_deep: bool = True) -> bool:
+    """The entries of one place, a folder's before what is in it where `is_deep`; true if all of it was looked at."""
+    if len(found) >= MAX_ENTRIES:
+        return False
+    try:
+        status = os.lstat(place)
+        found[place] = entry_of(place, status)
+        names = sorted(os.listdir(place)) if is_deep and stat.S_ISDIR(status.st_mode) else []
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    whole = [_walk(f"{place}/{name}", found, entry_of) for name in names]
+    return all(whole)
+
+
+def _lies_in(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
+
+
+def _of_place(place: str, before: Look, places: Sequence[str]) -> Look:
+    """What of an earlier look is of this place, and of none that is guarded by itself in it."""
+    apart = [one for one in places if one != place and _lies_in(one, place)]
+    mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}
+    return {path: entry for path, entry in mine.items() if not any(_lies_in(path, one) for one in apart)}
+
+
+def changes(before: Look, after: Look) -> list[str]:
+    """The paths that are not as they were: what is new first, and the inmost first, so that each can be undone."""
+    new = sorted(after.keys() - before.keys(), reverse=True)
+    old = [path for path, entry in before.items() if path not in after or not entry.same_as(after[path])]
+    return [*new, *sorted(old, reverse=True)]

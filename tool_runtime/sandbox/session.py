@@ -1,0 +1,378 @@
+"""Holds commands to their scope on Linux (decision 0055). Imported and made with the first of them.
+
+A command is started by a fresh thread that has given up its rights (`platform.linux_sandbox`); what it does with
+sockets is judged by the session's supervisor. Nothing of the host itself is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tool_runtime.platform import landlock_rules, linux_sandbox
+from tool_runtime.platform.kept_rules import KeptRules
+from tool_runtime.platform.mounts import folders_between
+from tool_runtime.sandbox.levels import directory_of, find, in_fresh_thread
+from tool_runtime.sandbox.own_sockets import OwnSockets
+from tool_runtime.sandbox.protected_paths import Guarded
+from tool_runtime.sandbox.sockets import Held, HeldSockets
+from tool_runtime.sandbox.supervisor import Supervisor
+from tool_runtime.sandbox.variables import agent_sockets, offline_variables, session_variables, through_proxy
+from tool_runtime.sandbox.workspace_places import writable_roots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.contracts import Denial
+    from policy.scope import CommandScope
+    from tool_runtime.platform.landlock_rules import Rules
+    from tool_runtime.platform.linux_sandbox import Restriction
+    from tool_runtime.platform.seccomp import Network
+    from tool_runtime.sandbox.launching import Launcher
+    from tool_runtime.sandbox.protected_paths import Look
+    from tool_runtime.sandbox.proxy import DomainProxy
+    from tool_runtime.settings import RuntimeSettings, SandboxSettings
+    from tool_runtime.threads import DaemonPool
+
+    Opened = Callable[..., subprocess.Popen[bytes]]
+
+MAX_DENIALS: Final = 50
+"""So many refusals of one command are kept; a program that tries again and again is told of once."""
+_KEPT_S: Final = 60.0
+"""So long after a command its rules are kept: files that they grant one by one keep their room on the disk."""
+
+
+class HeldCommand:
+    """One command that is held. `variables` go over its environment. `denials` are what it was refused, as far as
+    somebody was asked; `on_denial` is called with each, from any thread."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        scope: CommandScope,
+        cwd: str,
+        on_denial: Callable[[Denial], None],
+        mark: str | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._on_denial = on_denial
+        self._cwd = cwd
+        self._mark = os.urandom(8).hex() if mark is None else mark
+        self._before: Look | None = None
+        self._is_over = False
+        self._listener: int | None = None
+        self.scope = scope
+        self.is_looked_at = bool(scope.guarded) or sandbox.may_write_here(scope)
+        self.denials: dict[Denial, None] = {}
+        self.proxy = sandbox.proxy_for(scope, self.report)
+        self.variables: Mapping[str, str] = {
+            **sandbox.variables,
+            **(sandbox.offline_variables() if scope.domains == () else {}),
+            **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
+        }
+
+    def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """What `launch` starts, held, by calling what it is given as it would call Popen. Raises what it raises, and
+        OSError where it cannot be held."""
+        try:
+            restriction = self._sandbox.restriction(self.scope)
+            if self.is_looked_at:
+                self._look()
+            self._sandbox.began(self)
+            process, listener = self._sandbox.started(self.scope, restriction, launch)
+        except OSError:
+            self.over()
+            self.gone()
+            raise
+        if listener is not None:
+            self._listener = listener
+            self._sandbox.watch(listener, self, restriction)
+        return process
+
+    def _look(self) -> None:
+        """Look at what it must not change, and put back what others that still run have changed of that."""
+        guarded, quiet = self._sandbox.guarded, self._sandbox.is_quiet()
+        folders = folders_between(self.scope.writes, self.scope.guarded)
+        self._before = guarded.begin(self._mark, self.scope.unchanged, self.scope, folders=folders, quiet=quiet)
+        if not quiet:
+            self._sandbox.late += guarded.check(self.scope.unchanged, self._before, self.scope)
+
+    def report(self, denial: Denial) -> None:
+        """Remember a refusal. Safe from any thread."""
+        if denial not in self.denials and len(self.denials) < MAX_DENIALS:
+            self.denials[denial] = None
+            if denial.action != "use":  # many programs try a socket that they can do without
+                self._on_denial(denial)
+
+    def over(self) -> None:
+        """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
+        before, self._before = self._before, None
+        try:
+            if not self._sandbox.has_programs(self._listener):
+                self._sandbox.left(self)
+            if before is not None:
+                self._is_over = True
+                found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
+                late, self._sandbox.late = self._sandbox.late, []
+                for denial in (*late, *found):
+                    self.report(denial)
+        finally:
+            self._sandbox.ended(self)
+
+    def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What it was refused, now that it is over and has `printed` that. `was_ended`: it was ended while
+        it ran, so it may still have been retrying, and printed no error yet."""
+        if exit_code == 0:
+            return tuple(denial for denial in self.denials if denial.action == "change")
+        from tool_runtime.sandbox.denials import RealDisk, denials_in, missed
+
+        text = printed.decode("utf-8", "replace")
+        seen = missed(self.denials, text, self._is_allowed, was_ended=was_ended)
+        told = {denial.what for denial in seen}
+        found = [
+            denial
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed)
+            if denial.what not in told  # a socket's place, which nobody meant to write
+        ]
+        return tuple(dict.fromkeys([*seen, *found]))
+
+    def _is_allowed(self, host: str) -> bool:
+        return self.proxy is not None and self.proxy.allows(host)
+
+    def _closed(self) -> Sequence[str]:
+        return self._sandbox.rules(self.scope).closed
+
+    def gone(self) -> None:
+        """None of its programs is left. Safe from any thread."""
+        if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
+            with suppress(OSError):  # the next command's look sees what is left
+                self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
+        self._sandbox.left(self)
+        if self.proxy is not None:
+            self._sandbox.end_proxy(self.proxy)
+
+
+def _launched(
+    restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
+) -> tuple[subprocess.Popen[bytes], int | None]:
+    listener = linux_sandbox.restrict_this_thread(restriction)
+    try:
+        return launch(subprocess.Popen), listener
+    except BaseException:
+        if listener is not None:
+            os.close(listener)
+        raise
+
+
+class Sandbox:
+    """For the commands of one session. Raises ToolFault where the level that is asked for is required and does not
+    work."""
+
+    def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
+        self.found = find(settings, directory_of(runtime))
+        self._settings = settings
+        self._runtime = runtime
+        self._pool = pool
+        self._supervisor: Supervisor | None = None
+        self._launcher: Launcher | None = None
+        self._own: dict[CommandScope, OwnSockets] = {}
+        self._running: set[HeldCommand] = set()
+        self._has_looked = False
+        self.late: list[Denial] = []
+        """What programs that outlived their command had changed: for the next result."""
+        self._with_programs: set[HeldCommand] = set()
+        self._agents = agent_sockets(os.environ)
+        self._proxies: set[DomainProxy] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        in_view = self.found.level == "namespace"
+        make = landlock_rules.rules_in_view if in_view else landlock_rules.rules_for
+        self._kept = KeptRules(make, self._restriction, in_view=in_view)
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    async def look_around(self, scope: CommandScope) -> None:
+        """Look through the workspace in another thread, before the first command that may write there."""
+        if not self._has_looked and self.may_write_here(scope):
+            await self._pool.run(lambda: self.guarded.find(scope))
+            self._has_looked = True
+
+    def hold(
+        self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
+    ) -> HeldCommand:
+        """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread. `mark` is
+        the same for a process that asks after a crash what the command has changed."""
+        return HeldCommand(self, scope, cwd, on_denial, mark)
+
+    def began(self, command: HeldCommand) -> None:
+        """A command is about to run."""
+        self._running.add(command)
+        if self.found.is_supervised:
+            self._with_programs.add(command)
+
+    def ended(self, command: HeldCommand) -> None:
+        """A command is over; programs of it may be left."""
+        self._running.discard(command)
+        if self._launcher is not None:
+            self._launcher.reap()
+
+    def left(self, command: HeldCommand) -> None:
+        """No program of a command is left."""
+        self._with_programs.discard(command)
+
+    def may_have_left(self, command: HeldCommand) -> bool:
+        """True if programs of a command were there when anybody looked last."""
+        return command in self._with_programs
+
+    def has_programs(self, listener: int | None) -> bool:
+        """True if a program is left of the command that the supervisor asks about by this descriptor."""
+        return listener is not None and self._supervisor is not None and self._supervisor.has_programs(listener)
+
+    def is_quiet(self) -> bool:
+        """True if no command runs, and nothing that one has left running, that may write in the workspace."""
+        return not any(one.is_looked_at for one in (*self._running, *self._with_programs))
+
+    def may_write_here(self, scope: CommandScope) -> bool:
+        """True if a command under `scope` may write in the workspace."""
+        return bool(writable_roots(scope, self._runtime.workspace))
+
+    @functools.cached_property
+    def guarded(self) -> Guarded:
+        """What looks at guarded places."""
+        return Guarded(self._settings.directory, self._runtime.workspace)
+
+    @functools.cached_property
+    def variables(self) -> Mapping[str, str]:
+        """Of every command that is held."""
+        return session_variables(self._settings.caches, os.environ)
+
+    def offline_variables(self) -> Mapping[str, str]:
+        """Of one that reaches no host, over the others."""
+        return offline_variables(self._settings.caches)
+
+    def rules(self, scope: CommandScope) -> Rules:
+        """What Landlock grants to the last command under `scope`."""
+        return self._kept.rules(scope)
+
+    def restriction(self, scope: CommandScope) -> Restriction:
+        """What the thread is held to that starts a command under `scope`, as the disk is now. Raises OSError."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = self._loop.call_later(_KEPT_S, self._kept.forget)
+        return self._kept.get(scope).restriction
+
+    def _restriction(self, scope: CommandScope, rules: Rules) -> Restriction:
+        is_open = _is_open(scope)
+        supervised = self.found.is_supervised
+        network: Network = "open" if is_open else "supervised" if supervised else "closed"
+        return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
+
+    def started(
+        self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
+    ) -> tuple[subprocess.Popen[bytes], int | None]:
+        """What `launch` starts, and the descriptor that asks about its sockets. Raises OSError."""
+        if self.found.level != "namespace":
+            return in_fresh_thread(lambda: _launched(restriction, launch))
+        from tool_runtime.platform.mounts import View
+        from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
+
+        if self._launcher is None:
+            self._launcher = Launcher(self.found.namespaces)
+        launcher = self._launcher
+        guarded = (*scope.unchanged, *self.guarded.at_top(scope))
+        view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
+        listeners: list[int | None] = []
+
+        def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
+            began = launcher.start(argv, cwd, env, streams, view, restriction)
+            listeners.append(began.listener)
+            return began.pid
+
+        return launch(functools.partial(LaunchedPopen, run)), listeners[0]
+
+    def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
+        """Have the supervisor answer for a command that was started."""
+        if self._supervisor is None:
+            self._supervisor = Supervisor()
+        own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
+        held = Held(
+            command.scope,
+            restriction._replace(ruleset=None),
+            own,
+            agents=frozenset().union(*(self._agents.get(name, ()) for name in command.scope.agents)),
+            all_agents=frozenset().union(*self._agents.values()),
+            proxy_port=None if command.proxy is None else command.proxy.port,
+            is_open=restriction.network == "open",
+            private=(landlock_rules.SHARED_MEMORY,) if self.found.level == "namespace" else (),
+            address_allowed=self._runtime.address_allowed or _is_public,
+            opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
+            report=command.report,
+        )
+        self._supervisor.watch(listener, HeldSockets(held), command.gone)
+
+    def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
+        """A proxy for one command under `scope`; None where it has no network, or needs none. Without a supervisor
+        nothing could reach it."""
+        if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
+            return None
+        from policy.addresses import address_is_public
+        from tool_runtime.sandbox.proxy import DomainProxy, ProxyParams, upstreams
+        from tool_runtime.web.domain_gate import DomainScope, Network
+
+        runtime = self._runtime
+        own = runtime.address_allowed
+        network = Network(own or address_is_public, local_names=own is not None)
+        pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
+        upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
+        domains = DomainScope(scope.domains, scope.blocked_domains)
+        proxy = DomainProxy(ProxyParams(domains, network, report, upstream), self._pool)
+        self._proxies.add(proxy)
+        return proxy
+
+    def end_proxy(self, proxy: DomainProxy) -> None:
+        """End the proxy of a command of which nothing is left. Safe from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end_proxy, proxy)
+
+    def _end_proxy(self, proxy: DomainProxy) -> None:
+        if proxy in self._proxies:
+            self._proxies.discard(proxy)
+            task = asyncio.create_task(proxy.aclose(), name="sandbox-proxy-end")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def aclose(self) -> None:
+        """End what answers for commands; none is started afterwards."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._kept.forget()
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await self._pool.run(supervisor.close)
+        if self._launcher is not None:
+            await self._pool.run(self._launcher.close)
+            self._launcher = None
+        if "guarded" in vars(self):
+            self.guarded.close()
+        for proxy in list(self._proxies):
+            self._end_proxy(proxy)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+def _nowhere(_address: str, _port: int) -> bool:
+    return False
+
+
+def _is_public(address: str) -> bool:
+    from policy.addresses import address_is_public  # most commands connect to nobody
+
+    return address_is_public(address)
+
+
+def _is_open(scope: CommandScope) -> bool:
+    """True if any host may be reached, so that there is nothing to look at but addresses."""
+    return scope.domains is None and not scope.blocked_domains

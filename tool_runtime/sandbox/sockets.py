@@ -1,0 +1,496 @@
+"""What the sockets of one command may do, judged call by call (see `supervisor`)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host.contracts import Denial
+from policy.rules.sandbox import refusal
+from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.sandbox.own_sockets import OwnSockets, Place, loopback_for, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from policy.scope import CommandScope
+    from tool_runtime.platform.linux_sandbox import Restriction
+    from tool_runtime.platform.seccomp_notify import Notice
+
+_MAX_ADDRESS: Final = 128
+_FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
+_NONBLOCK: Final = 0o4000
+"""Of the type of a socket: with it a resolver asks, and without it one looks which address it would have."""
+_USUAL_FIRST_PORT: Final = 1024
+_TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
+
+
+class Connect(NamedTuple):
+    """A connection that may be made: by which copy of the program's descriptor, to where. `place` is a descriptor that
+    the address names, -1 for none. The receiver closes both."""
+
+    copy: int
+    address: bytes
+    place: int = -1
+
+
+class Held(NamedTuple):
+    """What a command's sockets are held to. `proxy_port` is that of the host's proxy for the command, None for none.
+    `private` are places of which programs have their own. `is_open`: any public address may be reached, and
+    `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached though somebody
+    else listens there. `agents` are the places of agents' sockets that may be used. `report` is called with each
+    refusal."""
+
+    scope: CommandScope
+    restriction: Restriction
+    own: OwnSockets
+    agents: frozenset[str]
+    all_agents: frozenset[str]
+    proxy_port: int | None
+    is_open: bool
+    private: tuple[str, ...]
+    address_allowed: Callable[[str], bool]
+    opens_here: Callable[[str, int], bool]
+    report: Callable[[Denial], None]
+
+
+class HeldSockets:
+    """For one command, in the supervisor's thread."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def decide(self, listener: int, notice: Notice) -> int | Connect | Done:
+        """The number of the error by which the call ends, 0 for one that was done; or what was done, or a connection
+        that may be made. Raises OSError where the program cannot be looked into."""
+        if notice.call in ("socket", "socketpair"):
+            return self._socket(notice)
+        if notice.call.startswith("send"):
+            return self._send(listener, notice)
+        size = 0 if notice.call == "listen" else min(notice.arguments[2] & 0xFFFFFFFF, _MAX_ADDRESS)
+        raw = seccomp_notify.read_memory(notice.thread, notice.arguments[1], size) if size else b""
+        copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+        answer: int | Connect = errno.EACCES
+        try:
+            if not seccomp_notify.is_waiting(listener, notice.notice_id):
+                return errno.ESRCH
+            if notice.call == "connect":
+                answer = self._connect(notice, copy, raw)
+            elif notice.call == "bind":
+                answer = self._bind(notice, copy, raw)
+            else:
+                answer = self._listen(copy, notice.arguments[1])
+            return answer
+        finally:
+            if isinstance(answer, int):
+                os.close(copy)
+
+    def _send(self, listener: int, notice: Notice) -> int | Done:
+        copy = seccomp_notify.copy_descriptor(notice.thread, notice.arguments[0] & 0xFFFFFFFF)
+        try:
+            return send(self._held, listener, notice, copy)
+        finally:
+            os.close(copy)
+
+    def _refuse(self, denial: Denial, code: int = errno.EACCES) -> int:
+        self._held.report(denial)
+        return code
+
+    def _socket(self, notice: Notice) -> int:
+        family, kind = notice.arguments[0] & 0xFFFFFFFF, notice.arguments[1] & 0xF
+        if (
+            kind == socket.SOCK_DGRAM
+            and family in (socket.AF_INET, socket.AF_INET6)
+            and notice.arguments[1] & _NONBLOCK
+        ):
+            rule = "network" if self._held.proxy_port is None else "proxy"
+            return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
+        named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
+        return self._refuse(Denial("socket", named, "network", "use"))
+
+    # Connections
+
+    def _connect(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
+        family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
+        if family == socket.AF_UNIX:
+            return self._connect_unix(notice, copy, raw)
+        if family == socket.AF_UNSPEC:  # undoes a connection
+            return Connect(copy, raw)
+        place = place_of(raw)
+        if place is None:
+            return errno.EAFNOSUPPORT
+        if self._held.is_open and is_datagram(copy):
+            return refused_place(self._held, copy, place) or Connect(copy, raw)
+        if not place.is_loopback:
+            if self._held.is_open and self._held.address_allowed(place.text):
+                return Connect(copy, raw)
+            rule = "addresses" if self._held.is_open else "network" if self._held.scope.domains == () else "domains"
+            return self._refuse(Denial("host", place.shown, rule, "connect"))
+        if place.port == self._held.proxy_port and place.address == b"\x7f\0\0\1":
+            return Connect(copy, place.raw)
+        ours, foreign = self._held.own.reach(place)
+        if ours is not None:
+            return Connect(copy, ours.raw)
+        if foreign and self._held.opens_here(place.text, place.port):
+            return Connect(copy, place.raw)
+        return self._refuse(Denial("host", place.shown, "own", "connect")) if foreign else errno.ECONNREFUSED
+
+    def _connect_unix(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
+        name = raw[2:]
+        if not name or name.startswith(b"\0"):
+            if self._held.own.has_unix(name):
+                return Connect(copy, raw)
+            return self._refuse(Denial("socket", f"@{_text(name[1:])}", "own", "connect"))
+        path = name.partition(b"\0")[0]
+        place = os.open(_seen_by(notice.thread, path), os.O_PATH | os.O_CLOEXEC)
+        refused = self._unix_refusal(place)
+        if refused is None:
+            return Connect(copy, struct.pack("=H", socket.AF_UNIX) + b"/proc/self/fd/%d\0" % place, place)
+        os.close(place)
+        return refused
+
+    def _unix_refusal(self, place: int) -> int | None:
+        found, real = os.fstat(place), os.readlink(f"/proc/self/fd/{place}")
+        if not stat.S_ISSOCK(found.st_mode):
+            return errno.ECONNREFUSED
+        if real in self._held.agents or self._held.own.has_unix((found.st_dev, found.st_ino)):
+            return None
+        rule = "agents" if real in self._held.all_agents else "own"
+        return self._refuse(Denial("socket", real, rule, "connect"))
+
+    # Ports and places to listen at
+
+    def _bind(self, notice: Notice, copy: int, raw: bytes) -> int:
+        family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else -1
+        if family == socket.AF_UNIX:
+            return self._bind_unix(notice, copy, raw)
+        if family == socket.AF_NETLINK and is_of_routes(copy):
+            return seccomp_notify.socket_call("bind", copy, raw, len(raw))
+        place = place_of(raw)
+        if place is None:
+            return errno.EAFNOSUPPORT
+        if self._held.is_open and is_datagram(copy) and place.is_any and not place.port:
+            return self._bind_at(copy, place)  # to send from, to any place
+        if place.is_any:
+            place = loopback_for(place, only_6=_is_6_only(copy, place.family))
+        if not place.is_loopback:
+            return self._refuse(Denial("port", place.shown, "network", "listen"))
+        return self._bind_at(copy, place)
+
+    def _bind_at(self, copy: int, place: Place) -> int:
+        if 0 < place.port < _first_free_port():
+            return self._refuse(Denial("port", place.shown, "ports", "listen"))
+        code = seccomp_notify.socket_call("bind", copy, place.raw, len(place.raw))
+        if code == 0:
+            self._held.own.add_internet(os.fstat(copy).st_ino)
+        return code
+
+    def _listen(self, copy: int, backlog: int) -> int:
+        with socket.socket(fileno=os.dup(copy)) as one:
+            name = one.getsockname() if one.family in (socket.AF_INET, socket.AF_INET6) else ("", 1)
+        if not name[1]:  # it would listen at all addresses
+            empty = Place(one.family, b"", 0, b"")
+            code = self._bind_at(copy, loopback_for(empty, only_6=_is_6_only(copy, one.family)))
+            if code:
+                return code
+        return seccomp_notify.socket_call("listen", copy, backlog & 0x7FFFFFFF)
+
+    def _bind_unix(self, notice: Notice, copy: int, raw: bytes) -> int:
+        name = raw[2:]
+        if not name or name.startswith(b"\0"):
+            code = seccomp_notify.socket_call("bind", copy, raw, len(raw))
+            if code == 0 and name:
+                self._held.own.add_unix(name)
+            return code
+        path = name.partition(b"\0")[0]
+        there = os.open(f"/proc/{notice.thread}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return self._bind_path(copy, raw, path, there)
+        finally:
+            os.close(there)
+
+    def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
+        parent = _real_directory(path, there)
+        rule: str | None = refusal(
+            self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True
+        )
+        if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self._held.private):
+            rule = "private"  # the host would make it in its own
+        if rule is not None:
+            return self._refuse(Denial("socket", _text(path), rule, "listen"))
+        code = _in_held_thread(self._held.restriction, there, lambda: _bound(copy, raw))
+        if code == 0:
+            found = os.stat(path, dir_fd=there, follow_symlinks=False)
+            # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
+            if refusal(self._held.scope, _real_directory(path, there), "posix", write=True) is None:
+                self._held.own.add_unix((found.st_dev, found.st_ino))
+        return code
+
+
+def _bound(copy: int, raw: bytes) -> int:
+    return seccomp_notify.socket_call("bind", copy, raw, len(raw))
+
+
+def _in_held_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
+    """`work` by a fresh thread that the kernel holds as it holds the program, in the program's directory: so a path is
+    taken as the program means it, and no link in it leads further than the program gets."""
+    result = [errno.EACCES]
+
+    def run() -> None:
+        with suppress(OSError):
+            linux_calls.separate_directory()
+            os.fchdir(there)
+            if restriction.abi:
+                linux_sandbox.hold_files(restriction)
+            result[0] = work()
+
+    thread = threading.Thread(target=run, name="sandbox-bind")
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def _real_directory(path: bytes, there: int) -> str:
+    """The real path of the directory that `path` lies in. Raises OSError."""
+    directory = os.open(os.path.dirname(path) or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
+    try:
+        return os.readlink(f"/proc/self/fd/{directory}")
+    finally:
+        os.close(directory)
+
+
+def _seen_by(thread: int, path: bytes) -> bytes:
+    return path if path.startswith(b"/") else b"/proc/%d/cwd/%b" % (thread, path)
+
+
+def _text(name: bytes) -> str:
+    return os.fsdecode(name.rstrip(b"\0"))
+
+
+def _first_free_port() -> int:
+    """Below it only the system's own programs listen: the host may be root, and what it binds for is not."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return _USUAL_FIRST_PORT
+
+
+def _is_6_only(copy: int, family: int) -> bool:
+    if family != socket.AF_INET6:
+        return False
+    with socket.socket(fileno=os.dup(copy)) as one:
+        return bool(one.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
+
+
+# Where the datagrams of one command go, judged one by one (see `supervisor`), where its network is open.
+#
+# The host sends in the program's place, on a copy of its descriptor, what it has read once. A message on any other
+# socket is left to the kernel: its place is where that socket is connected to.
+
+_INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
+_DOMAIN: Final = 53
+_RESOLVERS: Final = "/etc/resolv.conf"
+_MAX_BYTES: Final = 65_535
+_MAX_PIECES: Final = 1024
+_MAX_MESSAGES: Final = 32
+_MAX_CONTROL: Final = 1024
+_MESSAGE: Final = struct.Struct("=QI4xQQQQi4x")  # struct msghdr: name, its length, pieces, how many, control, its size
+_PIECE: Final = struct.Struct("=QQ")
+_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_DONTROUTE | socket.MSG_CONFIRM | socket.MSG_MORE
+"""Not MSG_ZEROCOPY: the kernel would send from the memory of this process after it has been used for something else."""
+_CONTROL: Final = struct.Struct("=QiI")
+_LENGTH_AT: Final = 56
+_EACH: Final = 64  # struct mmsghdr
+# What may go along: the size of pieces, the sender's address, class and time to live. Nothing that leads elsewhere.
+_ALONG: Final = frozenset({(17, 103), (0, 1), (0, 2), (0, 8), (41, 50), (41, 52), (41, 67)})
+
+
+class Done(NamedTuple):
+    """A call that was done in the program's place, with its result; None for one that the kernel is to do."""
+
+    value: int | None
+
+
+class _Message(NamedTuple):
+    """What is to be sent; an empty `name` where the socket is connected."""
+
+    name: bytes
+    data: bytes
+    along: list[tuple[int, int, bytes]]
+
+
+def is_datagram(copy: int) -> bool:
+    """True if a descriptor is a socket of the internet that sends datagrams."""
+    with socket.socket(fileno=os.dup(copy)) as one:
+        return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
+
+
+def refused_place(held: Held, copy: int, place: Place) -> int:
+    """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
+    remembered: what it sends to may answer."""
+    held.own.add_internet(os.fstat(copy).st_ino)
+    if place.port == _DOMAIN and place.text in _resolvers():
+        return 0
+    if place.is_loopback:
+        if held.own.takes_datagrams(place, _port(copy)):
+            return 0
+        rule = "own"
+    elif held.address_allowed(place.text):
+        return 0
+    else:
+        rule = "addresses"
+    # Programs look by a connection which address they would have, and send nothing.
+    held.report(Denial("socket", f"UDP to {place.shown}", rule, "use"))
+    return errno.EACCES
+
+
+def is_of_routes(copy: int) -> bool:
+    """True if a descriptor is a socket by which the kernel says which interfaces and routes there are. To change one
+    takes a capability of whoever made the socket, which no command has, whoever sends on it."""
+    with socket.socket(fileno=os.dup(copy)) as one:
+        return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
+
+
+def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
+    """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
+    its call ends with ENOBUFS where the program would have waited. Raises OSError."""
+    thread, arguments = notice.thread, notice.arguments
+    if notice.call == "sendto" and is_of_routes(copy):
+        return _ask_routes(listener, notice, copy)
+    if not is_datagram(copy):
+        return errno.EISCONN if notice.call == "sendto" else Done(None)
+    if notice.call == "sendto":
+        name = _read(thread, arguments[4], min(arguments[5] & 0xFFFFFFFF, _MAX_ADDRESS))
+        if arguments[2] > _MAX_BYTES:
+            return errno.EMSGSIZE
+        messages, flags = [_Message(name, _read(thread, arguments[1], arguments[2]), [])], arguments[3]
+    elif notice.call == "sendmsg":
+        messages, flags = [_message(thread, arguments[1])], arguments[2]
+    else:
+        count = min(arguments[2] & 0xFFFFFFFF, _MAX_MESSAGES)
+        messages = [_message(thread, arguments[1] + _EACH * number) for number in range(count)]
+        flags = arguments[3]
+    if not seccomp_notify.is_waiting(listener, notice.notice_id):
+        return errno.ESRCH
+    sent, code = _sent(held, copy, messages, flags & _FLAGS)
+    if notice.call != "sendmmsg":
+        return code or Done(sent[0])
+    with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
+        for number, size in enumerate(sent):
+            at = arguments[1] + _EACH * number + _LENGTH_AT
+            seccomp_notify.write_memory(listener, notice, at, struct.pack("=I", size))
+    return Done(len(sent)) if sent or not code else code
+
+
+def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
+    """`sendto` to the kernel, the only one that is spoken to by netlink here."""
+    size = min(notice.arguments[2], _MAX_BYTES)
+    data = _read(notice.thread, notice.arguments[1], size)
+    if not seccomp_notify.is_waiting(listener, notice.notice_id):
+        return errno.ESRCH
+    with socket.socket(fileno=os.dup(copy)) as one:
+        try:
+            # By its default place, the kernel: with an address the rights of this process alone would count.
+            return Done(one.send(data, notice.arguments[3] & _FLAGS))
+        except OSError as error:
+            return error.errno or errno.EACCES
+
+
+def _sent(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
+    """The sizes of what was sent, in order, and the number of the error that ended it."""
+    sizes: list[int] = []
+    with socket.socket(fileno=os.dup(copy)) as one:
+        for message in messages:
+            try:
+                sizes.append(_send_one(held, copy, one, message, flags))
+            except BlockingIOError as error:
+                waits = not (flags & socket.MSG_DONTWAIT or fcntl.fcntl(copy, fcntl.F_GETFL) & os.O_NONBLOCK)
+                return sizes, errno.ENOBUFS if waits else error.errno or errno.EAGAIN
+            except OSError as error:
+                return sizes, error.errno or errno.EACCES
+    return sizes, 0
+
+
+def _send_one(held: Held, copy: int, one: socket.socket, message: _Message, flags: int) -> int:
+    flags |= socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+    if not message.name:
+        return one.sendmsg([message.data], message.along, flags)
+    place = place_of(message.name)
+    if place is None:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+    code = refused_place(held, copy, place)
+    if code:
+        raise OSError(code, os.strerror(code))
+    return one.sendmsg([message.data], message.along, flags, _named(place, one.family))
+
+
+def _named(place: Place, family: int) -> Any:
+    if family == socket.AF_INET:
+        if place.family != socket.AF_INET:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return (place.text, place.port)
+    mapped = f"::ffff:{place.text}" if len(place.address) == 4 else place.text
+    if place.family == socket.AF_INET:
+        return (mapped, place.port)
+    flow, scope = (struct.unpack_from(form, place.raw, at)[0] for form, at in ((">I", 4), ("=I", 24)))
+    return (mapped, place.port, flow, scope)
+
+
+def _message(thread: int, address: int) -> _Message:
+    name, size, pieces, count, control, control_size, _ = _MESSAGE.unpack(_read(thread, address, _MESSAGE.size))
+    if count > _MAX_PIECES or control_size > _MAX_CONTROL:
+        raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+    listed = _PIECE.iter_unpack(_read(thread, pieces, _PIECE.size * count)) if count else ()
+    data = bytearray()
+    for base, length in listed:
+        if len(data) + length > _MAX_BYTES:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        data += _read(thread, base, length)
+    along = list(_along(_read(thread, control, control_size))) if control and control_size else []
+    whole = _read(thread, name, min(size, _MAX_ADDRESS)) if name and size else b""
+    return _Message(whole, bytes(data), along)
+
+
+def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """What goes along with a message: `struct cmsghdr` one behind the other."""
+    at = 0
+    while at + _CONTROL.size <= len(control):
+        length, level, kind = _CONTROL.unpack_from(control, at)
+        if length < _CONTROL.size:
+            return
+        if (level, kind) in _ALONG:
+            yield level, kind, control[at + _CONTROL.size : at + length]
+        at += (length + 7) // 8 * 8
+
+
+def _read(thread: int, address: int, size: int) -> bytes:
+    """Exactly so many bytes of a thread's memory. Raises OSError."""
+    found = seccomp_notify.read_memory(thread, address, size) if size else b""
+    if len(found) != size:
+        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+    return found
+
+
+def _port(copy: int) -> int:
+    with socket.socket(fileno=os.dup(copy)) as one:
+        return int(one.getsockname()[1])
+
+
+def _resolvers() -> frozenset[str]:
+    """The addresses at which this machine asks for names; they may be its own, or of its network."""
+    found = set()
+    with suppress(OSError), open(_RESOLVERS, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            words = line.split()
+            if len(words) > 1 and words[0] == "nameserver":
+                found.add(words[1])
+    return frozenset(found)

@@ -1,0 +1,359 @@
+"""Places of a workspace that start programs, wherever they lie: git directories, and names guarded at any depth.
+
+They are found by one walk with a session's first command. From then on the kernel tells of new names
+(`platform.inotify`), so no command waits for a walk. What a git directory holds is judged by
+`policy.rules.git_directory`; here it is looked at: its free folders only for links, which no git makes there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from policy.paths import covering, is_under, key, roots
+from policy.rules.git_directory import (
+    ALTERNATES,
+    CONFIGS,
+    CONTAINERS,
+    FREE_FOLDERS,
+    SHAPE,
+    STATE_FOLDERS,
+    STEERING,
+    GitDirectory,
+    Left,
+    git_file_problem,
+    is_free,
+    is_laid_out,
+    left_problem,
+    target_of,
+    tree_of,
+)
+from policy.rules.protected_paths import gives_whole
+from tool_runtime.platform.inotify import TreeWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policy.paths import Roots
+    from policy.rules.git_directory import Role
+    from policy.scope import CommandScope
+    from tool_runtime.sandbox.protected_paths import Look
+
+MAX_NESTED: Final = 200
+"""So many guarded names below the first directory are looked at around each command."""
+_MAX_FOLDERS: Final = 20_000
+_PACKAGES: Final = frozenset({"node_modules", "site-packages", ".venv", "venv", ".tox", ".nox"})
+"""Folders of packages: they bring settings of editors, which nobody opens there and installers replace."""
+_SHALLOW: Final = "objects"
+_GIT: Final = ".git"
+
+
+def writable_roots(scope: CommandScope, workspace: str) -> tuple[str, ...]:
+    """Return the parts of the workspace that a command may write, outermost: real directories. The root of the file
+    system is none."""
+    if workspace == "/":
+        found = [one for one in scope.writes if one != "/" and not one.startswith("/dev/") and os.path.isdir(one)]
+    elif any(is_under(workspace, one, "posix") for one in scope.writes):
+        found = [workspace]
+    else:
+        found = [one for one in scope.writes if is_under(one, workspace, "posix") and os.path.isdir(one)]
+    return tuple(one for one in found if not any(one != other and is_under(one, other, "posix") for other in found))
+
+
+class WorkspacePlaces:
+    """For the commands of one session in `workspace`, a real path. Not safe for two threads at once."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = workspace
+        self._scope: CommandScope | None = None
+        self._elsewhere: list[str] = []
+        self._trees: dict[str, TreeWatch | None] = {}
+        self._nested: Roots | None = None
+        self._entries: tuple[str, ...] = ()
+        self._names: frozenset[str] = frozenset()
+        self._endings: tuple[str, ...] = ()
+        self._of: dict[str, GitDirectory] = {}
+        self._folders: dict[str, tuple[tuple[int, int, int], list[str], list[str]]] = {}
+        self._inner: dict[str, GitDirectory] = {}
+        self._told: set[str] = set()
+        self._users: set[str] = set()
+        self.made: set[str] = set()
+        self.repositories: dict[str, GitDirectory] = {}
+        self.git_files: dict[str, None] = {}
+        self.nested: dict[str, None] = {}
+        self.at_top: dict[str, None] = {}
+
+    @classmethod
+    def known(cls, workspace: str, repositories: Sequence[tuple[str, bool]]) -> WorkspacePlaces:
+        """Those of which an earlier process knew these git directories: (path, is_strict). Nothing new is found."""
+        found = cls(workspace)
+        found.repositories = {path: GitDirectory(path, is_strict=is_strict) for path, is_strict in repositories}
+        found._trees, found._told = {"/": None}, {"/"}
+        return found
+
+    def refresh(self, scope: CommandScope) -> None:
+        """Find what is new since the last time below the places that `scope` lets a command write."""
+        if scope is not self._scope:
+            self._scope = scope
+            self._take_names(scope.nested)
+            self._watch(scope)
+        for tree in self._trees.values():
+            if tree is not None:
+                tree.refresh()
+        for place in self._elsewhere:
+            if place not in self.repositories:
+                self._see_repository(place)
+
+    def _watch(self, scope: CommandScope) -> None:
+        for root in writable_roots(scope, self._workspace):
+            if root in self._trees or any(is_under(root, one, "posix") for one in self._trees):
+                continue
+            self._trees[root] = None
+            try:
+                self._trees[root] = TreeWatch(root, self._see, self._is_passed_over)
+            except OSError:  # no watch is to be had: what lies directly in it is looked at all the same
+                self._see(root, _listed(root))
+        # The repository of a linked working tree lies elsewhere; devices and temporary directories are none.
+        outside = [
+            one for one in scope.writes if not is_under(one, self._workspace, "posix") and one not in self._trees
+        ]
+        self._elsewhere = [one for one in outside if is_laid_out(_listed(one))]
+
+    def unwatched(self) -> dict[str, int]:
+        """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
+        found = {root: 1 if tree is None else tree.unwatched for root, tree in self._trees.items()}
+        new = {root: count for root, count in found.items() if count and root not in self._told}
+        self._told.update(new)
+        return new
+
+    def close(self) -> None:
+        """Let go of the watches."""
+        for tree in self._trees.values():
+            if tree is not None:
+                tree.close()
+        self._trees = dict.fromkeys(self._trees)
+
+    def judged(self, scope: CommandScope) -> list[GitDirectory]:
+        """Return the git directories that a command under `scope` may write, but for those of the user that the bundle
+        gives whole."""
+        for path in list(self.repositories):
+            if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_listed(path))):
+                del self.repositories[path]
+                for tree in self._trees.values():
+                    if tree is not None:
+                        tree.walk_again(path)
+        return [one for path, one in self.repositories.items() if self._is_judged(path, scope)]
+
+    def repository_of(self, path: str) -> str | None:
+        """Return the git directory in the workspace that `path` is or lies in; None where that is the workspace."""
+        while is_under(path, self._workspace, "posix") and path != self._workspace:
+            if path in self.repositories or _is_named_git(path):
+                return path
+            path = os.path.dirname(path)
+        return None
+
+    def trust(self) -> None:
+        """Take the git directories that are there for the user's own."""
+        self._users.update(self.repositories)
+
+    def _is_judged(self, path: str, scope: CommandScope) -> bool:
+        is_writable = any(is_under(path, one, "posix") for one in scope.writes)
+        return is_writable and not (path in self._users and gives_whole(path, scope.given, "posix"))
+
+    # Finding
+
+    def _take_names(self, entries: tuple[str, ...]) -> None:
+        if entries == self._entries:
+            return
+        self._entries = entries
+        self._nested = roots(entries, "posix", "wide") if entries else None
+        names = [key(one.rpartition("/")[2], "posix", "wide") for one in entries]
+        self._names = frozenset(one for one in names if not one.startswith("*"))
+        self._endings = tuple(one[1:] for one in names if one.startswith("*"))
+
+    def _is_passed_over(self, path: str) -> bool:
+        """True for a folder that `entries` looks into: no command leaves what is not judged in another one, since a
+        directory becomes a git directory, or is none any more, by one file."""
+        parent, name = os.path.split(path)
+        return name.lower() == _GIT or (parent in self.repositories and name.lower() in CONTAINERS)
+
+    def _see(self, directory: str, names: Sequence[str]) -> None:
+        in_packages = None
+        may_be_repository = False
+        for name in names:
+            folded = name.lower() if name.isascii() else key(name, "posix", "wide")
+            if folded == _GIT:
+                self._see_git(f"{directory}/{name}")
+            elif folded in SHAPE:
+                may_be_repository = True
+            if folded in self._names or folded.endswith(self._endings or ("\0",)):
+                if in_packages is None:
+                    in_packages = not _PACKAGES.isdisjoint(directory[len(self._workspace) :].split("/"))
+                if not in_packages:
+                    self._see_nested(f"{directory}/{name}")
+        if may_be_repository:
+            self._see_repository(directory)
+
+    def _see_git(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            self.git_files.pop(path, None)
+            self.repositories.setdefault(path, GitDirectory(path))
+        elif os.path.lexists(path):
+            self.repositories.pop(path, None)
+            self.git_files[path] = None
+
+    def _see_repository(self, directory: str) -> None:
+        names = _listed(directory) if directory not in self.repositories else ()
+        if is_laid_out(names) and not os.path.isdir(head_of(directory, names)):
+            is_strict = directory.lower().endswith(_GIT) or f"/{_GIT}/" in directory
+            self.repositories[directory] = GitDirectory(directory, is_strict=is_strict)
+
+    def _see_nested(self, path: str) -> None:
+        if self._nested is None or covering(path, self._nested, "posix", "wide") is None:
+            return
+        if os.path.dirname(path) == self._workspace:
+            self.at_top[path] = None
+        elif len(self.nested) < MAX_NESTED:
+            self.nested[path] = None
+
+    # Looking at a git directory
+
+    def entries(self, of: GitDirectory, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+        """Yield (path, deep) for each entry of a git directory that is to be judged, with all that is in it where
+        `deep`. Entries among `apart` are left out, since they are guarded by themselves."""
+        yield of.path, False
+        yield from self._entries_of(of, apart)
+
+    def _entries_of(self, of: GitDirectory, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+        try:
+            with os.scandir(of.path) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:  # it went
+            return
+        for entry in found:
+            if entry.path in apart:
+                continue
+            name = entry.name.lower()
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if name in FREE_FOLDERS and is_folder:
+                alternates = os.path.join(of.path, *ALTERNATES)
+                if name == _SHALLOW and alternates not in apart and os.path.lexists(alternates):
+                    yield self._note(of, alternates), False
+                yield from ((self._note(of, path), False) for path in self._irregular(entry.path, name == _SHALLOW))
+            elif name == "worktrees" and is_folder:
+                yield self._note(of, entry.path), False
+                yield from self._trees_of(of, entry.path, apart)
+            elif name == "modules" and is_folder:
+                yield self._note(of, entry.path), False
+                yield from self._modules_of(of, entry.path, apart)
+            elif is_free(name) and entry.is_file(follow_symlinks=False):
+                continue
+            elif of.is_strict or name in STEERING or name in STATE_FOLDERS or (is_free(name) and not is_folder):
+                yield self._note(of, entry.path), True
+
+    def _note(self, of: GitDirectory, path: str) -> str:
+        self._of[path] = of
+        return path
+
+    def _trees_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+        for name in _listed(folder):
+            path = self._note(of, f"{folder}/{name}")
+            yield path, False
+            if os.path.isdir(path) and not os.path.islink(path):
+                yield from self._entries_of(self._inside(path, "worktree"), apart)
+
+    def _modules_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+        """Names of submodules may have slashes: a folder with nothing of a git directory in it is part of a name."""
+        for name in _listed(folder):
+            path = self._note(of, f"{folder}/{name}")
+            yield path, False
+            if os.path.isdir(path) and not os.path.islink(path):
+                if {one.lower() for one in _listed(path)} & (STEERING | SHAPE):
+                    yield from self._entries_of(self._inside(path, "module"), apart)
+                else:
+                    yield from self._modules_of(of, path, apart)
+
+    def _inside(self, path: str, role: Role) -> GitDirectory:
+        return self._inner.setdefault(path, GitDirectory(path, role))
+
+    def _irregular(self, top: str, is_shallow: bool) -> Iterator[str]:
+        """Links, devices and the like in a folder whose files are free. A folder is listed again only when it has
+        changed."""
+        waiting, looked = [top], 0
+        while waiting and looked < _MAX_FOLDERS:
+            folder, looked = waiting.pop(), looked + 1
+            try:
+                at = os.lstat(folder)
+                stamp = (at.st_mtime_ns, at.st_ctime_ns, at.st_ino)
+                known = self._folders.get(folder)
+                if known is None or known[0] != stamp:
+                    with os.scandir(folder) as entries:
+                        found = list(entries)
+                    folders = [one.path for one in found if one.is_dir(follow_symlinks=False)]
+                    plain = (one for one in found if not one.is_dir(follow_symlinks=False))
+                    odd = [one.path for one in plain if not one.is_file(follow_symlinks=False)]
+                    known = self._folders[folder] = stamp, folders, odd
+            except OSError:
+                continue
+            yield from known[2]
+            if not is_shallow:
+                waiting += known[1]
+
+    # Judging
+
+    def problem(
+        self, path: str, left: Left | None, before: Left | None, known: Look, scope: CommandScope
+    ) -> str | None:
+        """Say why a command may not leave this of an entry of a git directory, or of a file `.git`; None where it may.
+        `known` is what was looked at before: a git directory that is not in it is the command's own."""
+        if path in self.git_files:
+            paths = [*self.repositories, *(one.path for one in self._inner.values())]
+            return None if left is None else git_file_problem(_leading(left, os.path.dirname(path)), paths)
+        of = self._home(path)
+        if of is None or (left is None and not os.path.lexists(of.path)):
+            return None
+        if of.role != "own" and of.path not in known:
+            self.made.add(of.path)
+        inside = path[len(of.path) + 1 :].split("/")
+        if left is not None:
+            left = _with_tree(left, of.path) if inside[0].lower() in CONFIGS else _leading(left, of.path)
+        is_new = any(is_under(of.path, one, "posix") for one in self.made)
+        # Working trees may be made in the temporary directory too; git only ever writes one name there.
+        trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
+        return left_problem(of._replace(is_new=is_new), inside, left, before, trees)
+
+    def _home(self, path: str) -> GitDirectory | None:
+        while path not in self._of:
+            parent = os.path.dirname(path)
+            if parent == path:
+                return None
+            path = parent
+        return self._of[path]
+
+
+def head_of(directory: str, names: Sequence[str]) -> str:
+    """Return the path of the file by which git knows a git directory, which has these names."""
+    return os.path.join(directory, next((name for name in names if name.lower() == "head"), "HEAD"))
+
+
+def _is_named_git(path: str) -> bool:
+    return os.path.basename(path).lower() == _GIT
+
+
+def _leading(left: Left, directory: str) -> Left:
+    """With the real path of what a file names by its content."""
+    target = target_of(left.content, directory) if left.kind == "file" else None
+    return left if target is None else left._replace(target=os.path.realpath(target))
+
+
+def _with_tree(left: Left, directory: str) -> Left:
+    """With the real path of the working tree that a configuration names."""
+    tree = tree_of(left.content, directory) if left.kind == "file" and left.content is not None else None
+    return left if tree is None else left._replace(target=os.path.realpath(tree))
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []

@@ -1,0 +1,231 @@
+"""One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
+
+Each hop is judged again by all rules of its scope (`core.connections`). Proxies are those of the configuration, never
+those of the environment. No cookies, no automatic decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import httpcore
+import httpx
+
+from policy.urls import UrlProblem, host_of
+from tool_runtime.tool import FaultKind, ToolFault
+from tool_runtime.web.connections import Connections, DomainScope
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from tool_runtime.threads import DaemonPool
+    from tool_runtime.web.connections import Network
+
+_PORTS: Final = {"http": 80, "https": 443}
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_VALUE: Final = re.compile(r"[\0\r\n]")
+_OURS: Final = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""Headers that frame the message or choose where it goes; never the model's."""
+_HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+"""What still goes along when a redirect leaves the origin: any other header may be a credential."""
+
+
+class HttpLimits(NamedTuple):
+    """For all requests of a client."""
+
+    max_body_bytes: int
+    max_redirects: int
+
+
+class HttpParams(NamedTuple):
+    """One request. `timeout_s` covers the whole exchange, redirects included. `max_saved_bytes` is the limit of the
+    body of a 2xx response, None for that of the client. Of a body longer than `cut_body_bytes` so much is taken, and it
+    is no failure."""
+
+    url: str
+    method: str
+    headers: Mapping[str, str]
+    body: bytes
+    timeout_s: float
+    domains: DomainScope = DomainScope()
+    max_saved_bytes: int | None = None
+    cut_body_bytes: int | None = None
+
+
+class HttpOutcome(NamedTuple):
+    """The last hop's answer. Header names are lower case; `body` is decoded of gzip and deflate, and `body_cut` says
+    that it has more."""
+
+    url: str
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+    body_cut: bool = False
+
+
+class HttpClient:
+    """Pooled connections; made on a running loop, closed on the same."""
+
+    def __init__(self, pool: DaemonPool, limits: HttpLimits, network: Network) -> None:
+        self._limits = limits
+        self._connections = Connections(pool, network)
+
+    async def fetch(self, params: HttpParams) -> HttpOutcome:
+        """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
+        try:
+            async with asyncio.timeout(params.timeout_s):
+                return await self._follow(params)
+        except (TimeoutError, httpcore.TimeoutException) as error:
+            raise ToolFault(FaultKind.TIMED_OUT, f"Request timed out after {params.timeout_s:g} seconds") from error
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
+            raise ToolFault(FaultKind.NETWORK, f"{str(error) or type(error).__name__}: {params.url}") from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connections.aclose()
+
+    async def _follow(self, params: HttpParams) -> HttpOutcome:
+        check_headers(params.headers)
+        for _ in range(self._limits.max_redirects + 1):
+            url = parse_url(params.url)
+            self._connections.gate(params.domains).check_url(params.url)
+            outcome = await self._exchange(params, url)
+            location = outcome.headers.get("location")
+            if outcome.status not in _REDIRECTS or location is None:
+                return outcome
+            params = redirected(params, url, location, outcome.status)
+        raise ToolFault(FaultKind.NETWORK, f"more than {self._limits.max_redirects} redirects: {params.url}")
+
+    async def _exchange(self, params: HttpParams, url: httpx.URL) -> HttpOutcome:
+        request = httpcore.Request(
+            params.method,
+            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=_headers(params, url),
+            content=params.body,
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), params.timeout_s)},
+        )
+        response = await self._connections.to(params.url, params.domains).handle_async_request(request)
+        try:
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            limit = params.cut_body_bytes
+            if limit is None:
+                body, cut = await _body(response.aiter_stream(), headers, self._limit(params, response.status)), False
+            else:
+                body, cut = await _beginning(response.aiter_stream(), headers, limit)
+        finally:
+            await response.aclose()
+        reason = response.extensions.get("reason_phrase", b"").decode("latin-1")
+        return HttpOutcome(str(url), response.status, reason, headers, body, cut)
+
+    def _limit(self, params: HttpParams, status: int) -> int:
+        if params.max_saved_bytes is not None and is_success(status):
+            return params.max_saved_bytes
+        return self._limits.max_body_bytes
+
+
+def is_success(status: int) -> bool:
+    """True if an HTTP status says that the request succeeded."""
+    return 200 <= status < 300
+
+
+def parse_url(text: str) -> httpx.URL:
+    """`text` as a URL that may be asked at all (TR 8.3). Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        url = httpx.URL(text)
+        # What policy judged and what is connected to must be one host, whatever each parser makes of odd spellings.
+        if host_of(str(url)) != host_of(text):
+            raise UrlProblem("the host can be read in two ways")
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a usable URL: {error}") from error
+    return url
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises ToolFault(INVALID_ARGUMENT) for a header that could split, reframe or redirect the message."""
+    for name, value in headers.items():
+        if name.lower() in _OURS:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the header {name} cannot be set")
+        if not _TOKEN.fullmatch(name) or _BAD_VALUE.search(value) or not value.isprintable():
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a valid header: {name!r}")
+
+
+def redirected(params: HttpParams, url: httpx.URL, location: str, status: int) -> HttpParams:
+    """The next request after a redirect from `url`; over to another origin only harmless headers go along."""
+    try:
+        target = url.join(location).copy_with(fragment=None)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ToolFault(FaultKind.NETWORK, f"the redirect leads to no valid URL: {location}") from error
+    headers, method, body = dict(params.headers), params.method, params.body
+    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+        headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+        method, body = "GET", b""
+    if _origin(target) != _origin(url):
+        headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
+    return params._replace(url=str(target), method=method, headers=headers, body=body)
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
+
+
+def _headers(params: HttpParams, url: httpx.URL) -> list[tuple[bytes, bytes]]:
+    merged = {"user-agent": "agent-host", "accept": "*/*"} | {k.lower(): v for k, v in params.headers.items()}
+    merged["accept-encoding"] = "gzip, deflate"
+    if params.body or params.method in ("POST", "PUT", "PATCH"):
+        merged["content-length"] = str(len(params.body))
+    pairs = [(name.encode("ascii"), value.encode("utf-8")) for name, value in merged.items()]
+    return [(b"host", url.netloc), *pairs]
+
+
+async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> bytes:
+    """The whole body. Unpacking stops at the limit too: a small answer may unpack to gigabytes."""
+    if headers.get("content-length", "").isdigit() and int(headers["content-length"]) > limit:
+        raise _too_large(limit)
+    body, is_longer = await _beginning(stream, headers, limit)
+    if is_longer:
+        raise _too_large(limit)
+    return body
+
+
+async def _beginning(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
+    """The body, `limit` bytes of it at most, and whether it has more."""
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    unpack = _Inflate() if coding in ("gzip", "x-gzip", "deflate") else None
+    body = bytearray()
+    async for chunk in stream:
+        body += chunk if unpack is None else unpack.take(chunk, limit + 1 - len(body))
+        if len(body) > limit:
+            return bytes(body[:limit]), True
+    return bytes(body), False
+
+
+def _too_large(limit: int) -> ToolFault:
+    return ToolFault(FaultKind.RESPONSE_TOO_LARGE, f"the response body is larger than {limit} bytes")
+
+
+class _Inflate:
+    def __init__(self) -> None:
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out itself whether it is gzip or zlib
+        self._fresh = True
+
+    def take(self, chunk: bytes, room: int) -> bytes:
+        """What `chunk` unpacks to, `room` bytes at most. Raises ToolFault(NETWORK) for what is not compressed data."""
+        try:
+            return self._engine.decompress(chunk, room)
+        except zlib.error as error:
+            if not self._fresh:
+                raise ToolFault(FaultKind.NETWORK, f"the response body is damaged: {error}") from error
+        finally:
+            self._fresh = False
+        self._engine = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers mean raw deflate by "deflate"
+        return self.take(chunk, room)
