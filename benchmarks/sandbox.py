@@ -265,7 +265,7 @@ def import_ms(rounds: int) -> float:
     """What the first command that is held imports besides what the loop and every command need."""
     code = (
         "import time, agent_host.loop.task; from tool_runtime.families.desktop import command_tools;"
-        "from tool_runtime.core import sandbox; began = time.perf_counter();"
+        "from tool_runtime.sandbox import levels; began = time.perf_counter();"
         "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-_SCRIPTS = (b"/tool_runtime/core/launcher.py", b"/tool_runtime/core/watcher.py")
+_SCRIPTS = (b"/tool_runtime/sandbox/launcher.py", b"/tool_runtime/processes/orphan_reaper.py")
 _PATIENCE_S = 10.0
 _ROOM = 4
 """How many more there may be in the second half of a session than in the first: one ends while another begins."""

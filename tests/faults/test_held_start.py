@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE, PLATFORM = "tool_runtime.core", "tool_runtime.platform"
+SANDBOX, PLATFORM = "tool_runtime.sandbox", "tool_runtime.platform"
 BOTH = (
-    f"{CORE}.guarded:Guarded.begin before 1",
-    f"{CORE}.guarded:Guarded.begin after 1",
-    f"{CORE}.holding:Sandbox.started before 1",
-    f"{CORE}.holding:Sandbox.started after 1",
-    f"{CORE}.supervisor:Supervisor.watch after 1",
+    f"{SANDBOX}.protected_paths:Guarded.begin before 1",
+    f"{SANDBOX}.protected_paths:Guarded.begin after 1",
+    f"{SANDBOX}.session:Sandbox.started before 1",
+    f"{SANDBOX}.session:Sandbox.started after 1",
+    f"{SANDBOX}.supervisor:Supervisor.watch after 1",
 )
 RUNNING = BOTH[3:]
 STEPS = {
@@ -42,7 +42,7 @@ STEPS = {
     ),
     "namespace": (
         *BOTH,
-        f"{CORE}.launching:Launcher.__init__ after 1",
+        f"{SANDBOX}.launching:Launcher.__init__ after 1",
         "socket:send_fds after 1",
         "socket:recv_fds before 1",
         "socket:recv_fds after 1",

@@ -147,7 +147,7 @@ def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
 @pytest.mark.parametrize("abi", [0, 1, 2])
 def test_versions_that_hold_too_little_are_refused(abi: int) -> None:
     code = (
-        "import sys; from tests.support import held; from tool_runtime.core import sandbox;"
+        "import sys; from tests.support import held; from tool_runtime.sandbox import levels as sandbox;"
         f"held.mask({abi}); found = sandbox.look('landlock'); print(found.works, found.problem)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
