@@ -69,7 +69,7 @@ def _grant(grant: Any) -> Any:
 
 # The argument by which a call that starts a program asks for more than its sandbox gives. The host reads it, and its
 # policy decides; no tool sees it, and no definition has it: the result of a call that was refused something
-# introduces it (`core.refusals`).
+# introduces it (`processes.command`).
 
 
 def takes_grant(spec: ToolSpec) -> bool:

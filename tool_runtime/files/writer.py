@@ -15,7 +15,7 @@ of the user's rights, so that one name of a command's making would be a way out 
   set-group-id bit that it inherits: files in it have its group.
 
 - A file is written in place only where no new file can take its place, by a descriptor that is opened in the held
-  directory and is no link, pipe or device: `core.in_place` says when, and what is kept first.
+  directory and is no link, pipe or device: `files.in_place` says when, and what is kept first.
 
 What Windows lacks is in `platform.directories`. `tests/unit/test_one_writer.py` keeps all other code from writing by
 path.

@@ -1,6 +1,6 @@
 """One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
 
-Each hop is judged again by all rules of its scope (`core.connections`). Proxies are those of the configuration, never
+Each hop is judged again by all rules of its scope (`web.connections`). Proxies are those of the configuration, never
 those of the environment. No cookies, no automatic decoding.
 """
 

@@ -1,4 +1,4 @@
-"""Commands, over `core.process` (TR 4.4).
+"""Commands, over `processes.command` (TR 4.4).
 
 A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
 exit code in the text.
@@ -139,7 +139,7 @@ class CommandTools:
         )
 
 
-# Commands that run on, and the tools that follow them, over `core.background`.
+# Commands that run on, and the tools that follow them, over `processes.background`.
 
 
 class BackgroundTools:

@@ -1,4 +1,4 @@
-"""Tools for one file, over `core.files` and `core.writes` (TR 4.1 to 4.3)."""
+"""Tools for one file, over `files.read` and `files.write` (TR 4.1 to 4.3)."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def settled(outcome: write.WriteOutcome) -> Callable[[], None] | None:
     return functools.partial(in_place.settle, outcome.kept)
 
 
-# What ReadFile shows of notebooks and of PDFs (TR 4.1), over `core.notebooks` and `core.pdf`. Blocking.
+# What ReadFile shows of notebooks and of PDFs (TR 4.1), over `files.notebooks` and `files.pdf`. Blocking.
 
 
 def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | str:
@@ -334,7 +334,7 @@ def pdf_output(params: ReadParams, outcome: ReadOutcome, abandoned: Abandoned) -
     return ToolOutput(text, capped=True, seen=str(outcome.seen))
 
 
-# Stored outputs, over `core.stored`.
+# Stored outputs, over `files.stored`.
 
 
 class OutputTools:

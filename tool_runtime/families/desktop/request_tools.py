@@ -1,4 +1,4 @@
-"""HTTP requests, over `core.http` (TR 4.5). An HTTP error status is no failure of the call."""
+"""HTTP requests, over `web.http` (TR 4.5). An HTTP error status is no failure of the call."""
 
 from __future__ import annotations
 

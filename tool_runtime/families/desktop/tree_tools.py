@@ -1,4 +1,4 @@
-"""Tools for a tree of files, over `core.listing` and `core.grep`."""
+"""Tools for a tree of files, over `files.listing` and `files.grep`."""
 
 from __future__ import annotations
 

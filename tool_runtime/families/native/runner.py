@@ -123,7 +123,7 @@ class NativeRunner:
         return FetchTools(self._settings, self._pool)
 
 
-# cp__exec, over `core.process`: a program with its arguments, never a shell. Policy has judged both.
+# cp__exec, over `processes.command`: a program with its arguments, never a shell. Policy has judged both.
 
 _CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
 
@@ -217,7 +217,7 @@ def _is_text(word: str) -> bool:
     return word == word.encode("utf-8", "replace").decode()
 
 
-# cp__fetch, over `core.http`. An HTTP error status is no failure of the call.
+# cp__fetch, over `web.http`. An HTTP error status is no failure of the call.
 
 _JSON: Final = {"content-type": "application/json"}
 
@@ -273,7 +273,7 @@ def _sent(body: str | Mapping[str, object], headers: Mapping[str, str]) -> tuple
     return data, headers if "content-type" in named else {**headers, **_JSON}
 
 
-# Native tools for one file, over `core.files`, `core.writes`, `core.moves` and `core.deletes`.
+# Native tools for one file, over `files.read`, `files.write`, `files.move` and `files.move`.
 
 
 class FileTools:
@@ -375,7 +375,7 @@ def _file_tools_shown(call: CallContext, found: WholeFile) -> ToolOutput:
     return with_text(call, fields, cut={"content": "truncated"}, stored="content", seen=str(found.seen))
 
 
-# Native tools for a tree of files, over `core.excludes`, `core.pages` and `core.grep`.
+# Native tools for a tree of files, over `files.listing`, `files.listing` and `files.grep`.
 
 _AT_ONCE_ENTRIES: Final = 500
 _MAX_NAMES: Final = 2_000_000

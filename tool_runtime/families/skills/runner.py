@@ -126,7 +126,7 @@ class SkillsRunner:
         return RequestTools(self._settings, self._pool)
 
 
-# Tools of the skills family for one file, over `core.files`, `core.writes` and `core.moves` (SK 5.1).
+# Tools of the skills family for one file, over `files.read`, `files.write` and `files.move` (SK 5.1).
 
 
 class FileTools:
@@ -220,7 +220,7 @@ def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
     return answer(fields, artifacts=(stored,), seen=seen)
 
 
-# Tools of the skills family for a tree of files, over `core.listing` and `core.grep` (SK 5.2, 5.3).
+# Tools of the skills family for a tree of files, over `files.listing` and `files.grep` (SK 5.2, 5.3).
 
 _AT_ONCE_ENTRIES: Final = 200
 
@@ -330,7 +330,7 @@ def _matches(outcome: GrepOutcome) -> list[Any]:
     ]
 
 
-# run_script, over `core.scripts` and `core.process`: a script of a skill with its interpreter, never a shell (SK
+# run_script, over `processes.scripts` and `processes.command`: a skill's script by its interpreter, never a shell (SK
 # 5.4). Policy has judged both as a command.
 
 _VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL")
@@ -465,7 +465,7 @@ def _cut(captured: Captured) -> tuple[str, bool]:
     return shown, is_cut or shown is not text
 
 
-# network_request, over `core.http`. An HTTP error status is no failure of the call.
+# network_request, over `web.http`. An HTTP error status is no failure of the call.
 
 
 class RequestTools:
