@@ -46,7 +46,7 @@ class RuntimeSettings(NamedTuple):
     is where child processes put temporary files, None for the host's own place; a stream of a command's output that is
     longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a
     command prints and must not block. `guard_processes`: what commands start ends with this process, also where it is
-    killed; it adopts orphans then, and has a small watcher process (`processes.guard`). Of the children that the rest of
+    killed; it adopts orphans then, and has a watcher process (`processes.guard`). Of the children that the rest of
     this process starts it leaves alone those in its own process group; others it takes for a command's, so one runtime
     of a process may ask for it. `max_background` commands run in the background at once, each for
     `background_lifetime_s` at most, None for as long as the session; `commands_before` is how many the session has had,
