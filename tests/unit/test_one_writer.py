@@ -13,7 +13,6 @@ WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py"
 
 ELSEWHERE = {
     "agent_host/api/machine_checks.py": "a nameless file in the state directory, to see whether it takes one",
-    "agent_host/api/mcp_check.py": "a temporary directory of its own, without a session",
     "agent_host/api/recording.py": "the new script that the user names, before a session begins",
     "agent_host/api/replaying.py": "a temporary directory of its own, for the state of a replay",
     "agent_host/cli/main.py": "the null device",

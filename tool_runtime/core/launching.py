@@ -117,14 +117,17 @@ class Launcher:
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
-            with theirs, open(os.memfd_create("request"), "w+b", buffering=0) as file:
-                file.write(data)
-                try:
-                    socket.send_fds(self._asked, [b"?"], [theirs.fileno(), *streams, file.fileno()])
-                except ConnectionError:
-                    self._process.kill()  # if it has not ended by itself
-                    self._process.wait()
-                    return None
+            content = os.memfd_create("request")  # a message has a bound, and this is read as a whole or not at all
+            try:
+                with theirs:
+                    os.write(content, data)
+                    socket.send_fds(self._asked, [b"?"], [theirs.fileno(), *streams, content])
+            except ConnectionError:
+                self._process.kill()  # if it has not ended by itself
+                self._process.wait()
+                return None
+            finally:
+                os.close(content)
             ours.settimeout(_PATIENCE_S)
             return self._started(ours, program, restriction)
 
