@@ -117,19 +117,19 @@ class Launcher:
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
-            with theirs, open(os.memfd_create("request"), "w+b", buffering=0) as file:
-                file.write(data)
-                try:
-                    socket.send_fds(self._asked, [b"?"], [theirs.fileno(), *streams, file.fileno()])
-                except ConnectionError:
-                    self._process.wait(_ENDING_S)
-                    return None
-            ours.settimeout(_PATIENCE_S)
+            content = os.memfd_create("request")  # a message has a bound, and this is read as a whole or not at all
             try:
-                return self._started(ours, program, restriction)
-            except TimeoutError as error:  # somebody stopped it
-                self._process.kill()
-                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), _NAME) from error
+                with theirs:
+                    os.write(content, data)
+                    socket.send_fds(self._asked, [b"?"], [theirs.fileno(), *streams, content])
+            except ConnectionError:
+                self._process.kill()  # if it has not ended by itself
+                self._process.wait()
+                return None
+            finally:
+                os.close(content)
+            ours.settimeout(_PATIENCE_S)
+            return self._started(ours, program, restriction)
 
     def _started(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
         """What came of a request, once the program runs or has failed: the other ends of the reply are closed then."""
@@ -146,8 +146,14 @@ class Launcher:
                     replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
                     if {"listener", "program"} <= replies.keys():
                         listener = _taken(reply, replies["program"], replies.pop("listener"))
-        except OSError:  # such as a time-out: what began may still become the program
+        except OSError as error:  # such as a time-out: what began may still become the program
             self._abandon(replies, listener)
+            if isinstance(error, TimeoutError):  # somebody stopped it
+                self._process.kill()
+                self._process.wait()
+                if "program" not in replies:
+                    return None
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), _NAME) from error
             raise
         if "errno" in replies:
             self._abandon(replies, listener)

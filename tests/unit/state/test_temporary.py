@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
 from state.errors import InvalidSessionId
-from state.temporary import make, remove, session_directory, system_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from state.locations import SessionPaths
+from state.lock import SessionLock
+from state.temporary import make, remove, scratch, session_directory, sweep, system_directory
 
 
 def test_its_name_follows_the_session_and_the_state_directory(tmp_path: Path) -> None:
@@ -85,3 +85,30 @@ def test_it_goes_with_all_in_it_and_follows_no_link(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
     remove(str(path))
     remove(str(tmp_path / "gone" / "own"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="directories have no locks there")
+def test_what_a_crash_has_left_goes_with_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else: not what a process holds, nor what can be resumed, nor what is another's or no directory."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    state_dir, here = str(tmp_path / "state"), {"TMPDIR": str(tmp_path)}
+    for name in ("over", "resumable", "held"):
+        make(session_directory(state_dir, name, here))
+    make(session_directory("/elsewhere", "other", here))
+    os.makedirs(f"{state_dir}/checkpoints")
+    Path(SessionPaths(state_dir, "resumable").journal).touch()
+    lock = SessionLock.acquire(SessionPaths(state_dir, "held").lock, "held")
+    for name in ("agent-host-~probe-left", "agent-host-~open", "~agent-host-probe", "agent-host-file"):
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "file").touch()
+    (tmp_path / "agent-host-~open").chmod(0o755)
+    (tmp_path / "agent-host-~link").symlink_to("~agent-host-probe")
+    before = set(os.listdir(tmp_path))
+    with scratch("doctor") as mine:
+        sweep(state_dir, here)
+        assert os.path.isdir(mine)
+    gone = {os.path.basename(session_directory(state_dir, "over", here)), "agent-host-~probe-left"}
+    assert set(os.listdir(tmp_path)) == before - gone
+    lock.release(remove=True)
+    sweep(state_dir, here)
+    assert not os.path.exists(session_directory(state_dir, "held", here))

@@ -126,6 +126,23 @@ def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, kille
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [("ready",), ("launcher", "ready")])
+def test_a_helper_that_was_stopped_is_done_without(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, stopped: Sequence[str]
+) -> None:
+    run(launcher)
+    eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+    there = helpers_of(launcher)
+    for name in stopped:
+        os.kill(there[name], signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "_PATIENCE_S", 2.0)
+        run(launcher)
+    launcher.close()
+    assert current.descendants(os.getpid()) == {}
+
+
 def test_programs_go_on_when_the_launcher_has_died_and_leave_no_process(launcher: Launcher) -> None:
     """Of forty programs no process is left, which took a number each for ever."""
     runs_on = start(launcher, ["/bin/sleep", "600"])
