@@ -38,7 +38,7 @@ _POOL_WAIT_S: Final = 5.0
 _POOL_TRIES_S: Final = 10.0
 """For how long the pool tries to connect again by itself, ever less often. The next request has it begin anew."""
 _FIRST_TRY_S: Final = 2.0
-_LONGEST_WAIT_S: Final = 15.0
+_LONGEST_WAIT_S: Final = 5.0
 CONNECT_S: Final = 10
 SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_idle": 10,
