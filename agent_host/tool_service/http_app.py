@@ -53,6 +53,7 @@ class HttpApp:
         self._answers: Answers
         self._invoker: Invoker
         self._requests: set[asyncio.Task[Any]] = set()
+        self._looking: asyncio.Task[bool] | None = None
 
     def starlette(self) -> Starlette:
         """The ASGI application."""
@@ -134,7 +135,10 @@ class HttpApp:
         return self._json(b'{"status":"ok"}')
 
     async def _readyz(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
-        if not await self._answers.ready():
+        # It needs no token, so that all who ask share one look at the database.
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._answers.ready())
+        if not await asyncio.shield(self._looking):
             return self._json(b'{"status":"answers cannot be kept"}', 503)
         return self._json(b'{"status":"ready"}')
 
