@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
+_REAPED_S: Final = 0.3
 _KEPT_S: Final = 60.0
 """So long after a command its rules are kept: files that they grant one by one keep their room on the disk."""
 
@@ -193,6 +194,7 @@ class Sandbox:
         make = landlock_rules.rules_in_view if in_view else landlock_rules.rules_for
         self._kept = KeptRules(make, self._restriction, in_view=in_view)
         self._forgetting: asyncio.TimerHandle | None = None
+        self._reaping: asyncio.TimerHandle | None = None
 
     async def look_around(self, scope: CommandScope) -> None:
         """Look through the workspace in another thread, before the first command that may write there."""
@@ -216,12 +218,27 @@ class Sandbox:
     def ended(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
         self._running.discard(command)
-        if self._launcher is not None:
-            self._launcher.reap()
+        self._reap_soon()
 
     def left(self, command: HeldCommand) -> None:
         """No program of a command is left."""
         self._with_programs.discard(command)
+        self._reap_soon()
+
+    def _reap_soon(self) -> None:
+        """Reap the first process of a namespace when it has seen that it was left alone. Safe from any thread."""
+        if self._launcher is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._reap_later)
+
+    def _reap_later(self) -> None:
+        if self._reaping is None and self._launcher is not None:
+            self._reaping = self._loop.call_later(_REAPED_S, self._reap)
+
+    def _reap(self) -> None:
+        self._reaping = None
+        if self._launcher is not None and self._launcher.reap():
+            self._reap_later()
 
     def may_have_left(self, command: HeldCommand) -> bool:
         """True if programs of a command were there when anybody looked last."""
@@ -346,8 +363,9 @@ class Sandbox:
 
     async def aclose(self) -> None:
         """End what answers for commands; none is started afterwards."""
-        if self._forgetting is not None:
-            self._forgetting.cancel()
+        for timer in (self._forgetting, self._reaping):
+            if timer is not None:
+                timer.cancel()
         self._kept.forget()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
