@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
@@ -81,6 +81,7 @@ def test_a_host_that_no_network_has_a_name_for_is_refused(url: str, why: str) ->
 )
 def test_it_is_taken_apart_as_httpx_does_it(host: str, port: str, path: str) -> None:
     """Which sends the requests where a proxy is in the way."""
+    assume(not {".", ".."} & {*path.partition("?")[0].split("/")})  # httpx takes these out, and the gateway would
     url = f"http://{host}{port}{path}"
     place, theirs = place_of(url), httpx.URL(url)
     assert (place.host, place.named) == (theirs.raw_host.decode(), theirs.netloc.decode())

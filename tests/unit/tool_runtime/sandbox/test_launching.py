@@ -89,10 +89,25 @@ def test_a_start_that_is_late_ends_what_it_began(launcher: Launcher, monkeypatch
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
+_BEFORE: set[int] = set()
+"""Children of this process that tests in other files have left running."""
+
+
+@pytest.fixture(autouse=True)
+def _those_of_others() -> None:
+    _BEFORE.clear()
+    _BEFORE.update(current.descendants(os.getpid()))
+
+
+def children() -> set[int]:
+    """Children of this process, and theirs, that came with this test."""
+    return current.descendants(os.getpid()).keys() - _BEFORE
+
+
 def helpers_of(launcher: Launcher) -> dict[str, int]:
     """The process that is ready and the first process of its namespace, by their numbers there, and the launcher."""
     found = {"launcher": launcher._process.pid}
-    for pid in current.descendants(os.getpid()):
+    for pid in children():
         status = Path(f"/proc/{pid}/status").read_text()
         inside = re.search(r"^NSpid:\s+\d+\s+(\d+)$", status, re.MULTILINE)
         if inside is not None and "\nState:\tZ" not in status:
@@ -120,7 +135,7 @@ def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, kille
 
     def rests() -> bool:
         launcher.reap()
-        return len(helpers_of(launcher)) == len(current.descendants(os.getpid())) == 3
+        return len(helpers_of(launcher)) == len(children()) == 3
 
     eventually(rests, "the next process to be ready, and nobody else to be left")
     assert len(os.listdir("/proc/self/fd")) <= len(before)
@@ -140,7 +155,7 @@ def test_a_helper_that_was_stopped_is_done_without(
         patch.setattr(launching, "_PATIENCE_S", 2.0)
         run(launcher)
     launcher.close()
-    assert current.descendants(os.getpid()) == {}
+    assert not children()
 
 
 def test_programs_go_on_when_the_launcher_has_died_and_leave_no_process(launcher: Launcher) -> None:
@@ -153,7 +168,7 @@ def test_programs_go_on_when_the_launcher_has_died_and_leave_no_process(launcher
     os.kill(runs_on, signal.SIGKILL)
     os.waitpid(runs_on, 0)
     launcher.close()
-    assert current.descendants(os.getpid()) == {}
+    assert not children()
 
 
 def test_a_launcher_that_cannot_be_started_is_named(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
