@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+if sys.platform != "win32":
+    import resource
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -39,8 +42,6 @@ class Room(NamedTuple):
         """What the descriptors of this process allow, of which it takes as many as it may."""
         if sys.platform == "win32":
             return cls(_MAX_CONNECTIONS, _MAX_BACKLOG)
-        import resource
-
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY:
             wanted = _WANTED_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _WANTED_DESCRIPTORS)
