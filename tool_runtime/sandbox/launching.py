@@ -178,24 +178,21 @@ class Launcher:
         if listener is not None:
             os.close(listener)
 
-    def reap(self) -> bool:
-        """Let go of helpers that have ended, unless a program is being started. True if there may soon be more."""
-        if not self._lock.acquire(blocking=False):
-            return True
-        try:
-            return self._reap()
-        finally:
-            self._lock.release()
+    def reap(self) -> None:
+        """Let go of helpers that have ended, unless a program is being started."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._reap()
+            finally:
+                self._lock.release()
 
-    def _reap(self) -> bool:
+    def _reap(self) -> None:
         self._hear()
-        there = tuple(self._children)
-        for pid in there:
+        for pid in tuple(self._children):
             with suppress(ChildProcessError):
                 if not os.waitpid(pid, os.WNOHANG)[0]:
                     continue
             self._children.discard(pid)
-        return len(self._children) < len(there)
 
     def _hear(self) -> None:
         """Which children of this process it has made: each is told of before it is of use."""

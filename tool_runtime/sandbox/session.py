@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
-_REAPED_S: Final = 0.3
+_REAPED_S: Final = (0.2, 3.2)
+"""So long after a command helpers are reaped, and again in twice the time up to the second: the machine may be busy."""
 _KEPT_S: Final = 60.0
 """So long after a command its rules are kept: files that they grant one by one keep their room on the disk."""
 
@@ -231,14 +232,16 @@ class Sandbox:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._reap_later)
 
-    def _reap_later(self) -> None:
-        if self._reaping is None and self._launcher is not None:
-            self._reaping = self._loop.call_later(_REAPED_S, self._reap)
+    def _reap_later(self, after_s: float = _REAPED_S[0]) -> None:
+        if self._reaping is not None:
+            self._reaping.cancel()
+        self._reaping = self._loop.call_later(after_s, self._reap, after_s)
 
-    def _reap(self) -> None:
-        self._reaping = None
-        if self._launcher is not None and self._launcher.reap():
-            self._reap_later()
+    def _reap(self, after_s: float) -> None:
+        if self._launcher is not None:
+            self._launcher.reap()
+            if 2 * after_s <= _REAPED_S[1]:
+                self._reap_later(2 * after_s)
 
     def may_have_left(self, command: HeldCommand) -> bool:
         """True if programs of a command were there when anybody looked last."""
