@@ -319,8 +319,6 @@ def take(
         os.write(ready.taken, AGAIN)
         tell(reply, {"again": True})
         return
-    content = marshal.dumps(tuple(held))
-    os.write(ready.taken, TAKEN + INTEGER.pack(len(content)) + content)
     tell(reply, {"program": number})
     step = "view"
     try:
@@ -329,7 +327,7 @@ def take(
         step = "program"
         if not is_held:
             listener, _ = hold(held)
-        start(request, streams, reply, listener, by_message=held.restriction[2] != "open")
+        start(request, streams, reply, listener, ready.taken)
     except OSError as error:
         tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
 
@@ -367,15 +365,16 @@ def has_changed(mounted: int) -> bool:
     return bool(poll.poll(0))
 
 
-def start(
-    request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, *, by_message: bool
-) -> None:
+def start(request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, taken: int) -> None:
     """Becomes the program. Raises OSError."""
+    held = Held(*request["held"])
     os.setsid()
     os.chdir(request["cwd"])
     if listener is not None:
-        hand_over(reply, listener, by_message=by_message)
+        hand_over(reply, listener, by_message=held.restriction[2] != "open")
         os.close(listener)
+    content = marshal.dumps(tuple(held))
+    os.write(taken, TAKEN + INTEGER.pack(len(content)) + content)  # not before: the launcher would use the processor
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
