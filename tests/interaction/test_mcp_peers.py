@@ -62,6 +62,7 @@ class Session:
         self.router = LocalToolRouter(settings)
         source = McpSource(ServerConfig("peer", place, 60, 60), settings, self.router.start_program)
         terms = Terms("Mcp.Invoke", isinstance(place, Http), 60, 60)
+        (folder / "state").mkdir(exist_ok=True)
         kept = ToolLists(os.fspath(folder / "state"), "peer")
         self.router.add_remote(RemoteTools(source, terms, kept, admits=lambda _: True, report=self.told.append))
 

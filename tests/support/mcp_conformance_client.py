@@ -79,7 +79,7 @@ async def main(url: str, *, with_oauth: bool) -> int:
         remote = RemoteTools(
             source,
             Terms("Mcp.Invoke", elsewhere=True, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S),
-            ToolLists(os.path.join(folder, "state"), url),
+            ToolLists(folder, url),
             admits=lambda _: True,
             report=lambda notice: print(notice.message),
         )

@@ -61,6 +61,7 @@ class Session:
         self.source = McpSource(ServerConfig("odd", place, timeout_s, connect_s), settings, self.router.start_program)
         waits_s = connect_s if first_task_waits_s is None else first_task_waits_s
         terms = Terms("Mcp.Invoke", isinstance(place, Http), timeout_s, waits_s)
+        (folder / "state").mkdir(exist_ok=True)
         self.kept = ToolLists(str(folder / "state"), "mcp:odd")
         self.remote = RemoteTools(self.source, terms, self.kept, admits=lambda _: True, report=self._tell)
         self.source.on_changed = self.remote.begin
@@ -375,6 +376,7 @@ async def test_a_certificate_of_the_client_and_roots_of_its_own(opened: Open, tm
         known = opened(Http(f"{url}/mcp", ca_file=os.fspath(roots), client_cert=os.fspath(own)))
         assert "odd/add" in await known.names()
         missing = opened(Http(f"{url}/mcp", ca_file=os.fspath(tmp_path / "none.pem")))
+        (tmp_path / "other").mkdir()
         missing.kept = ToolLists(os.fspath(tmp_path / "other"), "none")
         with pytest.raises(ToolFault, match="the certificates cannot be used"):
             await missing.source.list()
