@@ -17,6 +17,7 @@ from agent_host.display_text import counted
 from agent_host.faults.census import left_by
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
+from state import temporary
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class CrashRun:
         self.reported: Ended | None = None
         self.url = ""
         self.lock_may_stay = False
+        self._was_killed = False
         self._output = output
         self._started: list[Started] = []
 
@@ -149,6 +151,7 @@ class CrashRun:
             process.kill()
             out, err = process.communicate()
         ended = Ended(process.pid, process.returncode, out, err)
+        self._was_killed |= ended.code < 0
         if "Traceback" in err or "internal error" in err:
             self.problems.append(f"a process broke down: {err.strip()}")
         # The end counts as reported even if the process was killed while it cleaned up.
@@ -215,6 +218,8 @@ class CrashRun:
         problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
         if left := self.left_over():
             problems.append(f"left under checkpoints: {', '.join(left)}")
+        if self._was_killed:  # behind the end of its checkpoint; the next start removes what that left
+            temporary.sweep(self.paths.state_dir, {"TMPDIR": str(self.temporary)})
         problems += left_by(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
