@@ -265,7 +265,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-# What a call would do to a file, for the person who decides: read from the disk only when somebody is asked.
+# Details of a file call for its approval; the disk is read only when an approval is asked for.
 
 _MAX_DIFF_BYTES: Final = 64 * 1024
 _MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024

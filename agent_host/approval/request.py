@@ -31,7 +31,7 @@ class ApprovalRequest(NamedTuple):
     the name of the tool approves it in advance. `timeout_s` is how long the bundle has it wait, None where it says
     nothing. With a `form` it is no call that waits but a question of an MCP server in the middle of one: nothing
     answers it in advance, and an approval brings the answers as its `arguments`. `replay` is how the call can be
-    approved where nobody answers (`replay_of`), empty for a form.
+    approved later if nobody answers now (`replay_of`), empty for a form.
     """
 
     approval_id: str

@@ -238,7 +238,7 @@ DECLINES = "!"
 
 
 def question_of(form: Form) -> str:
-    """What comes before the fields, and in place of them where there is a page to open."""
+    """Lines before the fields, or instead of them if there is a page to open."""
     if form.url is not None:
         return "Open the page yourself, then y; n declines: "
     return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "

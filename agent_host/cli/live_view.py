@@ -137,7 +137,7 @@ class OutputLines:
         return [*whole, *(line for line in still_open if line.strip())][-KEPT_LINES:]
 
     def last_of_each(self) -> list[str]:
-        """The same once the output has ended, but with two lines of each stream at least: nobody knows which of two
+        """The same once the output has ended, but with at least two lines of each stream: it is unknown which of two
         streams came last, and the error may stand in either."""
         self.end()
         newest_first = [sorted(lines, reverse=True) for lines in self._last.values()]

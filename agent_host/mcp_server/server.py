@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agent_host.mcp_server.hosted import HostedSession
     from agent_host.mcp_server.sessions import Sessions
 
-if TYPE_CHECKING:
     Context: TypeAlias = ServerRequestContext[Any, Any]
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
 
@@ -324,10 +323,6 @@ def what_is_wrong(error: ValidationError) -> str:
 # extension is the task of the session, by its id. What waits for a person is what the task asks for
 # (`input_required`).
 
-if TYPE_CHECKING:
-    TasksContext: TypeAlias = ServerRequestContext[Any, Any]
-
-
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 _POLL_MS: Final = 1000
 _TTL_MS: Final = 3_600_000
@@ -360,7 +355,7 @@ class TaskExtension:
         server.add_request_handler("tasks/cancel", _OfTask, self._cancel)
 
     @staticmethod
-    def is_wanted(context: TasksContext) -> bool:
+    def is_wanted(context: Context) -> bool:
         """True if the client takes a task for an answer."""
         capabilities = context.session.client_capabilities
         known = {} if capabilities is None else capabilities.extensions or {}
@@ -370,7 +365,7 @@ class TaskExtension:
         """The answer to the call that has begun the task."""
         return {"resultType": "task", **self._task(session.task_id, session.since, "working", session.doing)}
 
-    async def _get(self, context: TasksContext, params: _OfTask) -> dict[str, Any]:
+    async def _get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
             report = await self._on_record(params.task_id)
@@ -393,7 +388,7 @@ class TaskExtension:
         doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
         return self._task(session.task_id, session.since, "working", doing)
 
-    async def _update(self, context: TasksContext, params: _Update) -> dict[str, Any]:
+    async def _update(self, context: Context, params: _Update) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
             await self._on_record(params.task_id)
@@ -407,7 +402,7 @@ class TaskExtension:
                 await self._refusable(session.answer_as(approval_id, said))
         return {}
 
-    async def _cancel(self, context: TasksContext, params: _OfTask) -> dict[str, Any]:
+    async def _cancel(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
             await self._on_record(params.task_id)
@@ -433,7 +428,7 @@ class TaskExtension:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
         raise MCPError(types.INVALID_PARAMS, "there is no such task")
 
-    def _session(self, context: TasksContext, task_id: str) -> HostedSession | None:
+    def _session(self, context: Context, task_id: str) -> HostedSession | None:
         """The session whose present task it is, None where none has a process here. Raises MCPError for a client that
         has not said that it has the extension."""
         if not self.is_wanted(context):

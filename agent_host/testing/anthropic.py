@@ -212,7 +212,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     check_thinking(messages, model)
     last = messages[-1]
     turn_index, position = progress(
-        [block.get("id") for block in _anthropic_request_blocks(message, "tool_use")]
+        [block.get("id") for block in _blocks_of(message, "tool_use")]
         for message in reversed(messages)
         if message["role"] == "assistant"
     )
@@ -228,7 +228,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         position=position,
         last_role=last["role"],
         last_text=_text(last["content"]),
-        last_tool_error=any(block.get("is_error") is True for block in _anthropic_request_blocks(last, "tool_result")),
+        last_tool_error=any(block.get("is_error") is True for block in _blocks_of(last, "tool_result")),
         last_images=tuple(images_in(last["content"])),
         image_count=sum(1 for message in messages for _ in images_in(message["content"])),
         headers=headers,
@@ -345,7 +345,7 @@ def _thread_key(messages: Sequence[dict[str, Any]]) -> str:
     return sha256(_text(messages[0]["content"]).encode()).hexdigest()[:16]
 
 
-def _anthropic_request_blocks(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]]:
+def _blocks_of(message: Mapping[str, Any], kind: str) -> Sequence[dict[str, Any]]:
     content = message["content"]
     return () if isinstance(content, str) else [block for block in content if block.get("type") == kind]
 

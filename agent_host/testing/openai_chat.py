@@ -293,7 +293,7 @@ def _check_messages(messages: Sequence[Any]) -> None:
             _take_answer(index, message.get("tool_call_id"), open_calls)
             continue
         _refuse_open(index, open_calls)
-        open_calls = _chat_request_calls(index, message)
+        open_calls = _called_ids(index, message)
         if len(set(open_calls)) < len(open_calls) or not seen.isdisjoint(open_calls):
             raise BadRequest(f"messages[{index}]: ids of tool calls must be unique in a conversation: {open_calls}")
         seen.update(open_calls)
@@ -318,7 +318,7 @@ def _refuse_open(index: int, open_calls: Sequence[str]) -> None:
         )
 
 
-def _chat_request_calls(index: int, message: Mapping[str, Any]) -> list[str]:
+def _called_ids(index: int, message: Mapping[str, Any]) -> list[str]:
     """The ids of a message's calls."""
     calls = message.get("tool_calls")
     if calls is None:

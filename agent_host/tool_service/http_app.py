@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from agent_host.tool_service.telemetry import Metrics
     from agent_host.tool_service.tenants import ServedTenant, Tenants
 
-if TYPE_CHECKING:
     Handler = Callable[[HttpRequest], Awaitable[Response]]
     Opened = Callable[[], AbstractAsyncContextManager[tuple[Answers, Invoker]]]
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import BackendTool, RunningTool
     from tool_runtime.schema import Judge
 
-if TYPE_CHECKING:
     StorageOf = Callable[[Bucket | None], Storage]
 
 

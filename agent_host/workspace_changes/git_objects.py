@@ -27,6 +27,7 @@ _MAX_CHAIN_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 _INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
 _FANOUT_AT: Final = 8
+_BEYOND: Final = 1 << 62
 _NAMES_AT: Final = _FANOUT_AT + 1024
 SHA1_BYTES: Final = 20
 _HASH_NAMES: Final = {SHA1_BYTES: "sha1", 32: "sha256"}
@@ -210,7 +211,7 @@ class _Pack:
         """Kind, base (an offset or a name, of a delta) and content of what is there."""
         if self._pack is None:
             self._pack = os.fdopen(open_regular(self._pack_path, os.O_RDONLY), "rb")
-        if at >= 1 << 62:
+        if at >= _BEYOND:
             raise NotHere
         self._pack.seek(at)
         head = self._pack.read(64)
@@ -220,7 +221,7 @@ class _Pack:
             size |= more << 4
         base: int | bytes = 0
         if kind == _OFFSET_DELTA:
-            back, place = _offset_back(head, place)
+            back, place = _offset(head, place)
             if not 0 < back < at:
                 raise NotHere
             base = at - back
@@ -248,10 +249,12 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
             raise NotHere
 
 
-def _offset_back(data: bytes, at: int) -> tuple[int, int]:
+def _offset(data: bytes, at: int) -> tuple[int, int]:
+    """A number as git writes offsets, and where it ends. One beyond any file is cut, and so is larger than all that its
+    reader compares it with."""
     byte = data[at]
     value = byte & 0x7F
-    while byte & 0x80:
+    while byte & 0x80 and value < _BEYOND:
         at += 1
         byte = data[at]
         value = (value + 1) << 7 | byte & 0x7F
@@ -370,7 +373,7 @@ def _read_entries(
             more = data[at] << 8 | data[at + 1]
             at += 2
         if version == 4:
-            strip, at = _varint(data, at)
+            strip, at = _offset(data, at)
             stop = _end_of_name(data, at, end)
             if strip > len(name):
                 raise Unreadable("a name takes more from the one before than that has")
@@ -397,19 +400,6 @@ def _end_of_name(data: bytes, at: int, end: int) -> int:
     if stop < 0:
         raise Unreadable("it ends in an entry")
     return stop
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number as git writes offsets, and where it ends. A longer one than any name raises Unreadable."""
-    byte = data[at]
-    value = byte & 0x7F
-    while byte & 0x80:
-        at += 1
-        byte = data[at]
-        value = (value + 1) << 7 | byte & 0x7F
-        if value > MAX_INDEX_BYTES:
-            raise Unreadable("a name takes more from the one before than that has")
-    return value, at + 1
 
 
 def _path(name: bytes) -> str | None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from policy.facts import OsFamily
 
+    EntryChecks = Mapping[str, Callable[[str], tuple[str, str] | None]]
+
+
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
 """What a session may be called: it names files (AH 9)."""
@@ -165,10 +168,6 @@ def _capability(
 
 
 # What the entries of a capability's lists must be, and which of its fields mean anything at all (AH 8.2).
-
-if TYPE_CHECKING:
-    EntryChecks = Mapping[str, Callable[[str], tuple[str, str] | None]]
-
 
 _PATHS = words("allowedPaths blockedPaths")
 SCOPES: dict[str, frozenset[str]] = {

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
+    IsNumber = Callable[[str], bool]
+
+
 _NUMBERS = re.compile(
     r"(?:[0-9A-Za-z_\s+*/%()<>=!&|^~?:,.;-]|\$[A-Za-z0-9_#?]++|\$\{[#]?[A-Za-z0-9_]++(?:\[[@*]\])?\}"
     r"|\[\$?[A-Za-z0-9_]++\])*+"
@@ -199,10 +202,6 @@ class Evaluated:
 
 
 # Words of a line that can only become numbers: by their spelling, or by the program whose output they are.
-
-if TYPE_CHECKING:
-    IsNumber = Callable[[str], bool]
-
 
 _LITERAL = re.compile(r"[-+ ]?(?:[0-9]*|0[xX][0-9A-Fa-f]+|[0-9]+#[0-9A-Za-z]+|\{[0-9]+\.\.[0-9]+\})")
 _DIGITS_LEFT = re.compile(

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from policy.shell.shown import Shown
 
-if TYPE_CHECKING:
-
     class Values(Protocol):
         """What is known of the variables at one place of a line."""
 

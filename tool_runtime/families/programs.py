@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext
 
-if TYPE_CHECKING:
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
 

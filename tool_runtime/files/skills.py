@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tool_runtime.tool import Abandoned
 
+    Value = str | tuple[str, ...]
+
+
 FILE: Final = "SKILL.md"
 NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
 MAX_NAME: Final = 64
@@ -255,10 +258,6 @@ def _resources(folder: str) -> Iterator[str]:
 # They are YAML, and this reads the part of it that such files use: texts, plain, in quotes or in a block (`|`, `>`),
 # and lists of texts. A field with more than that (a mapping) is passed over. A YAML library takes longer to import
 # than the fields of two hundred files to read.
-
-if TYPE_CHECKING:
-    Value = str | tuple[str, ...]
-
 
 _FIRST: Final = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _LAST: Final = re.compile(r"^---[ \t]*\r?$\n?", re.MULTILINE)

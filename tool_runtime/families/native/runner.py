@@ -309,12 +309,12 @@ class FileTools:
     def _read_at_once(self, call: CallContext) -> ToolOutput | None:
         scope = within(scope_of(call.request), self._roots)
         found = read.whole_at_once(call.request.arguments["path"], scope, _most_bytes(call), call.abandoned)
-        return None if found is None else _file_tools_shown(call, found)
+        return None if found is None else _file_shown(call, found)
 
     async def _read(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], within(scope_of(call.request), self._roots)
         found = await self._pool.run(lambda: read.whole_file(path, scope, _most_bytes(call), call.abandoned))
-        return _file_tools_shown(call, found)
+        return _file_shown(call, found)
 
     async def _write(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
@@ -356,7 +356,7 @@ def _most_bytes(call: CallContext) -> int:
     return MAX_FILE_BYTES if call.max_file_size_bytes is None else min(call.max_file_size_bytes, MAX_FILE_BYTES)
 
 
-def _file_tools_shown(call: CallContext, found: WholeFile) -> ToolOutput:
+def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
     status = found.status
     text = decode_body(found.data)
     if text is None:

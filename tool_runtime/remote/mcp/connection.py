@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from tool_runtime.remote.mcp.source import Asking
     from tool_runtime.remote.mcp.wire import Id
 
-if TYPE_CHECKING:
     Start = Callable[[ServerParams], ServerProcess]
+
+    Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
@@ -551,9 +552,6 @@ class _Events(httpx2.AsyncByteStream):
 
 
 # A transport of the SDK over a program's standard streams, with the house's own process below it.
-
-if TYPE_CHECKING:
-    Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @asynccontextmanager
