@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from policy.bundle.model import BundleProblems
@@ -54,6 +54,7 @@ def test_what_holds_nothing_is_the_same_object() -> None:
 
 @given(PLAIN | TEXTS, PLAIN | TEXTS, st.sampled_from(SECRETS))
 def test_text_around_it_does_not_hide_a_known_token(before: str, after: str, secret: str) -> None:
+    assume(secret not in before and secret not in after)  # there it may be the beginning of a longer word
     assert secret not in FULL.text(f"{before} {secret}\n{after}")
 
 

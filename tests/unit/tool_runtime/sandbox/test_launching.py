@@ -127,10 +127,12 @@ def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, kille
     before = os.listdir("/proc/self/fd")
     for _ in range(5):
         eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
-        pid = helpers_of(launcher)[killed]
-        os.kill(pid, signal.SIGKILL)
+        there = helpers_of(launcher)
+        os.kill(there[killed], signal.SIGKILL)
         if killed == "launcher":
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, there[killed], os.WEXITED | os.WNOWAIT)
+        else:  # the first process of a namespace takes the others with it only once it comes to run
+            eventually(lambda: there["ready"] not in helpers_of(launcher).values(), "the ready process to end")
         run(launcher)
 
     def rests() -> bool:
