@@ -121,6 +121,10 @@ def run(launcher: Launcher) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == 0
 
 
+def await_end_of(launcher: Launcher, helper: int) -> None:
+    eventually(lambda: helper not in helpers_of(launcher).values(), "the helper to end")
+
+
 @pytest.mark.parametrize("killed", ["launcher", "first", "ready"])
 def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, killed: str) -> None:
     run(launcher)
@@ -132,7 +136,7 @@ def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, kille
         if killed == "launcher":
             os.waitid(os.P_PID, there[killed], os.WEXITED | os.WNOWAIT)
         else:  # the first process of a namespace takes the others with it only once it comes to run
-            eventually(lambda: there["ready"] not in helpers_of(launcher).values(), "the ready process to end")
+            await_end_of(launcher, there["ready"])
         run(launcher)
 
     def rests() -> bool:
