@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.names import CapabilityName as Name
-from policy.rules.case import approval_needed, denied, expired_or_not_granted
+from policy.rules.case import approval_needed, denied, expiry_denial, not_granted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
     """The verdict on one LLM request: expiry, the LLM.Call grant, the model (AH 8.7)."""
-    entry = bundle.capability(Name.LLM_CALL)
-    if entry is None or now >= bundle.expires_at:
-        return expired_or_not_granted(bundle, Name.LLM_CALL.value, now)
+    expired, entry = expiry_denial(bundle, Name.LLM_CALL.value, now), bundle.capability(Name.LLM_CALL)
+    if expired is not None or entry is None:
+        return expired or not_granted(Name.LLM_CALL.value)
     if model not in bundle.llm_policy.allowed_models:
         return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
     if entry.requires_approval:

@@ -1,20 +1,41 @@
-"""The one function that every tool call passes first (AH 8.2, 8.6).
+"""Decide about one tool call: the one function that every call passes first (AH 8.2, 8.6).
 
-A decision is made by an ordered table of rules: the first one that answers decides. A rule gets everything as values
-and returns a denial, or None to let the next rule speak.
+`RULES` is the only order in which anything may deny a call. The loop, `policy check`, dry runs and a call that is
+judged again after a wait all run it, so that they cannot disagree. A rule reads one `Case`, which holds everything as
+values (policy does no I/O and reads no clock), and the decision so far. It returns that decision or a stricter one: no
+rule can turn a denial into anything else, because the first denial ends the run.
+
+A call that needs several capabilities is decided under each, and the strictest decision counts. Only two questions lie
+outside of the table. Whether a tool is switched off is asked before facts are gathered, and what a sandbox must add is
+asked after the strictest decision is known, because a call has one process however many capabilities it needs
+(`agent_host.judging.decisions`).
+
+Traps: approval comes after everything that the bundle denies, since a person must not be asked for what cannot run;
+task options and ceilings come after approval, because they may deny what would have been asked.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from policy.decision import Decision
+from policy.decision import Decision, strictest
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
 from policy.names import FOLLOW_COMMANDS, READ_SKILLS
 from policy.names import CapabilityName as Name
-from policy.rules.case import Case, Rule, approval_needed, denied, expired_or_not_granted, where
+from policy.rules.case import (
+    NO_TERMS,
+    CallTerms,
+    Case,
+    Rule,
+    approval_needed,
+    denied,
+    expiry_denial,
+    not_granted,
+    where,
+)
 from policy.rules.commands import command_rules
-from policy.rules.named_tools import asking_rule, for_tool, judge_identity, judge_name, listed_as
+from policy.rules.named_tools import asking_rule, for_tool, judge_identity, judge_name
+from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, require_guarded_approval
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -25,27 +46,37 @@ from policy.rules.paths import (
     session_places,
 )
 from policy.rules.risk import assess
+from policy.rules.skills import apply_skill_limits
+from policy.rules.toolset import delegated
 from policy.rules.urls import granted_reason, url_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 
-_FACTS_OF: dict[str, tuple[type, ...]] = {
-    Name.FILE_READ: (PathFacts,),
-    Name.FILE_WRITE: (PathFacts,),
-    Name.FILE_DELETE: (PathFacts,),
-    Name.SHELL_EXEC: (CommandFacts,),
-    Name.NETWORK_HTTP: (UrlFacts,),
-    Name.WORKSPACE_UPLOAD: (PathFacts, NamedToolFacts),
-    Name.BACKEND_TOOL_INVOKE: (NamedToolFacts,),
-    Name.MCP_INVOKE: (NamedToolFacts,),
-    Name.TOOL_INVOKE: (NamedToolFacts,),
-}
-"""What a capability is judged by: an upload by the file that goes, or by its tool's name. LLM.Call is no tool's.
-What follows a command of the session needs no facts but its tool's name (`FOLLOW_COMMANDS`)."""
+def decide(
+    bundle: PolicyBundle,
+    needs: Iterable[tuple[str, ActionFacts]],
+    *,
+    now: datetime,
+    os: OsFamily = "posix",
+    workspace: str | None = None,
+    terms: CallTerms = NO_TERMS,
+) -> Decision:
+    """Return the verdict on one call (AH 8.2). Never raises for what the model can choose: what does not fit is DENIED.
+
+    `needs` are the capabilities that the call needs, at least one, each with the facts that it is judged by. `now` is
+    aware. `workspace` is the project directory, which only the risk level depends on.
+    """
+    return strictest(
+        [
+            _by_rules(case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms))
+            for name, facts in needs
+        ]
+    )
 
 
 def check_tool(
@@ -57,71 +88,156 @@ def check_tool(
     os: OsFamily = "posix",
     workspace: str | None = None,
 ) -> Decision:
-    """The verdict on one tool call (AH 8.2). Never raises for what the model can choose: what does not fit is DENIED.
+    """Return what the bundle alone says to one capability, without a task's options and limits."""
+    return _by_rules(case_of(bundle, capability_name, facts, now=now, os=os, workspace=workspace))
 
-    `now` is aware. `workspace` is the project directory, which only the risk level depends on.
-    """
-    entry = bundle.capability(capability_name)
-    if entry is None or now >= bundle.expires_at:
-        return expired_or_not_granted(bundle, capability_name, now)
-    if capability_name == Name.SHELL_EXEC and isinstance(facts, NamedToolFacts) and facts.tool_name in FOLLOW_COMMANDS:
-        # Its line was judged, and approved where it had to be, when it started.
-        return Decision("ALLOWED", "it acts on a command of this session", entry.name, where(entry))
-    if capability_name == Name.FILE_READ and isinstance(facts, NamedToolFacts) and facts.tool_name in READ_SKILLS:
-        # The user has put the skill there, or it is a file of the workspace, which the call reads within its scope.
-        return Decision("ALLOWED", "it reads a skill", entry.name, where(entry))
-    if isinstance(facts, OutputFacts):
-        return _stored_output(entry, facts)
-    if not isinstance(facts, _FACTS_OF.get(capability_name, ())):
-        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+
+def case_of(
+    bundle: PolicyBundle,
+    capability: str,
+    facts: ActionFacts,
+    *,
+    now: datetime,
+    os: OsFamily = "posix",
+    workspace: str | None = None,
+    terms: CallTerms = NO_TERMS,
+) -> Case:
+    """The question whether a call may use one capability for these facts."""
 
     def judge(other: str, other_facts: ActionFacts) -> Decision:
         return check_tool(bundle, other, other_facts, now=now, os=os)
 
-    case = Case(bundle, entry, facts, os, judge)
+    return Case(bundle, capability, bundle.capability(capability), facts, os, now, workspace, terms, judge)
+
+
+def _by_rules(case: Case) -> Decision:
+    decision = Decision("ALLOWED", "granted", case.capability, f"capabilities[{case.capability}]")
+    for rule in RULES:
+        decision = rule(case, decision)
+        if decision.decision == "DENIED":
+            break
+    return decision
+
+
+def not_expired(case: Case, decision: Decision) -> Decision:
+    """The bundle still holds; a denial pauses the session (AH 8.6)."""
+    return expiry_denial(case.bundle, case.capability, case.now) or decision
+
+
+def granted(case: Case, decision: Decision) -> Decision:
+    """The bundle grants the capability (AH 8.1)."""
+    if case.granted is None:
+        return not_granted(case.capability)
+    return decision
+
+
+def within_script_rules(case: Case, decision: Decision) -> Decision:
+    """A script of a skill lies where scripts do, and not too many have run (SK 5.4)."""
+    if not isinstance(case.facts, CommandFacts) or case.facts.script is None:
+        return decision
+    from policy.rules.native_exec import script_denial  # with the first such call
+
+    return script_denial(case, case.facts.script) or decision
+
+
+def within_program_list(case: Case, decision: Decision) -> Decision:
+    """The list of programs that start without a shell admits the program and its arguments (NT)."""
+    if not _starts_without_shell(case):
+        return decision
+    from policy.rules.native_exec import program_denial
+
+    return program_denial(case) or decision
+
+
+def within_program_roots(case: Case, decision: Decision) -> Decision:
+    """What such a program is given lies in the roots of its tools (NT)."""
+    if not _starts_without_shell(case):
+        return decision
+    from policy.rules.native_exec import roots_denial
+
+    return roots_denial(case) or decision
+
+
+def _starts_without_shell(case: Case) -> bool:
+    facts = case.facts
+    return isinstance(facts, CommandFacts) and bool(facts.argv) and facts.script is None
+
+
+_FACTS_OF: Final[dict[str, tuple[type, ...]]] = {
+    Name.FILE_READ: (PathFacts,),
+    Name.FILE_WRITE: (PathFacts,),
+    Name.FILE_DELETE: (PathFacts,),
+    Name.SHELL_EXEC: (CommandFacts,),
+    Name.NETWORK_HTTP: (UrlFacts,),
+    Name.WORKSPACE_UPLOAD: (PathFacts, NamedToolFacts),
+    Name.BACKEND_TOOL_INVOKE: (NamedToolFacts,),
+    Name.MCP_INVOKE: (NamedToolFacts,),
+    Name.TOOL_INVOKE: (NamedToolFacts,),
+}
+"""The kinds of facts that each capability is judged by: an upload by the file that goes, or by its tool's name.
+LLM.Call is no tool's."""
+
+
+def within_grant(case: Case, decision: Decision) -> Decision:
+    """The lists of the grant admit paths, command, URL or name: the rules for the kind of facts, in their order."""
+    entry, facts = case.entry, case.facts
+    reason = _followed_call(case)
+    if reason is not None:
+        answer = judge_name(entry, facts.tool_name) if isinstance(facts, OutputFacts) else None
+        return answer if isinstance(answer, Decision) else decision._replace(reason=reason)
+    if not isinstance(facts, _FACTS_OF.get(case.capability, ())):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
     granted_by = where(entry)
-    for rule in _RULES[type(facts)]:
+    for rule in _RULES_OF_FACTS[type(facts)]:
         answer = rule(case)
         if isinstance(answer, Decision):
-            if answer.decision == "DENIED":
-                return answer
-            return _with_approval(case, workspace, answer)
+            return answer
         granted_by = answer or granted_by
-    reason = granted_reason(facts) if isinstance(facts, UrlFacts) else "granted"
-    return _with_approval(case, workspace, Decision("ALLOWED", reason, entry.name, granted_by))
+    return decision._replace(
+        reason=granted_reason(facts) if isinstance(facts, UrlFacts) else "granted", rule=granted_by
+    )
 
 
-def _stored_output(entry: Capability, facts: OutputFacts) -> Decision:
-    """Its call was judged, and approved where it had to be, when it ran; what it gave may be read as long as the bundle
-    grants such a call."""
-    if entry.allowed_tool_names is not None and listed_as(entry, facts.tool_name) is None:
-        return denied(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {facts.tool_name}")
-    return Decision("ALLOWED", "an allowed call of this session stored it", entry.name, where(entry))
+def _followed_call(case: Case) -> str | None:
+    """Why a call follows from one that was judged, and approved if necessary, before; None for any other."""
+    facts = case.facts
+    if isinstance(facts, OutputFacts):
+        return "an allowed call of this session stored it"
+    if not isinstance(facts, NamedToolFacts):
+        return None
+    if case.capability == Name.SHELL_EXEC and facts.tool_name in FOLLOW_COMMANDS:
+        return "it acts on a command of this session"
+    if case.capability == Name.FILE_READ and facts.tool_name in READ_SKILLS:
+        # The user has put the skill there, or it is a file of the workspace, which the call reads within its scope.
+        return "it reads a skill"
+    return None
 
 
-def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Decision:
-    """Approval comes last: it never turns a denial into a question (AH 8.2 step 3)."""
+def approved_if_required(case: Case, decision: Decision) -> Decision:
+    """A person approves what the grant wants approved (AH 8.2 step 3)."""
+    if _followed_call(case) is not None:
+        return decision
     entry = for_tool(case.entry, case.facts.tool_name) if isinstance(case.facts, NamedToolFacts) else case.entry
-    if not entry.requires_approval and allowed.decision == "ALLOWED":
-        return allowed
-    level, risks = assess(entry, case.facts, workspace=workspace, os=case.os)
+    if not entry.requires_approval and decision.decision == "ALLOWED":
+        return decision
+    level, risks = assess(entry, case.facts, workspace=case.workspace, os=case.os)
     if entry.requires_approval:
         asked = approval_needed(entry, level, risks)
         if isinstance(case.facts, NamedToolFacts):
             return asked._replace(rule=asking_rule(case.entry, case.facts.tool_name))
         return asked
-    return allowed._replace(risk_level=level, risks=(*allowed.risks, *risks))
+    return decision._replace(risk_level=level, risks=(*decision.risks, *risks))
 
 
 def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames."""
-    assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
+    assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101  the table is keyed by these types
     if isinstance(case.facts, NamedToolFacts) and case.facts.identity is not None:
         return judge_identity(case.entry, case.facts, case.facts.identity)
     return None if case.facts.tool_name is None else judge_name(case.entry, case.facts.tool_name)
 
 
-_RULES: dict[type, tuple[Rule, ...]] = {
+_RULES_OF_FACTS: Final[dict[type, tuple[Rule, ...]]] = {
     PathFacts: (
         path_rules,
         process_places,
@@ -136,3 +252,18 @@ _RULES: dict[type, tuple[Rule, ...]] = {
     UrlFacts: (url_rules,),
     NamedToolFacts: (tool_name,),
 }
+
+RULES: Final[tuple[Callable[[Case, Decision], Decision], ...]] = (
+    not_expired,
+    delegated,
+    granted,
+    within_script_rules,
+    within_program_list,
+    within_grant,
+    approved_if_required,
+    require_guarded_approval,
+    apply_task_options,
+    apply_skill_limits,
+    apply_risk_ceiling,
+    within_program_roots,
+)

@@ -1,4 +1,4 @@
-"""Decisions on calls: the facts, what policy says to them, and what options and limits take away (AH 6.1)."""
+"""Gather the facts of a call, have policy decide, and give a program its sandbox (AH 6.1)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 from agent_host.judging.facts import UnusableArguments, gather
 from agent_host.judging.judge import NOT_JUDGED, Judged
 from agent_host.judging.scoping import places_of_program
-from policy.decide import check_tool
-from policy.decision import strictest
+from policy.decide import case_of, check_tool
+from policy.decide import decide as decide_call
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
+from policy.rules.case import CallTerms
 from policy.rules.command_scope import NO_WIDENING, is_hidden, with_own_places
-from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
+from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.sandbox import widened, widening_of
-from policy.rules.skills import within_skills
-from policy.rules.toolset import not_here, withheld_by
+from policy.rules.toolset import withheld_by
 from policy.scope import Widening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.judging.environment import Environment
@@ -40,10 +40,9 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         return NOT_JUDGED
     if spec.subject.kind == "output" or (spec.reads_outputs and _names_output(judge, spec, arguments)):
         return _reading_again(judge, spec, arguments)
-    for capability in (spec.capability, *(need.capability for need in spec.needs(arguments))):
-        withheld = withheld_by(judge.limits, name, capability)
-        if withheld is not None:
-            return Judged(spec, withheld=withheld)
+    withheld = _withheld(judge, name, (spec.capability, *(need.capability for need in spec.needs(arguments))))
+    if withheld is not None:
+        return Judged(spec, withheld=withheld)
     try:
         facts = gather(spec, arguments, judge.environment, world, judge.scripts, judge.bundle)
     except UnusableArguments as error:
@@ -57,56 +56,25 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         if problem is not None:
             return Judged(spec, problem=problem)
         facts = with_widening(judge.scoping, facts, arguments, judge.environment)
-    here = None if spec.elsewhere else not_here(judge.bundle, spec.needed(arguments))
-    decision = here or _listed(judge, spec, spec.capability, facts)
-    if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) and facts.also and here is None:
-        decision = strictest([decision, *(_listed(judge, spec, needed, other) for needed, other in facts.also)])
-    judge.expired = judge.expired or decision.expired
+    also = facts.also if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) else ()
+    decision = _decision(judge, spec, ((spec.capability, facts), *also))
     if judge.scoping is not None and spec.starts_program:
-        decision = _as_held(judge, judge.scoping, spec, facts, decision)
+        decision = _sandboxed(judge, judge.scoping, spec, facts, decision)
     return Judged(spec, facts, decision)
 
 
-def _as_held(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
-    """The decision on a call that starts a program, with the scope that holds it. What asks for more is narrowed by
-    options and limits as any other call that needs an approval."""
-    decision = held(scoping, decision, spec, facts, judge)
-    if decision.rule != SANDBOX_GRANT:
-        return decision
-    bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family
-    decision = narrowed(decision, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
-    return under_ceiling(decision, judge.limits, bundle, facts, workspace=workspace, os=os)
-
-
-def _listed(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
-    """The decision under one capability; a program without a shell has to be on the list of such programs as well."""
-    decision = _refused(judge, spec, facts) or _decision(judge, spec, capability, facts)
-    if not isinstance(facts, CommandFacts) or not facts.argv or facts.script is not None:
-        return decision
-    from policy.rules.native_exec import DEFAULT, NativeExec, within_list
-
-    native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
-    return within_list(decision, facts, native, judge.environment.os_family)
-
-
-def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:
-    """The denial of a script for what it is, whatever program runs it; None for every other call."""
-    if not isinstance(facts, CommandFacts) or facts.script is None:
-        return None
-    from policy.rules.native_exec import refused_script  # with the first such call
-
-    most = None if judge.scripts is None else judge.scripts.max_runs
-    return refused_script(spec.capability, facts.script, judge.script_runs(), most, judge.environment.os_family)
+def _withheld(judge: Judge, name: str, capabilities: Iterable[str]) -> str | None:
+    return next(filter(None, (withheld_by(judge.limits, name, capability) for capability in capabilities)), None)
 
 
 def _names_output(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    """True if the path of the call is a reference to what an earlier one left."""
+    """True if the path of the call is a reference to the output of an earlier one."""
     ref = arguments.get(spec.subject.argument)
     return isinstance(ref, str) and ref.startswith(_REFERENCES) and judge.outputs(ref) is not None
 
 
 def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
-    """A call that reads what an earlier one stored: it needs every capability that that one needed."""
+    """A call that reads what an earlier one stored: it needs every capability that the earlier one needed."""
     ref = arguments.get(spec.subject.argument)
     maker = judge.outputs(ref) if isinstance(ref, str) else None
     made_by = None if maker is None else judge.tools.get(maker.tool_name)
@@ -115,29 +83,40 @@ def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -
     # An older version did not record what the call needed: then all that it may have needed.
     recorded = maker.capabilities or [need.capability for need in made_by.also]
     needed = tuple(dict.fromkeys((*made_by.capabilities, *recorded)))
-    for capability in needed:
-        withheld = withheld_by(judge.limits, spec.name, capability)
-        if withheld is not None:
-            return Judged(spec, withheld=withheld)
+    withheld = _withheld(judge, spec.name, needed)
+    if withheld is not None:
+        return Judged(spec, withheld=withheld)
     facts = OutputFacts(made_by.name)
-    decision = strictest([_decision(judge, spec, capability, facts) for capability in needed])
-    judge.expired = judge.expired or decision.expired
-    return Judged(spec, facts, decision)
+    return Judged(spec, facts, _decision(judge, spec, tuple((name, facts) for name in needed)))
 
 
-def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
-    """What policy, options and limits say to one of the capabilities that a call needs."""
-    bundle, limits = judge.bundle, judge.limits
-    if bundle.held and spec.elsewhere:  # what runs there is held by nothing
+def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFacts]]) -> Decision:
+    """The decision of policy, options and limits on the capabilities that a call needs."""
+    bundle, here = judge.bundle, judge.environment
+    if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
         bundle = bundle.memo.setdefault("unheld", bundle.known(bundle, held=False, lines_ask=True))
-    workspace, os = judge.environment.workspace, judge.environment.os_family
-    decision = check_tool(bundle, capability, facts, now=judge.clock(), os=os, workspace=workspace)
-    decision = asked_by_name(decision, spec.name, bundle, facts, workspace=workspace, os=os)
-    decision = narrowed(
-        decision, judge.options, bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
+    terms = _terms(judge, spec)
+    if any(isinstance(facts, OutputFacts) for _, facts in needs):
+        terms = terms._replace(runs_here=False)
+    if any(isinstance(facts, CommandFacts) and facts.argv for _, facts in needs):
+        terms = _with_programs(judge, terms)
+    decision = decide_call(bundle, needs, now=judge.clock(), os=here.os_family, workspace=here.workspace, terms=terms)
+    judge.expired = judge.expired or decision.expired
+    return decision
+
+
+def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
+    return CallTerms(spec.name, spec.side_effects, not spec.elsewhere, judge.options, judge.limits)
+
+
+def _with_programs(judge: Judge, terms: CallTerms) -> CallTerms:
+    from policy.rules.native_exec import DEFAULT, NativeExec  # with the first such call
+
+    return terms._replace(
+        programs=judge.native or NativeExec(DEFAULT, (judge.environment.workspace,)),
+        script_runs=judge.script_runs(),
+        max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
     )
-    decision = within_skills(decision, limits, facts)
-    return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=os)
 
 
 def may_read(judge: Judge, place: PathFacts) -> bool:
@@ -150,12 +129,11 @@ def may_read(judge: Judge, place: PathFacts) -> bool:
     return verdict.decision != "DENIED"
 
 
-# What is asked about a call that starts a program besides its decision: what it asks for beyond its sandbox, and the
-# scope that holds it.
+# Sandbox checks for calls that start a program.
 
 
 def grant_problem(arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with what a call asks for beyond its scope, None where nothing is."""
+    """The problem with what a call asks for beyond its scope, None if there is none."""
     asked = widening_of(arguments.get(SANDBOX_GRANT))
     return asked if isinstance(asked, str) else None
 
@@ -163,7 +141,7 @@ def grant_problem(arguments: Mapping[str, Any]) -> str | None:
 def with_widening(
     scoping: Scoping, facts: ActionFacts, arguments: Mapping[str, Any], environment: Environment
 ) -> ActionFacts:
-    """The facts with what the call asks for, its paths where they really lead."""
+    """The facts with what the call asks for beyond its scope, as real paths."""
     asked = widening_of(arguments.get(SANDBOX_GRANT)) if scoping.holds else None
     if not isinstance(asked, Widening) or not isinstance(facts, CommandFacts | NamedToolFacts):
         return facts
@@ -171,9 +149,24 @@ def with_widening(
     return facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
 
 
-def held(scoping: Scoping, decision: Decision, spec: ToolSpec, facts: ActionFacts, judge: Judge) -> Decision:
-    """The decision on a call that starts a program, with its scope; denied where nothing holds it as it has to be
-    held. A tool of the workspace reads the program that it names, which a person has approved."""
+def _sandboxed(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
+    """The decision on a call that starts a program, with the scope of its sandbox. A call that asks for more than the
+    scope gives is narrowed by options and limits as any other call that needs an approval."""
+    decision = _with_scope(judge, scoping, spec, facts, decision)
+    if decision.rule != SANDBOX_GRANT or decision.decision == "DENIED":
+        return decision
+    here, terms = judge.environment, _terms(judge, spec)
+    case = case_of(
+        judge.bundle, decision.capability, facts,
+        now=judge.clock(), os=here.os_family, workspace=here.workspace, terms=terms,
+    )  # fmt: skip
+    decision = apply_task_options(case, decision)
+    return decision if decision.decision == "DENIED" else apply_risk_ceiling(case, decision)
+
+
+def _with_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
+    """The decision with the scope of the program; denied if the sandbox that policy requires does not work here. A
+    tool of the workspace reads the program that it names, which a person has approved."""
     if decision.decision == "DENIED":
         return decision
     bundle, system = judge.bundle, judge.environment.os_family

@@ -1,4 +1,4 @@
-"""What the rules of the check share: one question as a value, and the words of an answer."""
+"""One question to policy as a value, and the words of an answer: shared by all rules."""
 
 from __future__ import annotations
 
@@ -13,25 +13,56 @@ if TYPE_CHECKING:
 
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import ActionFacts, OsFamily
+    from policy.rules.native_exec import NativeExec as ProgramList
+    from policy.rules.toolset import Limits, TaskOptions
 
 PROCESS_RULE = "builtin.processPlaces"
 REPOSITORY_RULE = "builtin.repositoryPlaces"
 SESSION_RULE = "builtin.sessionPlaces"
 
 
+class CallTerms(NamedTuple):
+    """Everything besides capability and facts that decides about a call: the tool, the task's options, the limits of
+    the configuration and of skills in use. `programs` is the list of programs that start without a shell, None where
+    none counts."""
+
+    tool_name: str = ""
+    has_side_effects: bool = False
+    runs_here: bool = False
+    options: TaskOptions | None = None
+    limits: Limits = frozenset()
+    programs: ProgramList | None = None
+    script_runs: int = 0
+    max_script_runs: int | None = None
+
+
+NO_TERMS = CallTerms()
+
+
 class Case(NamedTuple):
-    """One question: may `entry` be used for `facts`? `judge` answers what another capability says to other facts, under
-    the same bundle and at the same time."""
+    """One question: may a call use `capability` for `facts`? `granted` is the bundle's grant of it. `judge` answers
+    what another capability says to other facts, under the same bundle and at the same time."""
 
     bundle: PolicyBundle
-    entry: Capability
+    capability: str
+    granted: Capability | None
     facts: ActionFacts
     os: OsFamily
+    now: datetime
+    workspace: str | None
+    terms: CallTerms
     judge: Callable[[str, ActionFacts], Decision]
+
+    @property
+    def entry(self) -> Capability:
+        """The grant, which every rule after `granted` may take as there."""
+        assert self.granted is not None  # noqa: S101  the rule `granted` denies otherwise
+        return self.granted
 
 
 Rule = Callable[[Case], Decision | str | None]
-"""A denial; a decision of another capability that asks for approval; the entry that admits; or nothing to say."""
+"""A rule of one kind of facts: a denial; a decision of another capability that asks for approval; the entry that
+admits; or nothing to say."""
 
 
 def denied(capability: str, rule: str, reason: str) -> Decision:
@@ -58,9 +89,14 @@ def approval_needed(entry: Capability, level: str, risks: tuple[str, ...]) -> De
     )
 
 
-def expired_or_not_granted(bundle: PolicyBundle, name: str, now: datetime) -> Decision:
-    """The denial by a bundle that does not grant the capability `name`, or is expired at `now`."""
-    if now >= bundle.expires_at:
-        rule = f"expiresAt: {bundle.expires_at.isoformat()}"
-        return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
+def expiry_denial(bundle: PolicyBundle, name: str, now: datetime) -> Decision | None:
+    """The denial by a bundle that has expired at `now`, None if it has not."""
+    if now < bundle.expires_at:
+        return None
+    rule = f"expiresAt: {bundle.expires_at.isoformat()}"
+    return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
+
+
+def not_granted(name: str) -> Decision:
+    """The denial by a bundle that does not grant the capability `name`."""
     return denied(name, "capabilities", f"capability not granted: {name}")

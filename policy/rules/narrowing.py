@@ -1,4 +1,4 @@
-"""What the options of a task and the limits of a configuration take away from a decision. Nothing here can add."""
+"""Rules of `policy.decide` that only take away: guarded tools, a task's options, ceilings of risk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.decision import RISK_LEVELS
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, UrlFacts
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
 from policy.names import CapabilityName, words
 from policy.programs.table import program_named
 from policy.rules.commands import wide_name
@@ -15,10 +15,9 @@ from policy.rules.toolset import AS_THE_BUNDLE_SAYS, RULE, exceeds, guarded_risk
 from policy.shell.commands import parsed_line
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ShellName
-    from policy.rules.toolset import Limits, TaskOptions
+    from policy.rules.case import Case
     from policy.shell.commands import SimpleCommand
 
 _MODE_RULE = "taskOptions.approvalMode"
@@ -31,80 +30,54 @@ _PYTHON_VALUED = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
-def narrowed(
-    decision: Decision,
-    options: TaskOptions,
-    bundle: PolicyBundle,
-    facts: ActionFacts,
-    *,
-    side_effects: bool,
-    workspace: str | None = None,
-    os: OsFamily = "posix",
-) -> Decision:
-    """The bundle's `decision` on one call, with what the task's `options` take away from it.
+def apply_task_options(case: Case, decision: Decision) -> Decision:
+    """The decision with what the task's options take away.
 
-    It only ever goes from ALLOWED to APPROVAL_REQUIRED to DENIED. A denial for the want of somebody to ask has
-    `unasked` set and keeps the rule and the risk of the approval that it stands for.
+    It only ever goes from ALLOWED to APPROVAL_REQUIRED to DENIED. A denial because nobody may be asked has `unasked`
+    set and keeps the rule and the risk of the approval that it replaces.
     """
-    if decision.decision == "DENIED" or options == AS_THE_BUNDLE_SAYS:
+    options = case.terms.options
+    if options is None or options == AS_THE_BUNDLE_SAYS:
         return decision
     if options.allow_network is False:
-        reason = _network_use(facts)
+        reason = _network_use(case.facts)
         if reason is not None:
             return decision._replace(decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
     if decision.decision == "ALLOWED" and options.approval_mode in ("always", "on_risky_actions"):
-        return _with_approval(decision, options, bundle, facts, side_effects=side_effects, workspace=workspace, os=os)
+        return _with_approval(case, decision, options.approval_mode)
     if decision.decision == "APPROVAL_REQUIRED" and options.approval_mode == "never":
         reason = "it needs an approval, and this task is to ask nobody for one"
         return decision._replace(decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
     return decision
 
 
-def asked_by_name(
-    decision: Decision,
-    tool_name: str,
-    bundle: PolicyBundle,
-    facts: ActionFacts,
-    *,
-    workspace: str | None = None,
-    os: OsFamily = "posix",
-) -> Decision:
-    """The bundle's `decision` on one call: of a guarded tool it needs an approval that names the tool, and has the
-    risk of the tool at least (SK 2.2, 2.3, 3.2)."""
-    least = guarded_risk(tool_name, decision.capability)
-    entry = bundle.capability(decision.capability)
-    if least is None or entry is None or decision.decision == "DENIED":
+def require_guarded_approval(case: Case, decision: Decision) -> Decision:
+    """The decision on a call of a guarded tool: it needs an approval that names the tool, and has the risk of the tool
+    at least (SK 2.2, 2.3, 3.2)."""
+    least = guarded_risk(case.terms.tool_name, case.capability)
+    if least is None:
         return decision
     level, risks = decision.risk_level, decision.risks
     if level is None:
-        level, risks = assess(entry, facts, workspace=workspace, os=os)
+        level, risks = assess(case.entry, case.facts, workspace=case.workspace, os=case.os)
     level = max(level, least, key=RISK_LEVELS.index)
     decision = decision._replace(risk_level=level, risks=risks, by_name=True)
     if decision.decision == "APPROVAL_REQUIRED":
         return decision
     return decision._replace(
         decision="APPROVAL_REQUIRED",
-        reason=f"{tool_name} needs an approval, whatever the policy grants",
+        reason=f"{case.terms.tool_name} needs an approval, whatever the policy grants",
         rule=RULE,
-        rule_id=entry.approval_rule_id,
+        rule_id=case.entry.approval_rule_id,
     )
 
 
-def under_ceiling(
-    decision: Decision,
-    limits: Limits,
-    bundle: PolicyBundle,
-    facts: ActionFacts,
-    *,
-    workspace: str | None = None,
-    os: OsFamily = "posix",
-) -> Decision:
-    """The decision, denied where the call's risk is above a ceiling (SK 3.1). Denials stay as they are."""
-    ceilings = sorted((limit for limit in limits if limit.risk_ceiling is not None), key=order)
-    entry = bundle.capability(decision.capability)
-    if decision.decision == "DENIED" or not ceilings or entry is None:
+def apply_risk_ceiling(case: Case, decision: Decision) -> Decision:
+    """The decision, denied if the call's risk is above a ceiling (SK 3.1)."""
+    ceilings = sorted((limit for limit in case.terms.limits if limit.risk_ceiling is not None), key=order)
+    if not ceilings:
         return decision
-    level, risks = assess(entry, facts, workspace=workspace, os=os)
+    level, risks = assess(case.entry, case.facts, workspace=case.workspace, os=case.os)
     level = max(level, decision.risk_level or "low", key=RISK_LEVELS.index)
     for limit in ceilings:
         if limit.risk_ceiling is not None and exceeds(level, limit.risk_ceiling):
@@ -115,22 +88,10 @@ def under_ceiling(
     return decision
 
 
-def _with_approval(
-    decision: Decision,
-    options: TaskOptions,
-    bundle: PolicyBundle,
-    facts: ActionFacts,
-    *,
-    side_effects: bool,
-    workspace: str | None,
-    os: OsFamily,
-) -> Decision:
-    entry = bundle.capability(decision.capability)
-    if entry is None:  # no decision of a bundle allows what it does not grant
-        return decision._replace(decision="DENIED", reason="capability not granted", rule="capabilities")
-    level, risks = assess(entry, facts, workspace=workspace, os=os)
-    if options.approval_mode == "always":
-        needed, reason = side_effects, "the task wants an approval for everything that has effects"
+def _with_approval(case: Case, decision: Decision, mode: str) -> Decision:
+    level, risks = assess(case.entry, case.facts, workspace=case.workspace, os=case.os)
+    if mode == "always":
+        needed, reason = case.terms.has_side_effects, "the task wants an approval for everything that has effects"
     else:
         needed, reason = level == "high", "the task wants an approval for what is risky"
     if not needed:
@@ -138,8 +99,8 @@ def _with_approval(
     return decision._replace(
         decision="APPROVAL_REQUIRED",
         reason=reason,
-        rule=f"{_MODE_RULE}: {options.approval_mode}",
-        rule_id=entry.approval_rule_id,
+        rule=f"{_MODE_RULE}: {mode}",
+        rule_id=case.entry.approval_rule_id,
         risk_level=level,
         risks=risks,
     )

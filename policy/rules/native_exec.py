@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.bundle.model import ArgumentRule, CommandPolicy
+from policy.facts import CommandFacts
 from policy.names import words
 from policy.paths import is_absolute, is_under, normalize
 from policy.rules.case import denied
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from policy.decision import Decision
-    from policy.facts import CommandFacts, OsFamily, ScriptFacts
+    from policy.facts import OsFamily, ScriptFacts
+    from policy.rules.case import Case
 
 LIST: Final = "native.exec"
 ROOTS: Final = "native roots"
 MAX_ARGUMENTS: Final = 12
-_NOT_GRANTED: Final = "capabilities"
 _ARGUMENT: Final = r"[\w\-./@=+:,]*"
 _PLACES: Final = ("/bin", "/usr/bin")
 _WITHOUT_FILES: Final = words("echo pwd sleep")
@@ -75,18 +76,23 @@ class NativeExec(NamedTuple):
     roots: tuple[str, ...]
 
 
-def within_list(decision: Decision, facts: CommandFacts, native: NativeExec, os: OsFamily) -> Decision:
-    """The decision of Shell.Exec, denied where the list does not admit the call. What the list does not admit has the
-    list's reason, whatever the bundle says to it besides: no other path or grant would let it run."""
-    if decision.expired or decision.rule == _NOT_GRANTED:
-        return decision
-    problem = _program_problem(facts, native, os) or _variable_problem(facts)
-    if problem is not None:
-        return denied(decision.capability, LIST, problem)
-    if decision.decision == "DENIED":
-        return decision
-    outside = _outside(facts, native.roots, os)
-    return decision if outside is None else denied(decision.capability, ROOTS, outside)
+def program_denial(case: Case) -> Decision | None:
+    """The denial of a program that the list does not admit, None for one that it does. It comes before the lists of
+    Shell.Exec, because no other path or grant would let the program run."""
+    facts, native = case.facts, case.terms.programs
+    if native is None or not isinstance(facts, CommandFacts):
+        return None
+    problem = _program_problem(facts, native, case.os) or _variable_problem(facts)
+    return None if problem is None else denied(case.capability, LIST, problem)
+
+
+def roots_denial(case: Case) -> Decision | None:
+    """The denial of a program that is given what lies outside of the roots."""
+    facts, native = case.facts, case.terms.programs
+    if native is None or not isinstance(facts, CommandFacts):
+        return None
+    outside = _outside(facts, native.roots, case.os)
+    return None if outside is None else denied(case.capability, ROOTS, outside)
 
 
 def places_of(argv: tuple[str, ...], cwd: str, os: OsFamily) -> tuple[str, ...]:
@@ -180,13 +186,16 @@ _PLACE_RULE: Final = "builtin.scriptPlaces"
 _RUNS_RULE: Final = "skills.max_script_runs"
 
 
-def refused_script(capability: str, script: ScriptFacts, runs: int, most: int | None, os: OsFamily) -> Decision | None:
-    """The denial of a script that really lies elsewhere, or of one too many; None for every other. `runs` is how many
-    have run in the task, `most` how many may, None for any number."""
-    folder = normalize(f"{script.folder}/{SCRIPTS}", os)
-    if not is_under(normalize(script.path, os), folder, os) or normalize(script.path, os) == folder:
-        where = f"{script.relative_path} leads to {script.path}"
-        return denied(capability, _PLACE_RULE, f"{where}, and the skill {script.skill} has its scripts in {folder}")
+def script_denial(case: Case, script: ScriptFacts) -> Decision | None:
+    """The denial of a script that really lies elsewhere, or of one too many; None for every other."""
+    runs, most = case.terms.script_runs, case.terms.max_script_runs
+    folder = normalize(f"{script.folder}/{SCRIPTS}", case.os)
+    path = normalize(script.path, case.os)
+    if path == folder or not is_under(path, folder, case.os):
+        leads = f"{script.relative_path} leads to {script.path}"
+        reason = f"{leads}, and the skill {script.skill} has its scripts in {folder}"
+        return denied(case.capability, _PLACE_RULE, reason)
     if most is not None and runs >= most:
-        return denied(capability, _RUNS_RULE, f"{runs} scripts have run in this task, and {_RUNS_RULE} is {most}")
+        reason = f"{runs} scripts have run in this task, and {_RUNS_RULE} is {most}"
+        return denied(case.capability, _RUNS_RULE, reason)
     return None

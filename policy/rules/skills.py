@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from policy.decision import Decision
-    from policy.facts import ActionFacts, ScriptFacts
-    from policy.rules.toolset import Limits
+    from policy.facts import ScriptFacts
+    from policy.rules.case import Case
 
 ALWAYS: Final = words("load_skill ReadOutput")
 """What a skill takes from nobody: reading another skill, and what calls have stored."""
@@ -75,14 +75,17 @@ def _source(skill: str) -> str:
     return f"the skill {skill}"
 
 
-def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Decision:
-    """The decision on a command, denied where a skill in use does not name what the line runs. A skill whose script is
+def apply_skill_limits(case: Case, decision: Decision) -> Decision:
+    """The decision on a command, denied if a skill in use does not name what the line runs. A skill whose script is
     run is in use, whether the model has read it or not."""
-    script = facts.script if isinstance(facts, CommandFacts) else None
+    facts, limits = case.facts, case.terms.limits
+    if not isinstance(facts, CommandFacts):
+        return decision
+    script = facts.script
     if script is not None and script.allowed_tools is not None:
         limits |= {skill_tools(script.skill, script.allowed_tools, _SCRIPT_TOOLS).limit}
     limited = sorted((limit for limit in limits if limit.commands is not None), key=lambda limit: limit.source)
-    if decision.decision == "DENIED" or not limited or not isinstance(facts, CommandFacts):
+    if not limited:
         return decision
     line = parsed_line(facts)
     for limit in limited:

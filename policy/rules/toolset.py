@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
+    from policy.rules.case import Case
 
 # What a task may do less than its bundle allows (interface section 2, `taskOptions`).
 
@@ -236,14 +237,14 @@ def sent_elsewhere(bundle: PolicyBundle) -> frozenset[str]:
     return _NONE if entry is None or entry.instead_of is None else frozenset(entry.instead_of)
 
 
-def not_here(bundle: PolicyBundle, capabilities: Iterable[str]) -> Decision | None:
-    """The denial of a call that would run on this machine and needs these `capabilities`; None where it may run
-    here."""
-    entry, elsewhere = bundle.capability(Name.BACKEND_TOOL_INVOKE), sent_elsewhere(bundle)
-    sent = next((name for name in capabilities if name in elsewhere), None)
-    if entry is None or sent is None:
-        return None
-    return Decision("DENIED", reason_for(sent), sent, where(entry, "insteadOf", sent))
+def delegated(case: Case, decision: Decision) -> Decision:
+    """The decision, denied for a call that would run on this machine although the bundle has such tools run in the
+    Backend Tool Service."""
+    entry = case.bundle.capability(Name.BACKEND_TOOL_INVOKE)
+    if entry is None or not case.terms.runs_here or case.capability not in sent_elsewhere(case.bundle):
+        return decision
+    reason = reason_for(case.capability)
+    return Decision("DENIED", reason, case.capability, where(entry, "insteadOf", case.capability))
 
 
 def reason_for(capability: str) -> str:

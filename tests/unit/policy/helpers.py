@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.decide import check_tool
-from policy.facts import CommandFacts, PathFacts, ShellName, UrlFacts
+from policy.decide import case_of, check_tool
+from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, ShellName, UrlFacts
+from policy.rules.case import CallTerms, Case
 from policy.shell.commands import parse, referenced_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from policy.decision import Decision
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -53,6 +59,24 @@ def shell(
     real = {one: (links or {}).get(one, one) for one in spellings}
     facts = CommandFacts(command, cwd=cwd, home="/home/u", shell=shell_name, real_paths=real)
     return check_tool(held, "Shell.Exec", facts, now=NOW).decision
+
+
+def apply(
+    rule: Callable[[Case, Decision], Decision],
+    decision: Decision,
+    held: PolicyBundle,
+    facts: ActionFacts,
+    *,
+    workspace: str | None = None,
+    os: OsFamily = "posix",
+    **terms: Any,
+) -> Decision:
+    """One rule of the table on a decision, as the table runs it: a denial is final."""
+    if decision.decision == "DENIED":
+        return decision
+    terms_of_call = CallTerms(**terms)
+    case = case_of(held, decision.capability, facts, now=NOW, os=os, workspace=workspace, terms=terms_of_call)
+    return rule(case, decision)
 
 
 def path(absolute: str, real: str | None = None, **facts: Any) -> PathFacts:

@@ -16,9 +16,9 @@ from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 from policy.facts import NamedToolFacts, OutputFacts
 from policy.rules.named_tools import fits, is_repeatable
-from policy.rules.narrowing import narrowed
+from policy.rules.narrowing import apply_task_options
 from policy.rules.toolset import TaskOptions, why_not_offered
-from tests.unit.policy.helpers import NOW
+from tests.unit.policy.helpers import NOW, apply
 
 RULES = [
     {"approvalRuleId": "r1", "title": "One", "description": "d"},
@@ -158,7 +158,10 @@ def test_a_task_without_the_network_calls_no_tool_elsewhere() -> None:
     for elsewhere, decision in ((True, "DENIED"), (False, "ALLOWED")):
         facts = NamedToolFacts("fs/read", elsewhere=elsewhere)
         allowed = check_tool(bundle, "Mcp.Invoke", facts, now=NOW)
-        assert narrowed(allowed, options, bundle, facts, side_effects=True).decision == decision
+        assert (
+            apply(apply_task_options, allowed, bundle, facts, options=options, has_side_effects=True).decision
+            == decision
+        )
         kept = why_not_offered(bundle, "fs/read", "Mcp.Invoke", options=options, elsewhere=elsewhere)
         assert kept == ("the network is taken away from the task" if elsewhere else None)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
-from policy.rules.narrowing import narrowed
+from policy.rules.narrowing import apply_task_options
 from policy.rules.toolset import ApprovalMode, TaskOptions
-from tests.unit.policy.helpers import NOW, bundle, path, url
+from tests.unit.policy.helpers import NOW, apply, bundle, path, url
 
 MODES: tuple[ApprovalMode | None, ...] = (None, *get_args(ApprovalMode))
 RANK = {"ALLOWED": 0, "APPROVAL_REQUIRED": 1, "DENIED": 2}
@@ -25,7 +25,15 @@ def command(line: str, shell: ShellName = "bash") -> CommandFacts:
 def decide(facts: ActionFacts, capability: str, *options: Any, side_effects: bool = True, **entry: Any) -> Any:
     held = bundle({"name": capability, **entry})
     decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
-    return narrowed(decision, TaskOptions(*options), held, facts, side_effects=side_effects, workspace="/w")
+    return apply(
+        apply_task_options,
+        decision,
+        held,
+        facts,
+        options=TaskOptions(*options),
+        has_side_effects=side_effects,
+        workspace="/w",
+    )
 
 
 def word(facts: ActionFacts, capability: str, *options: Any, side_effects: bool = True, **entry: Any) -> str:
@@ -138,12 +146,6 @@ def test_what_the_network_would_have_asked_for_is_not_asked_for() -> None:
     assert denied.rule == "capabilities[Network.Http]"
 
 
-def test_a_decision_under_what_is_not_granted_is_denied() -> None:
-    allowed = decide(path("/w/a"), "File.Read", None)
-    answer = narrowed(allowed, TaskOptions("always"), bundle(), path("/w/a"), side_effects=False)
-    assert (answer.decision, answer.rule) == ("DENIED", "capabilities")
-
-
 def test_five_reasons_are_told_at_most() -> None:
     line = "alias c; hash d; fc e; bind f; enable g; history h"
     told = decide(command(line), "Shell.Exec", None, False).reason
@@ -161,8 +163,15 @@ def test_a_risky_call_tells_its_risks_as_its_system_sees_them() -> None:
     facts = path("C:\\W\\a")
     allowed = check_tool(held, "File.Write", facts, now=NOW, os="windows")
     for workspace, verdict in (("c:\\w", "ALLOWED"), ("c:\\v", "APPROVAL_REQUIRED")):
-        answer = narrowed(
-            allowed, TaskOptions("on_risky_actions"), held, facts, side_effects=True, workspace=workspace, os="windows"
+        answer = apply(
+            apply_task_options,
+            allowed,
+            held,
+            facts,
+            options=TaskOptions("on_risky_actions"),
+            has_side_effects=True,
+            workspace=workspace,
+            os="windows",
         )
         assert answer.decision == verdict
 
@@ -203,8 +212,14 @@ def test_options_never_widen(
     facts, capability = case
     held = bundle({"name": capability if granted else "LLM.Call", "requiresApproval": asks})
     plain = check_tool(held, capability, facts, now=NOW)
-    less = narrowed(plain, TaskOptions(mode, network), held, facts, side_effects=effects)
+    less = apply(apply_task_options, plain, held, facts, options=TaskOptions(mode, network), has_side_effects=effects)
     assert RANK[less.decision] >= RANK[plain.decision]
-    assert narrowed(plain, TaskOptions(None, True), held, facts, side_effects=effects) == plain
+    assert (
+        apply(apply_task_options, plain, held, facts, options=TaskOptions(None, True), has_side_effects=effects)
+        == plain
+    )
     assert not (mode == "never" and less.decision == "APPROVAL_REQUIRED")
-    assert narrowed(less, TaskOptions(mode, network), held, facts, side_effects=effects) == less
+    assert (
+        apply(apply_task_options, less, held, facts, options=TaskOptions(mode, network), has_side_effects=effects)
+        == less
+    )

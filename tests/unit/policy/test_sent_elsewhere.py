@@ -8,10 +8,15 @@ import pytest
 
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
+from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts
 from policy.rules.canonical import canonical_form
-from policy.rules.toolset import not_here, sent_elsewhere, why_not_offered
-from tests.unit.policy.helpers import bundle
+from policy.rules.toolset import delegated, sent_elsewhere, why_not_offered
+from tests.unit.policy.helpers import apply, bundle
+
+
+def allowed(capability: str) -> Decision:
+    return Decision("ALLOWED", "granted", capability, "capabilities")
 
 
 def sending(*kinds: str, **more: Any) -> Any:
@@ -25,17 +30,19 @@ def sending(*kinds: str, **more: Any) -> Any:
 def test_a_call_of_a_kind_that_is_sent_does_not_run_here(kind: str) -> None:
     held = sending(kind)
     assert sent_elsewhere(held) == {kind}
-    denied = not_here(held, ("LLM.Call", kind))
-    assert denied is not None
+    denied = apply(delegated, allowed(kind), held, NamedToolFacts("x"), runs_here=True)
     assert denied.decision == "DENIED"
     assert denied.rule == f"capabilities[BackendTool.Invoke].insteadOf: {kind}"
-    assert not_here(held, ("LLM.Call",)) is None
+    for capability, runs_here in ((kind, False), ("LLM.Call", True)):
+        decision = allowed(capability)
+        assert apply(delegated, decision, held, NamedToolFacts("x"), runs_here=runs_here) is decision
 
 
 def test_without_the_field_nothing_is_sent() -> None:
     for held in (bundle({"name": "BackendTool.Invoke"}), bundle({"name": "Shell.Exec"}), sending()):
         assert sent_elsewhere(held) == frozenset()
-        assert not_here(held, ("Shell.Exec", "File.Read")) is None
+        for decision in (allowed("Shell.Exec"), allowed("File.Read")):
+            assert apply(delegated, decision, held, NamedToolFacts("x"), runs_here=True) is decision
 
 
 def test_a_tool_of_a_kind_that_is_sent_is_not_offered_and_the_one_elsewhere_is() -> None:

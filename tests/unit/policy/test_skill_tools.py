@@ -6,16 +6,20 @@ import pytest
 
 from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, ScriptFacts
-from policy.rules.skills import skill_tools, within_skills
+from policy.rules.skills import apply_skill_limits, skill_tools
 from policy.rules.toolset import withheld_by
+from tests.unit.policy.helpers import apply, bundle
 
 KNOWN = frozenset({"ReadFile", "RunCommand", "HttpRequest", "lookup"})
 ALLOWED = Decision("ALLOWED", "granted", "Shell.Exec", "capabilities")
+GRANT = bundle({"name": "Shell.Exec"})
 
 
 def admits(line: str, *entries: str) -> bool:
     limit = skill_tools("s", entries, KNOWN).limit
-    decided = within_skills(ALLOWED, frozenset({limit}), CommandFacts(line, "/w", "bash", "/h"))
+    decided = apply(
+        apply_skill_limits, ALLOWED, GRANT, CommandFacts(line, "/w", "bash", "/h"), limits=frozenset({limit})
+    )
     assert decided.decision in ("ALLOWED", "DENIED")
     return decided.decision == "ALLOWED"
 
@@ -77,14 +81,14 @@ def test_a_pattern_that_leaves_everything_is_as_none() -> None:
 
 def test_only_commands_are_judged_by_their_words() -> None:
     limits = frozenset({skill_tools("s", ["Bash(ls:*)"], KNOWN).limit})
-    assert within_skills(ALLOWED, limits, NamedToolFacts("CommandOutput")) == ALLOWED
-    denied = ALLOWED._replace(decision="DENIED")
-    assert within_skills(denied, limits, CommandFacts("rm x", "/w", "bash", "/h")) == denied
+    assert apply(apply_skill_limits, ALLOWED, GRANT, NamedToolFacts("CommandOutput"), limits=limits) == ALLOWED
 
 
 def test_of_two_skills_both_hold() -> None:
     one, two = (skill_tools(name, [f"Bash({name}:*)"], KNOWN).limit for name in ("git", "ls"))
-    decided = within_skills(ALLOWED, frozenset({one, two}), CommandFacts("git log", "/w", "bash", "/h"))
+    decided = apply(
+        apply_skill_limits, ALLOWED, GRANT, CommandFacts("git log", "/w", "bash", "/h"), limits=frozenset({one, two})
+    )
     assert decided.decision == "DENIED"
     assert decided.rule == "the skill ls"
 
@@ -97,7 +101,7 @@ def admits_script(interpreter: str, *entries: str, skill: str = "s", path: str =
     limit = skill_tools("s", entries, KNOWN).limit
     script = ScriptFacts(skill, path, "/skills/s", f"/skills/s/{path}", (f"/usr/bin/{interpreter}",), "ab")
     facts = CommandFacts(f"{interpreter} {script.path} x", "/run", "sh", "/h", argv=("x",), script=script)
-    return within_skills(ALLOWED, frozenset({limit}), facts).allowed
+    return apply(apply_skill_limits, ALLOWED, GRANT, facts, limits=frozenset({limit})).allowed
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
-from policy.rules.narrowing import narrowed
+from policy.rules.narrowing import apply_task_options
 from policy.rules.risk import assess
 from policy.rules.toolset import TaskOptions
 from policy.shell.commands import SimpleCommand, parse
 from tests.support.policy_tables_page import PAGE, page
 
-from .helpers import NOW, bundle, shell
+from .helpers import NOW, apply, bundle, shell
 
 FOLDER = Path(__file__).parent / "tables"
 LINES = [
@@ -67,7 +67,7 @@ def without_network(line: str, shell_name: ShellName) -> str:
     """The verdict on a line in a task from which the network is taken away, `network` where that is the reason."""
     facts = CommandFacts(line, cwd="/w", shell=shell_name, real_paths={})
     allowed = Decision("ALLOWED", "granted", "Shell.Exec", "capabilities[Shell.Exec]")
-    answer = narrowed(allowed, WITHOUT, NETWORK, facts, side_effects=True)
+    answer = apply(apply_task_options, allowed, NETWORK, facts, options=WITHOUT, has_side_effects=True)
     is_shown = "uses the network, which" in answer.reason or "opens a network connection, and" in answer.reason
     return "network" if is_shown else answer.decision.lower()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
 from policy.rules.toolset import (
     DEFAULT_RISK,
     NO_LIMITS,
@@ -22,7 +22,7 @@ from policy.rules.toolset import (
     why_not_offered,
     withheld_by,
 )
-from tests.unit.policy.helpers import NOW, bundle
+from tests.unit.policy.helpers import NOW, apply, bundle
 
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
@@ -105,8 +105,8 @@ options = st.builds(
 def verdict(held: PolicyBundle, capability: str, facts: ActionFacts, limit: Limits, option: TaskOptions) -> str:
     """What becomes of a call, as the loop finds it out."""
     decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
-    decision = narrowed(decision, option, held, facts, side_effects=True, workspace="/w")
-    return under_ceiling(decision, limit, held, facts, workspace="/w").decision
+    decision = apply(apply_task_options, decision, held, facts, options=option, has_side_effects=True, workspace="/w")
+    return apply(apply_risk_ceiling, decision, held, facts, limits=limit, workspace="/w").decision
 
 
 @pytest.mark.slow
@@ -183,8 +183,8 @@ def test_a_ceiling_more_never_allows_more(held: PolicyBundle, one: Limits, two: 
     for capability, calls in CALLS.items():
         for facts in calls:
             decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
-            under_one = under_ceiling(decision, one, held, facts, workspace="/w")
-            under_both = under_ceiling(decision, merged([one, two]), held, facts, workspace="/w")
+            under_one = apply(apply_risk_ceiling, decision, held, facts, limits=one, workspace="/w")
+            under_both = apply(apply_risk_ceiling, decision, held, facts, limits=merged([one, two]), workspace="/w")
             assert under_one.decision in {decision.decision, "DENIED"}
             assert under_both.decision in {under_one.decision, "DENIED"}
 
@@ -221,7 +221,7 @@ def test_a_ceiling_denies_the_riskier_call_of_a_tool_that_is_shown(
 
     def judged(facts: ActionFacts) -> Any:
         decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
-        return under_ceiling(decision, limit, held, facts, workspace="/w")
+        return apply(apply_risk_ceiling, decision, held, facts, limits=limit, workspace="/w")
 
     assert judged(mild).decision == "ALLOWED"
     denial = judged(risky)

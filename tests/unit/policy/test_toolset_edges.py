@@ -8,13 +8,14 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.rules.narrowing import under_ceiling
+from policy.rules.narrowing import apply_risk_ceiling
 from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit, merged, why_not_offered, withheld_by
 
-from .helpers import NOW, bundle, path
+from .helpers import NOW, apply, bundle, path
 
 if TYPE_CHECKING:
     from policy.decision import Decision, RiskLevel
+    from policy.facts import OsFamily
 
 
 def limits(*given: ToolLimit) -> frozenset[ToolLimit]:
@@ -110,7 +111,7 @@ WRITES = bundle({"name": "File.Write"}, {"name": "Shell.Exec", "requiresApproval
 def judged(place: str, *given: ToolLimit) -> Decision:
     facts = path(place)
     decision = check_tool(WRITES, "File.Write", facts, now=NOW, workspace="/w")
-    return under_ceiling(decision, limits(*given), WRITES, facts, workspace="/w")
+    return apply(apply_risk_ceiling, decision, WRITES, facts, limits=limits(*given), workspace="/w")
 
 
 def test_a_call_above_a_ceiling_is_denied_by_the_first_that_it_is_above() -> None:
@@ -126,21 +127,19 @@ def test_a_call_above_a_ceiling_is_denied_by_the_first_that_it_is_above() -> Non
     assert judged("/x/a", ceiling("medium"), ceiling("high")).rule == "c: medium"
 
 
-def test_a_ceiling_takes_the_approval_away_and_leaves_denials_as_they_are() -> None:
+def test_a_ceiling_denies_what_would_have_been_asked() -> None:
     facts = CommandFacts("evil", cwd="/w")
     asked = check_tool(WRITES, "Shell.Exec", facts, now=NOW)
     assert asked.decision == "APPROVAL_REQUIRED"
-    answer = under_ceiling(asked, limits(ceiling("medium")), WRITES, facts)
+    answer = apply(apply_risk_ceiling, asked, WRITES, facts, limits=limits(ceiling("medium")))
     assert (answer.decision, answer.rule_id, answer.capability) == ("DENIED", None, "Shell.Exec")
-    denied = asked._replace(decision="DENIED")
-    assert under_ceiling(denied, limits(ceiling("low")), WRITES, facts) is denied
-    unknown = asked._replace(capability="Nothing")
-    assert under_ceiling(unknown, limits(ceiling("low")), WRITES, facts) is unknown
 
 
 def test_a_place_on_windows_is_compared_as_windows_does() -> None:
     facts = path("C:\\W\\a")
     decision = check_tool(WRITES, "File.Write", facts, now=NOW, os="windows")
-    for os, allowed in (("windows", True), ("posix", False)):
-        answer = under_ceiling(decision, limits(ceiling("medium")), WRITES, facts, workspace="c:\\w", os=os)  # type: ignore[arg-type]  # a pair of literals
-        assert answer.allowed is allowed
+    systems: dict[OsFamily, bool] = {"windows": True, "posix": False}
+    for os, is_allowed in systems.items():
+        low = limits(ceiling("medium"))
+        answer = apply(apply_risk_ceiling, decision, WRITES, facts, limits=low, workspace="c:\\w", os=os)
+        assert answer.allowed is is_allowed
