@@ -33,7 +33,7 @@ def status_kib(pid: int, name: str) -> int:
 def start(host: Host, model: Gateway, *, descriptors: int | None = None) -> Process:
     """A task under a bundle that lets it do everything, in a process that may have so many descriptors."""
     policy = host.root / "policy.json"
-    policy.write_text(json.dumps(bundle(host.workspace, llm={"maxSessionTokens": 10**9})))
+    policy.write_text(json.dumps(bundle(host.workspace, llm={"maxSessionTokens": 10**9, "maxInputTokens": 10**8})))
     if descriptors is None:
         return host.start_task(model.url, policy=policy)
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))"

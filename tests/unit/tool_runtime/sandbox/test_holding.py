@@ -26,7 +26,7 @@ from tool_runtime.sandbox import levels, proxy
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -193,10 +193,10 @@ async def test_what_cannot_be_started_leaves_nothing(make_router: MakeRouter, sc
     await until(lambda: open_descriptors() <= before)
 
 
-def what_there_is() -> tuple[int, int, int, int]:
-    """Threads and descriptors of this process; its descendants, which are what starts programs in namespaces, and their
-    descriptors."""
-    below = [Path(f"/proc/{pid}") for pid in current.descendants(os.getpid())]
+def what_there_is(others: Collection[int]) -> tuple[int, int, int, int]:
+    """Threads and descriptors of this process; its descendants but `others`, which are what starts programs in
+    namespaces, and their descriptors."""
+    below = [Path(f"/proc/{pid}") for pid in current.descendants(os.getpid()) if pid not in others]
     theirs = 0
     for one in below:
         with suppress(OSError):  # it ends just now
@@ -206,18 +206,19 @@ def what_there_is() -> tuple[int, int, int, int]:
 
 @pytest.mark.slow
 async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: CommandScope, level: Any) -> None:
+    others = current.descendants(os.getpid()).keys()  # that tests before this one have left running
     router = make_router(sandbox=SandboxSettings(level))
     line = "python3 -c \"import socket; s = socket.create_server(('', 0)); socket.create_connection(s.getsockname())\""
     call = request("RunCommand", held(scope), command=line)
     for _ in range(3):  # then the next process is held as these were
         text_of(await router.execute(call))
     helpers = 3 if level == "namespace" else 0  # the launcher, the process that is ready, and the first beside it
-    await until(lambda: what_there_is()[2] == helpers)
-    *before, theirs = what_there_is()
+    await until(lambda: what_there_is(others)[2] == helpers)
+    *before, theirs = what_there_is(others)
     before.append(theirs + helpers)  # it may not have had all of its own by then
     results = await asyncio.gather(*(router.execute(call) for _ in range(64)))
     assert all(text_of(result).startswith("Exit code: 0") for result in results)
-    await until(lambda: all(now <= then for now, then in zip(what_there_is(), before, strict=True)))
+    await until(lambda: all(now <= then for now, then in zip(what_there_is(others), before, strict=True)))
 
 
 HOST = """
