@@ -97,7 +97,7 @@ class InvalidCase(ValueError):
 
 
 class StatedFacts(NamedTuple):
-    """What a case says of the world (interface section 1); None where it says nothing."""
+    """The facts that a case states (interface section 1); None for what it leaves open."""
 
     real_path: str | None = None
     exists: bool | None = None
@@ -261,7 +261,7 @@ class _Stated(NamedTuple):
 
 
 def _place(case: DryRunCase, here: Environment) -> Environment:
-    """Where the case says it happens."""
+    """The environment that the case states."""
     system = case.os or here.os_family
     native = system == here.os_family
     shell = case.shell or (here.shell if native else "cmd" if system == "windows" else "bash")

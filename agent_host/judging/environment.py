@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Environment(NamedTuple):
-    """What relative things are relative to. All paths are real, absolute strings."""
+    """The places that relative names are relative to. All paths are real, absolute strings."""
 
     workspace: str
     home: str | None
@@ -64,7 +64,7 @@ def _moved(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def _real_outside_of(path: str, workspace: str) -> str:
-    """Where `path` leads, with no link followed from the real `workspace` on."""
+    """The real path of `path`, with no link followed inside of the real `workspace`."""
     parts = os.path.normpath(path).split(os.sep)
     for count in range(2, len(parts) + 1):
         real = os.path.realpath(os.sep.join(parts[:count]))

@@ -49,7 +49,7 @@ class UnusableArguments(Exception):
 
 
 class World(Protocol):
-    """Where facts come from: this disk, or what somebody states about another one."""
+    """A source of facts: this disk, or somebody's statement about another one."""
 
     def path(
         self,
@@ -71,7 +71,7 @@ class World(Protocol):
         ...
 
     def real(self, path: str, environment: Environment) -> str:
-        """Where an absolute path of a command line leads."""
+        """The real path of an absolute path of a command line."""
         ...
 
     def bare_name(self, program: str, environment: Environment) -> str | None:
@@ -364,8 +364,8 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
 
 
 def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
-    """What is below a directory that has one of the names, which may begin with a star, or lies in what has one; None
-    for too large a directory."""
+    """Return the entries below a directory that have one of the names, which may begin with a star, or lie in one that
+    has; None for too large a directory."""
     endings = tuple(name[1:] for name in names if name.startswith("*"))
     found: list[str] = []
     seen = 0
@@ -387,8 +387,8 @@ def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, 
 
 
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
-    """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
-    left out."""
+    """Return the variables that a line reads, with their values; one that is not set is empty. A value that looks
+    secret is left out."""
     if environment is None or "$" not in command:
         return {}
     read = {name: environment.get(name, "") for name in names_read(command)}
@@ -403,7 +403,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _real_for_child(path: str) -> str:
-    """Where `path` leads for a command. What passes through /proc means another thing in another process (its own
+    """The real path of `path` for a command. What passes through /proc means another thing in another process (its own
     directory, its own descriptors), so it is not followed: policy gets to see the /proc in it."""
     real = os.path.realpath(path)
     if real == os.path.normpath(path):
@@ -520,7 +520,7 @@ class Scripts(Protocol):
 
     @property
     def max_runs(self) -> int:
-        """How many run in a task."""
+        """The number of scripts that may run in a task."""
         ...
 
     def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:

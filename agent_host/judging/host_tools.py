@@ -175,7 +175,7 @@ def unless_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
 
 
 def upload_problem(arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with an upload's arguments in words for the model, None when nothing is."""
+    """The problem with an upload's arguments in words for the model, None if there is none."""
     wanted = _wanted(arguments)
     return wanted if isinstance(wanted, str) else None
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """What was found of a call. `spec` is None for a name that no tool has. Without a `decision`, either the limits
+    """The findings about a call. `spec` is None for a name that no tool has. Without a `decision`, either the limits
     withhold the tool, and `withheld` names the setting, or the arguments cannot be used, and `problem` says why, under
     `code`."""
 
@@ -42,7 +42,7 @@ _READING = "File.Read"
 
 
 class Approved(Protocol):
-    """Which tools of the workspace a person has approved, as they are (`state.tool_lists`)."""
+    """Tools of the workspace that a person has approved, by what they consist of (`state.tool_lists`)."""
 
     def knows(self, name: str, identity: str) -> bool:
         """True if this one is."""
@@ -63,12 +63,12 @@ def _nothing_stored(_ref: str) -> Maker | None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Judge:
-    """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
-    that there are, in their environment. `expired`: a decision found the bundle to be expired.
-    `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
-    are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
-    start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
-    how many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
+    """Everything that calls are judged by: the bundle, the limits of the configuration and the options of the task, for
+    the tools that there are, in their environment. `expired`: a decision found the bundle to be expired. `outputs`
+    gives the call that stored something under a reference, None for no reference of the session; `approved` are the
+    tools of the workspace that a person has approved, None for none. `native` is the list of programs that start
+    without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is how
+    many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
     from, by its name. `scoping` says how commands are held, None where nobody asks."""
 
     bundle: PolicyBundle

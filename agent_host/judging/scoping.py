@@ -1,4 +1,4 @@
-"""How a session's commands are held: the level, and for each command its scope (design, invariant 11)."""
+"""The sandbox of a session's commands: the level, and for each command its scope (design, invariant 11)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing_withheld(_scope: CommandScope, _level: SandboxLevel) -> tuple[str, .
 
 @dataclass(slots=True, eq=False, repr=False)
 class Scoping:
-    """How commands are held. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
+    """The sandbox of commands. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
     keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
     `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
@@ -65,7 +65,7 @@ class Scoping:
         return refused(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
 
     def facts(self) -> ScopeFacts:
-        """What is to be known of this machine; its repository is looked at anew each time."""
+        """The facts of this machine; its repository is looked at anew each time."""
         if self._facts is None:
             self._facts = self.gather()
         return self._facts._replace(repository=repository_of(self._facts.workspace)) if self.is_here else self._facts
@@ -107,8 +107,8 @@ class Scoping:
         return found._replace(unheld=(*found.unheld, *self.unheld))
 
     def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
-        """How commands are held, for the start of a session: {level, wanted, why?, scope?}; None where nobody wants
-        them held, and where the bundle lets nothing start a program."""
+        """The sandbox for the start of a session, in JSON: {level, wanted, why?, scope?}; None if nobody wants one, or
+        if the bundle lets nothing start a program."""
         if self.wanted == "none" and bundle.sandbox is None:
             return None
         if (
@@ -136,8 +136,8 @@ class Scoping:
         return f"no sandbox holds commands here{why}: {follows}"
 
     def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
-        """How commands are held, in JSON: the level with the scope of a command that is granted nothing more, and why
-        it is not a stronger one."""
+        """The sandbox in JSON: the level with the scope of a command that is granted nothing more, and why it is not a
+        stronger one."""
         if not self.holds:
             return {"level": self.level}
         scope = self.scope(bundle, environment)
@@ -149,7 +149,7 @@ class Scoping:
 def this_machine(
     environment: Environment, *, temporary: str | None, records: str, steering: tuple[str, ...]
 ) -> Callable[[], ScopeFacts]:
-    """What gathers the facts of commands in this workspace, when the first of them is judged."""
+    """Return a function that gathers the facts of commands in this workspace, when the first of them is judged."""
 
     def gather() -> ScopeFacts:
         return scope_facts(

@@ -1,4 +1,4 @@
-"""When a call may start: after the calls before it on its path, and with a slot of its category (AH 4.2).
+"""Admission of calls: after the calls before it on its path, and with a slot of its category (AH 4.2).
 
 Calls of one turn on one path run one after the other, in call order. Of each category so many run at once; the others
 wait in call order. A call takes its slot last, when it is approved and its turn on its path has come: one that holds a

@@ -42,7 +42,7 @@ def granted_by(ctx: LoopContext, run: CallRun) -> str | None:
 
 
 def _action(ctx: LoopContext, run: CallRun) -> str:
-    """What a wider approval of the call is bound to."""
+    """The action that a wider approval of the call is bound to."""
     spec, facts, call = run.spec, run.facts, run.call
     if spec is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
@@ -125,7 +125,6 @@ def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
 
 
 def _approve(run: CallRun) -> str:
-    """What `--approve` takes to approve calls of this kind in advance."""
     decision = run.decision
     return run.call.name if decision is None else approves_in_advance(decision, run.call.name)
 
@@ -216,7 +215,7 @@ _ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
 
 
 def _replay(ctx: LoopContext, run: CallRun) -> dict[str, Any]:
-    """How the call can be approved by a resume (SK 4.1, 4.2); without its JSON where that is long."""
+    """The fields by which a resume can approve the call (SK 4.1, 4.2); without its JSON if that is long."""
     call = run.call
     if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
         return {"approve": _approve(run)}

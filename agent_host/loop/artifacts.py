@@ -1,5 +1,5 @@
-"""What calls leave besides their result (AH 7.5, decided by interface section 2): it is kept on this disk before the
-result is recorded, and its upload follows in the background. A result enters the thread with the local reference."""
+"""Artifacts of calls (AH 7.5, decided by interface section 2): each is kept on this disk before the result is recorded,
+and its upload follows in the background. A result enters the thread with the local reference."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[Left]
 
 
 def take_up_uploads(ctx: LoopContext) -> None:
-    """What former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
+    """Queue what former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
     for row in list(ctx.state.uploads.values()):
         if not ctx.artifacts.elsewhere and "ref" in row:
             _stored(ctx, row, ctx.artifacts.home.uri_of(row["ref"]))

@@ -53,8 +53,7 @@ class CommandLog:
 
 
 def commands_to_report(state: Checkpoint) -> tuple[str, tuple[str, ...]] | None:
-    """What the model is to read of background commands that have ended, and their ids; None where it has read of
-    all."""
+    """The note for the model about background commands that have ended, and their ids; None if it has read of all."""
     over = {command_id: row for command_id, row in state.commands.items() if "ended" in row}
     if not over:
         return None
@@ -106,7 +105,7 @@ _FAILED = "the workspace could not be looked at"
 
 
 class CommandChanges:
-    """What a command changed: the versions before it, by path, as `CallFinished.changed` has them, and what of the
+    """Changes that a command made: the versions before it, by path, as `CallFinished.changed` has them, and what of the
     workspace was not looked at. `runs_on`: it runs on in the background, and is looked at behind each step."""
 
     def __init__(self, unseen: str | None = None) -> None:
@@ -126,7 +125,7 @@ class CommandWatch:
         self.behind: Window | None = None
 
     def watch(self) -> Watch:
-        """What looks; made with the first command."""
+        """The watch, made with the first command."""
         if self._watch is None:
             from agent_host.workspace_changes.watch import Watch
 

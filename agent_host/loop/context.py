@@ -1,4 +1,4 @@
-"""What the loop works with: one value, put together by the session, that every part of the loop gets."""
+"""The parts that the loop works with: one value, composed by the session, that every part of the loop gets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
 
 class ResumeNote(NamedTuple):
-    """What the model reads when a task goes on; `workspace` is the new one where the note is about one."""
+    """A note for the model about a task that continues; `workspace` is the new one if the note is about one."""
 
     text: str
     workspace: str | None = None
@@ -60,7 +60,7 @@ _OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
 class TaskEnd(NamedTuple):
-    """How a task ended. `reason` is a documented name, `message` one line for a person, `text` the model's last.
+    """The end of a task. `reason` is a documented name, `message` one line for a person, `text` the model's last.
     `resumable`: the task is still open in the checkpoint."""
 
     status: EndStatus
@@ -71,8 +71,8 @@ class TaskEnd(NamedTuple):
 
 
 class ArtifactPlaces:
-    """Where artifacts of calls go: `home` keeps them on this disk, and `queue` uploads them where the Workspace Service
-    is another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
+    """Destinations of artifacts: `home` keeps them on this disk, and `queue` uploads them if the Workspace Service is
+    another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
 
     __slots__ = ("elsewhere", "home", "one_large", "queue")
 
@@ -84,7 +84,7 @@ class ArtifactPlaces:
 
 
 class LoopContext(NamedTuple):
-    """What one session is put together from; `conversation.renew_head` comes before its first use.
+    """The parts of one session; `conversation.renew_head` comes before its first use.
 
     `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
     category; `questions` are those that wait for an answer, `progress` counts turns that do nothing. `command_watch`
@@ -177,7 +177,7 @@ def limit_tools(judge: Judge, skills: Mapping[str, Sequence[str] | None]) -> boo
 
 
 def note_on(judge: Judge, skill: LoadedSkill) -> str:
-    """What the model has to know of the tools that a skill leaves; empty where it leaves all."""
+    """The note on the tools that a skill leaves; empty if it leaves all."""
     if skill.allowed_tools is None:
         return ""
     from policy.rules.skills import skill_tools

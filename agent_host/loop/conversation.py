@@ -1,4 +1,4 @@
-"""What the model is sent: the head of a request, the thread behind it, and what is counted of both."""
+"""Requests to the model: the head, the thread after it, and the tokens of both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class ModelView(Protocol):
 
 
 class Compaction(NamedTuple):
-    """How room is made in a request that is too long. `summary_model` writes summaries, None for the session's own."""
+    """Settings for making room in a request that is too long. `summary_model` writes summaries, None for the session's
+    own."""
 
     strategy: ContextStrategy
     summary_model: str | None = None

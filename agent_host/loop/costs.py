@@ -1,7 +1,8 @@
-"""What a session and its tasks have cost, and what they may still cost (`--max-cost`, `taskOptions.maxCost`).
+"""Costs of a session and its tasks, and their limits (`--max-cost`, `taskOptions.maxCost`).
 
 Costs come from the usage on record and the prices of the configuration, so a resume counts what was spent before it.
-What the gateway charges for an answer that broke off is not known, and not counted."""
+What the gateway charges for an answer that broke off is not known, and not counted.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _LEAST_WITH_THINKING = 1024
 
 
 class _Limit(NamedTuple):
-    """What a session or a task may cost, and has cost: picos of the currency."""
+    """The limit of a session or a task and what it has spent: picos of the currency."""
 
     whose: str
     option: str
@@ -43,8 +44,8 @@ class _Limit(NamedTuple):
 
 
 def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int) -> int | None:
-    """How many tokens `model` may answer with after about `input_tokens` of input, `most` where the limits leave more
-    than that; None where nothing limits what the session costs.
+    """Return how many tokens `model` may answer with after about `input_tokens` of input, `most` if the limits leave
+    more than that; None if nothing limits what the session costs.
 
     The input is priced as though nothing of it came from the provider's cache. Raises CostExceeded, BudgetExceeded for
     a call that would pass a limit with an answer of the mean length so far; UsageError where costs are not known.
@@ -69,7 +70,7 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
 
 
 def cost_of(models: KnownModels, usage: TokenUsage, model: str) -> dict[str, Any]:
-    """What one call cost, {cost, costCurrency}; nothing where its model has no price."""
+    """The cost of one call, {cost, costCurrency}; empty if its model has no price."""
     cost = models.cost(usage, {model: usage})
     return {} if cost is None else cost.to_wire()
 

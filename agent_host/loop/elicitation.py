@@ -114,7 +114,8 @@ def _emit_answer(
 
 
 class Questions:
-    """What waits at the gate, with the action that an approval for a task or a session would be bound to."""
+    """Questions that wait at the gate, each with the action that an approval for a task or a session would be bound
+    to."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[str, asyncio.Future[ApprovalAnswer]]] = {}

@@ -1,5 +1,5 @@
-"""What a file call is about to do, written down before it does it: so that after a crash the disk can tell whether it
-did, and so that the session's patch has a first version to compare with."""
+"""Intents of file calls, written down before the call runs: after a crash the disk can tell whether it did, and the
+session's patch has a first version to compare with."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MAX_BASELINE_BYTES = 16 * 1024 * 1024
 
 
 class Versions(NamedTuple):
-    """What is kept of the files that calls change. `keep` stores a version of a file and returns its name. `known` are
-    the paths whose first version the task has on record. `all`: each version that a call writes over is
+    """Versions that are kept of the files that calls change. `keep` stores a version of a file and returns its name.
+    `known` are the paths whose first version the task has on record. `all`: each version that a call writes over is
     kept, and not only the first one."""
 
     keep: Callable[[PathFacts, bytes], str]
@@ -46,9 +46,9 @@ def capture_intent(
     versions: Versions,
     will_hold: dict[str, Held],
 ) -> FileEffect:
-    """What a call that changes one file will do to it; NO_EFFECT for any other call. What a request will save is not
-    known before. `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256, updated
-    here."""
+    """Return the effect that a call will have on its one file; NO_EFFECT for any other call. What a request will save
+    is not known before. `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256,
+    updated here."""
     facts = written_file(spec, facts)
     if facts is None:
         return NO_EFFECT
@@ -85,7 +85,7 @@ def _found(
     *,
     sets_mode: bool = False,
 ) -> tuple[str | None, bytes | str | None, str | None]:
-    """What a call finds at a path: its hash, its content, and the name under which it is kept, None where there is
+    """Return what a call finds at a path: its hash, its content, and the name under which it is kept, None if there is
     nothing to keep. A first version goes into `baselines`, with its mode where the call sets that."""
     path = facts.real_path
     if path in will_hold:
@@ -108,14 +108,15 @@ def _found(
 
 
 def _target(spec: ToolSpec, facts: PathFacts) -> PathFacts | None:
-    """Where the call moves its file, None where it does not."""
+    """The path that the call moves its file to, None if it does not."""
     if spec.effect != "move":
         return None
     return next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:
-    """What the call leaves, as the tool itself computes it: None for no file, UNAVAILABLE where it cannot be said."""
+    """Return the content that the call leaves, as the tool itself computes it: None for no file, UNAVAILABLE if it
+    cannot be said."""
     if spec.effect in ("delete", "move"):
         return None
     if spec.after is None or (spec.effect == "edit" and not isinstance(before, bytes)):
@@ -125,9 +126,9 @@ def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes |
 
 
 def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | None:
-    """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read or is larger
-    than what intents hash. Of a link it is that of the path that it leads to, with its mode. With `clean` as it is kept
-    as a first version."""
+    """Return the hash of the file at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be
+    read or is larger than what intents hash. Of a link it is that of the path that it leads to, with its mode. With
+    `clean` as it is kept as a first version."""
     try:
         return sha256_hex(clean(read_real(path, _MAX_BASELINE_BYTES)))
     except FileNotFoundError:

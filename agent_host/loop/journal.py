@@ -1,4 +1,4 @@
-"""What the loop puts on record, and when that is durable (design section 6)."""
+"""The loop's records, and when each is durable (design section 6)."""
 
 from __future__ import annotations
 

@@ -145,8 +145,8 @@ def _least_input(ctx: LoopContext) -> int:
 
 
 def _scale(ctx: LoopContext) -> float:
-    """How many tokens of the gateway one estimated token is. The estimate is off by about the same share on texts of
-    all kinds, so the share of the last request is that of what is added to it, within a tenth."""
+    """Return how many tokens of the gateway one estimated token is. The estimate is off by about the same share on
+    texts of all kinds, so the share of the last request is that of what is added to it, within a tenth."""
     known = _known(ctx)
     if known is None:
         return _UNKNOWN_SCALE if ctx.conversation.count is estimate else 1.0

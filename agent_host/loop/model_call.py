@@ -45,7 +45,7 @@ class Attempts:
         return next((name for name in talk.fallbacks if name not in {*self.overloaded, talk.model}), None)
 
     def retry_policy(self, talk: Conversation) -> RetryPolicy:
-        """How often and how long the present model is asked."""
+        """The number of tries and the time that the present model gets."""
         return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 

@@ -105,7 +105,7 @@ def _refusal(call: ToolCall, spec: ToolSpec | None, decision: Decision) -> Refus
 
 
 def approves_in_advance(decision: Decision, tool_name: str) -> str:
-    """What `--approve` takes to approve calls of this kind."""
+    """Return the `--approve` value that approves calls of this kind."""
     return tool_name if decision.by_name and decision.rule != SANDBOX_GRANT else decision.rule_id or tool_name
 
 
@@ -136,7 +136,7 @@ def ask_after_all(run: CallRun) -> None:
 
 
 def bound_to(ctx: LoopContext, run: CallRun) -> str | None:
-    """What an approval of the call holds for and nothing else; None for a call without facts."""
+    """Return the identity that an approval of the call holds for; None for a call without facts."""
     if run.facts is None:
         return None
     return exact_call(run.call.name, run.call.arguments, run.facts, policy_hash(ctx.judge.bundle))
@@ -260,7 +260,6 @@ def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
 
 
 def _last_seen(ctx: LoopContext, facts: ActionFacts | None) -> str | None:
-    """What the last call on the same file saw of it."""
     return ctx.state.seen.get(facts.real_path) if isinstance(facts, PathFacts) else None
 
 
@@ -295,12 +294,12 @@ class Refusal(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the model reads."""
+        """The text for the model."""
         return f"{self.code}: {self.message}"
 
 
 class CallState(Enum):
-    """Where a call stands. Only a call that is STARTED is executed, and a REFUSED one never is."""
+    """The states of a call. Only a call that is STARTED is executed, and a REFUSED one never is."""
 
     JUDGED = "policy has decided on it, and it may be asked for"
     APPROVED = "an approval or a grant lets it go on"
@@ -345,7 +344,7 @@ class CallRun:
 
     @property
     def facts(self) -> ActionFacts | None:
-        """What policy judged it by, None for a call that policy did not see."""
+        """The facts that policy judged it by, None for a call that policy did not see."""
         return self.judged.facts
 
     @property
@@ -376,7 +375,7 @@ class CallRun:
 
     @property
     def category(self) -> Category | None:
-        """Which calls it shares slots with, None for a name that is no tool's."""
+        """The category whose slots it shares, None for a name that is no tool's."""
         return None if self.spec is None else self.spec.category
 
     @property

@@ -44,7 +44,8 @@ _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect b
 
 
 async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
-    """What is left to run of the open step, judged by policy again; calls that are not run again get their results.
+    """Return the calls of the open step that are left to run, judged by policy again; calls that are not run again get
+    their results.
 
     Raises CheckpointWriteFailed when a new approval cannot be recorded.
     """
@@ -80,7 +81,8 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
-    """What is left of the call could otherwise take effect after the model has read of it and has looked."""
+    """End the processes that the call has left: they could take effect after the model has read of it and has
+    looked."""
     spec = ctx.judge.tools.get(call.tool_name)
     if spec is None:
         return Leftovers()

@@ -42,7 +42,7 @@ _NOTHING_CHANGED: Final = CommandChanges()
 
 
 class CallEnd(NamedTuple):
-    """How a call ended. `text` is what the model is to read; it may hold secrets and what cannot be encoded.
+    """The end of a call. `text` is what the model is to read; it may hold secrets and what cannot be encoded.
 
     `result` is what the tool gave, None for a call that was not run, or whose end nobody saw. `name` is what the model
     reads in place of the `code`, where that is not the family's name for it (`ToolSpec.error_names`). `edited`: the
@@ -80,7 +80,7 @@ class CallEnd(NamedTuple):
 
     @property
     def uris(self) -> Sequence[str]:
-        """What another service has stored of the call's output."""
+        """The URIs of output that another service has stored."""
         return () if self.result is None else self.result.artifact_uris
 
     @property
@@ -211,7 +211,7 @@ def _replay_row(call: ToolCall, approve: str | None, place: str | None) -> Repla
 
 
 def _shown(call: ToolCall, text: str) -> dict[str, Any]:
-    """What the event carries of the text that the model reads: its size and hash, so that it is found again in the
+    """The fields of an event about the text that the model reads: its size and hash, so that it is found again in the
     history (SK 7), and its start."""
     content = text.encode()
     shown = {"outputBytes": len(content), "outputSha256": sha256_hex(content)}
@@ -232,7 +232,7 @@ def _why(code: str | None, text: str) -> str:
 
 
 def text_of(result: ToolResult) -> str:
-    """What the model reads: the output, behind the error's code and message where there is one."""
+    """Return the text for the model: the output, after the error's code and message if there is one."""
     parts = [] if result.error is None else [f"{result.error.code}: {result.error.message}"]
     if result.output_text:
         parts.append(result.output_text)
@@ -257,7 +257,7 @@ def call_on_record(call: Call) -> ToolCall:
 
 
 def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
-    """What the model reads in front of the result of an edited call; ends its line."""
+    """Return the line in front of the result of an edited call; it ends in a newline."""
     shown = lenient_json.dumps(ctx.scrubber.value(call.arguments)).decode()
     if len(shown) > _MAX_SHOWN_CHARS:
         shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
@@ -342,7 +342,7 @@ class RecordedResults:
         return None
 
     def open(self, ref: str) -> BinaryIO | None:
-        """What `ref` names, to be closed by the caller; None for no reference of this session. Raises OSError."""
+        """Open what `ref` names, to be closed by the caller; None for no reference of this session. Raises OSError."""
         call_id = _call_id(ref)
         if call_id is None:
             return self._home.open(ref)

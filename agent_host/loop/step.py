@@ -105,7 +105,7 @@ async def take_turn(ctx: LoopContext) -> Step:
 
 
 def _sandbox_from_here(ctx: LoopContext, runs: Sequence[CallRun]) -> dict[str, Any]:
-    """How the programs that calls of the turn start are held, where that is not what is on record."""
+    """The sandbox of the programs that calls of the turn start, if that is not what is on record."""
     scoping = ctx.judge.scoping
     if scoping is None or not any(run.spec is not None and run.spec.starts_program for run in runs):
         return {}
@@ -114,8 +114,8 @@ def _sandbox_from_here(ctx: LoopContext, runs: Sequence[CallRun]) -> dict[str, A
 
 
 def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
-    """What the record says of the rest of the task, and of a resume of it: the model, where another one has taken over,
-    and which lists of tools from elsewhere it has."""
+    """The options on record for the rest of the task, and for a resume of it: the model, if another one has taken over,
+    and its lists of remote tools."""
     model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
     was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
     options: dict[str, Any] = {} if model == was else {MODEL_OPTION: model}
@@ -319,7 +319,7 @@ async def _call_model(ctx: LoopContext, step_id: str, request: Request, attempts
 
 
 def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
-    """What the gateway calls the answer and its model, and says of its end, as far as it does. Scrubbed here, since
-    OpenTelemetry gets payloads as they are emitted."""
+    """The gateway's names for the answer and its model, and its words on the end, as far as it gives them. Scrubbed
+    here, since OpenTelemetry gets payloads as they are emitted."""
     names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
     return {key: ctx.scrubber.text(name) for key, name in names.items() if name}

@@ -122,7 +122,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
-    """How the task ends behind a step, by what its turn means (AH 4.4); None where it goes on."""
+    """Return the end of the task after a step, by what its turn means (AH 4.4); None if it continues."""
     end = ctx.progress.end_of_noise(step.meaning)
     if end is not None:
         return end
