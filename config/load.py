@@ -68,14 +68,15 @@ def load(
 
 
 def _added(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
-    """What is given for a run: in place of what is there, or added to it."""
+    """Combine a value given for a run with the present one: replace it, or add to it."""
     if not SETTINGS[key].adds or not isinstance(present, list) or not isinstance(given, list):
         return given
     return [*present, *(entry for entry in given if entry not in present)]
 
 
 def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What steers this program for its user: the folder of its configuration, and the file that `environ` names."""
+    """Return the files that configure this program for its user: the folder of its configuration, and the file that
+    `environ` names."""
     path, chosen = _user_file(environ)
     folder = _user_folder()
     named = () if path is None or not chosen else (path,)
@@ -250,7 +251,7 @@ def _ignored_line(path: str, key: str, value: TomlValue) -> str:
 
 
 def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:
-    """What stands in both lists; `*` stands for everything."""
+    """The entries of both lists; `*` stands for everything."""
     if ALL_TOOLS in wanted:
         return present
     return [entry for entry in wanted if ALL_TOOLS in present or entry in present]

@@ -18,7 +18,7 @@ TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[s
 
 
 class Tightening(Enum):
-    """How a workspace may change a setting: it can only ever take away."""
+    """The way in which a workspace may change a setting: it can only ever take away."""
 
     NEVER = "not at all"
     SMALLER = "to a smaller number"

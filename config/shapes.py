@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 class Shape(Protocol):
-    """What a value may be."""
+    """A constraint on a value."""
 
     def fits(self, value: Any) -> bool:
         """True if `value` has this shape."""
@@ -70,7 +70,7 @@ class Leaf:
 
     @property
     def expected(self) -> str:
-        """Which values fit, in words."""
+        """The values that fit, in words."""
         return self._expected if isinstance(self._expected, str) else self._expected()
 
     def problems(self, value: Any, path: str) -> Iterator[Problem]:

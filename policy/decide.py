@@ -150,7 +150,7 @@ def within_program_list(case: Case, decision: Decision) -> Decision:
 
 
 def within_program_roots(case: Case, decision: Decision) -> Decision:
-    """What such a program is given lies in the roots of its tools (NT)."""
+    """The paths that such a program is given lie in the roots of its tools (NT)."""
     if not _starts_without_shell(case):
         return decision
     from policy.rules.native_exec import roots_denial

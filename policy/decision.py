@@ -1,4 +1,4 @@
-"""What policy answers (AH 8.2)."""
+"""Decisions of policy (AH 8.2)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class PathFacts(NamedTuple):
 
     @property
     def real_paths(self) -> tuple[str, ...]:
-        """Where the call acts, each place once, this one first."""
+        """The places where the call acts, each once, this one first."""
         return tuple(dict.fromkeys((self.real_path, *(facts.real_path for _, facts in self.also))))
 
 
@@ -130,7 +130,7 @@ class NamedToolFacts(NamedTuple):
 
 
 class OutputFacts(NamedTuple):
-    """What an earlier call of the session stored; `tool_name` is that call's."""
+    """The output of an earlier call of the session; `tool_name` is that call's."""
 
     tool_name: str
 

@@ -1,4 +1,4 @@
-"""What a pattern of file names may reach, as far as a blocked place is concerned: in doubt it reaches it."""
+"""Patterns of file names and the blocked places that they may reach: in doubt a pattern reaches one."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def ancestors(path: str, os: OsFamily, longest: int) -> Iterator[str]:
 
 
 def key(path: str, os: OsFamily, width: Width) -> str:
-    """What two normalised paths have in common when they are to be taken for the same place. Wide is what the most
-    forgiving file system makes of a name, whatever this machine's does: any of them may be mounted here."""
+    """Return the key that two normalised paths have in common if they are to be taken for the same place. Wide is what
+    the most forgiving file system makes of a name, whatever this machine's does: any of them may be mounted here."""
     if path.isascii():
         return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
@@ -147,7 +147,7 @@ def nested_parts(path: str, os: OsFamily) -> tuple[str, str] | None:
 
 
 def nested_path(root: str, name: str, os: OsFamily) -> str:
-    """What `nested_parts` takes apart."""
+    """Join what `nested_parts` takes apart."""
     separator = "/" if os == "posix" else "\\"
     return f"{root.rstrip(separator)}{separator}**{separator}{name}"
 

@@ -39,7 +39,7 @@ class Pattern(Protocol):
 
     @property
     def groups(self) -> int:
-        """How many groups it captures."""
+        """The number of groups that it captures."""
 
     @property
     def groupindex(self) -> Mapping[Any, int]:
@@ -93,7 +93,7 @@ def shipped(pattern: str) -> Pattern:
 
 
 class LiteralSets:
-    """Which of several sets of ASCII literals a text has one of, in any letter case: one pass over the text."""
+    """Sets of ASCII literals, found in a text in any letter case in one pass."""
 
     def __init__(self, sets: Iterable[Iterable[str]]) -> None:
         self._set = _engine().Set.SearchSet(_over_bytes(case_sensitive=False))

@@ -1,4 +1,4 @@
-"""What the process of a command, and all that it starts, may do: a sandbox holds it (design, invariant 11)."""
+"""The scope of a command's process and of all that it starts; a sandbox enforces it (design, invariant 11)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_weaker(level: SandboxLevel, than: SandboxLevel) -> bool:
 
 
 class Widening(NamedTuple):
-    """What a call asks for beyond its scope, or the user opens for all commands: real places to write to, and domains
-    as in a bundle. `off`: no sandbox at all. `reason` is why, in the model's words."""
+    """Access beyond a call's scope, which the call asks for, or which the user opens for all commands: real places to
+    write to, and domains as in a bundle. `off`: no sandbox at all. `reason` is why, in the model's words."""
 
     write: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Widening(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What it opens, in lines for the person who approves it."""
+        """The access that it opens, in lines for the person who approves it."""
         off = ("runs without a sandbox",) if self.off else ()
         return (
             *off,
@@ -104,7 +104,7 @@ class RepositoryFacts(NamedTuple):
 
 
 class ScopeFacts(NamedTuple):
-    """What is to be known of a machine to say what a command may do there. All paths are absolute and real.
+    """Facts about a machine from which the scope of commands follows. All paths are absolute and real.
 
     `system` are the places of the operating system that any program reads, `devices` those that it writes as well,
     `secrets` those of them that are nobody's but the system's. `toolchains` are directories of the programs that PATH

@@ -1,5 +1,5 @@
-"""What stays of a session's records once its checkpoint is gone (AH 9.6): every journal that gave way to a next one,
-under the number of its first record, and the snapshot that the first of them goes on from.
+"""Archives of sessions, kept when the checkpoint is gone (AH 9.6): every journal that gave way to a next one, under the
+number of its first record, and the snapshot that the first of them continues from.
 
     sessions/{id}/archive/000000000001.json      the snapshot
     sessions/{id}/archive/000000000001.journal   the records behind it

@@ -68,7 +68,7 @@ class BlobFolder:
 
     @property
     def used_bytes(self) -> int:
-        """What the folder holds in all, with what was set aside."""
+        """The bytes that the folder holds in all, with what was set aside."""
         return sum(self._known().values()) + self._aside_bytes
 
     @property

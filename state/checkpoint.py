@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SessionIdentity(NamedTuple):
-    """Who and where: fixed for the life of a session. `options` is what a resume needs to run as the first run did
+    """The identity of a session, fixed for its life. `options` is what a resume needs to run as the first run did
     (workspace, policy, dialect...), chosen by the application; it holds no secrets."""
 
     session_id: str

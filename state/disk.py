@@ -29,7 +29,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 class FileStatus(NamedTuple):
-    """What lies under a name, links not followed. `modified`: seconds since the epoch. `foreign`: it belongs to another
+    """The status of a name, links not followed. `modified`: seconds since the epoch. `foreign`: it belongs to another
     user; `exposed`: others may write to it; `readable`: others may read it. Windows has no such modes: all False."""
 
     kind: Literal["file", "directory", "other"]
@@ -92,7 +92,7 @@ class Disk(Protocol):
         ...
 
     def status(self, path: str) -> FileStatus | None:
-        """What lies at `path`; None when nothing does."""
+        """The status of `path`; None if nothing is there."""
         ...
 
     def names(self, path: str) -> list[str]:

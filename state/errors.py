@@ -1,4 +1,4 @@
-"""What can go wrong with what is kept on disk; the session layer turns these into wire errors."""
+"""Errors of the store; the session layer turns these into wire errors."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class SessionStorage(NamedTuple):
-    """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
+    """Location and limits of a session, and the thresholds of compaction. Below `min_compact_bytes` of journal a new
     snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
     read. `archives`: the records stay when the session has ended."""
 
@@ -545,7 +545,7 @@ _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
 class Content(NamedTuple):
-    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these; `room` is what it may take,
+    """The content of a snapshot: all but its messages as `encode_head` gave it, and these; `room` is what it may take,
     and `between_steps` whether it is of a session without an open step."""
 
     head: bytes
@@ -593,8 +593,8 @@ class Compaction:
 
 
 def in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
-    """What of a snapshot stands in the first record of its journal: all of a small one, so that the journal can do
-    without its file."""
+    """The part of a snapshot that is repeated in the first record of its journal: all of a small one, so that the
+    journal can do without its file."""
     if snapshot.size > _SMALL_SNAPSHOT_BYTES:
         return {}
     return {SNAPSHOT: b"".join(snapshot.chunks()).decode()}
@@ -613,7 +613,7 @@ class Room:
         self.is_full = False
 
     def left_bytes(self, size: int) -> int:
-        """What may come to a snapshot of `size` bytes before it is full."""
+        """The bytes by which a snapshot of `size` bytes may grow before it is full."""
         return self._full_at_bytes - size
 
     def note(self, size: int, *, between_steps: bool) -> None:

@@ -78,8 +78,8 @@ class FileCheckpointStore:
             raise no_such(self._disk, storage.paths)
 
     def archived(self, session_id: str) -> Archived:
-        """What is archived of a session that has ended. Raises NoSuchSession where its records were not kept,
-        Damaged, TooLarge, WriteFailed."""
+        """The archive of a session that has ended. Raises NoSuchSession where its records were not kept, Damaged,
+        TooLarge, WriteFailed."""
         from state.loading import find_archived  # a new session reads nothing
 
         storage = self._storage(session_id)
@@ -106,8 +106,8 @@ class FileCheckpointStore:
         return state
 
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:
-        """What gives the content of a blob by its name, None for one that is missing, of a session that is resumable or
-        has ended. Raises what `load` raises."""
+        """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
+        that is resumable or has ended. Raises what `load` raises."""
         from state.loading import find
 
         storage = self._storage(session_id)

@@ -1,4 +1,4 @@
-"""What each record changes in the state of a session: live and after a crash the same functions run."""
+"""Changes that each record makes to the state of a session: live and after a crash the same functions run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
 
 
 def _show(state: Checkpoint, dropped: int, cleared: int | None = None, summary: str | None = None) -> None:
-    """What requests show from now on; None for `cleared` leaves what is cleared, and the summary."""
+    """Set the part of the conversation that requests show from now on; None for `cleared` keeps the cleared messages
+    and the summary."""
     before = (state.dropped_messages, state.cleared_messages, state.summary)
     if cleared is None:
         cleared, summary = state.cleared_messages, state.summary
@@ -133,7 +134,7 @@ def _add_usage(state: Checkpoint, usage: TokenUsage, model: str | None) -> None:
 
 
 def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
-    """What a task finds at a path that an earlier one has written is no first version of the session's."""
+    """Add first versions that a task finds; a path that an earlier task has written has none."""
     if baselines:
         task = _task(state)
         for path, version in baselines.items():

@@ -54,8 +54,8 @@ class Line(NamedTuple):
 
 
 class JournalContent(NamedTuple):
-    """What a journal file holds: whole records, the bytes up to the end of the last of them, and what is wrong after
-    that: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
+    """The content of a journal file: whole records, the bytes up to the end of the last of them, and the state of the
+    rest: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
     of a record, as a dying process leaves it; otherwise it was whole once."""
 
     records: list[Line]
@@ -117,7 +117,7 @@ def _record_at(data: bytes, at: int) -> Line | None:
 
 
 def _declared_end(data: bytes, at: int) -> int:
-    """Where the record at `at` ends if its header is to be believed; `at` where it has none."""
+    """The end of the record at `at` by its header; `at` if it has none."""
     head = re.compile(_HEADER).match(data, at)
     if head is None:
         return at

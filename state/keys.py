@@ -27,8 +27,8 @@ FOLDER = "keys"
 
 
 def prompt_mark(state_dir: str, prompt: str) -> str:
-    """What distinguishes two prompts without showing either, which may hold a secret: HMAC-SHA-256, in hex, under the
-    key of the state directory."""
+    """Return a mark that distinguishes prompts without showing them, since they may hold a secret: HMAC-SHA-256, in
+    hex, under the key of the state directory."""
     import hmac  # only a session whose id is chosen has a mark
 
     return hmac.new(redaction_key(state_dir), prompt.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
@@ -67,7 +67,8 @@ def hold(state_dir: str, key: str) -> Lock:
 
 
 def kept_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
-    """What `result.json` or, behind a prune, the stub says of a session that ended; None where there is neither.
+    """Return the result of a session that ended, from `result.json` or, after a prune, from the stub; None if there is
+    neither.
 
     Raises InvalidSessionId, and Damaged for one that is there and cannot be read: the session was begun.
     """

@@ -79,7 +79,7 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
 
 
 def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
-    """What a blob holds for `key`; None when it is gone, or is the blob of something else."""
+    """The stored part for `key`; None when it is gone, or is the blob of something else."""
     try:
         if data is None:
             return None

@@ -1,4 +1,4 @@
-"""What a session keeps beside its records: first versions of files, and the large parts of its messages.
+"""Large values that a session keeps beside its records: first versions of files, and the large parts of its messages.
 
 What is new waits in the journal, whose syncs it shares, and gets a file of its own with the next snapshot.
 """
@@ -102,7 +102,7 @@ class LargeValues:
         return self.blobs.get(name) if inline is None else inline
 
     def to_record(self) -> dict[str, str]:
-        """What the next record is to carry: base64 by name. `recorded` says that it does."""
+        """The values that the next record is to carry: base64 by name. `recorded` says that it does."""
         return self._to_record
 
     def recorded(self) -> None:
@@ -120,7 +120,8 @@ class LargeValues:
         return frozenset(in_thread.union(first_versions))
 
     def for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
-        """What a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over what that did."""
+        """Collect the messages and blobs that a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over
+        what that did."""
         return SnapshotThread(self.blobs, list(thread), dict(self._inline), dict(self._short), self._examined)
 
     def moved(self, written: SnapshotThread) -> None:

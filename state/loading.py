@@ -36,12 +36,12 @@ _NO_CONTENT = JournalContent([], 0)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Found:
-    """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
-    before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the
-    snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it has; `lost` are the
-    blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once. `restored`: the
-    snapshot or what the journal began with is damaged, and `state` is the same without it. `unusable` is what was whole
-    where no task was in it: whose session it is."""
+    """The files of a session as they were read. `damage` says what is wrong where no crash can have done it; `state` is
+    then what was whole before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short`
+    the messages of the snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it
+    has; `lost` are the blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once.
+    `restored`: the snapshot or what the journal began with is damaged, and `state` is the same without it. `unusable`
+    is what was whole where no task was in it: whose session it is."""
 
     state: Checkpoint | None
     damage: str | None = None
@@ -131,7 +131,7 @@ def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
 
 
 class _Beside(NamedTuple):
-    """What stands beside the newest pair of files, and is read only where that is damaged."""
+    """The older files of a session, which are read only if the newest pair is damaged."""
 
     disk: Disk
     paths: SessionPaths
@@ -238,7 +238,7 @@ def _fold(state: Checkpoint, record: Line, inline: dict[str, bytes]) -> None:
 
 
 def _judge_end(disk: Disk, found: Found) -> None:
-    """What is behind the journal's whole records: nothing, what a crash can have left, or damage."""
+    """Classify the rest of the journal after its whole records: nothing, what a crash can have left, or damage."""
     content, state = found.journal, found.state
     if state is None:
         return
@@ -346,8 +346,8 @@ def durable_of(opening: Line) -> int:
 
 
 def change_of(line: Line) -> Change:
-    """What `line` says. Raises Damaged with every problem of one that is whole and of another shape, UnknownVersion for
-    a kind that this program does not have."""
+    """Decode `line`. Raises Damaged with every problem of one that is whole and of another shape, UnknownVersion for a
+    kind that this program does not have."""
     fields = fields_of_line(line)
     kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
     message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in there

@@ -1,4 +1,4 @@
-"""Where everything of a session lies, and with which modes (AH 9.4, interface section 1)."""
+"""Paths and modes of everything that belongs to a session (AH 9.4, interface section 1)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class SessionPaths:
 
     @property
     def records(self) -> str:
-        """What stays after the end: events, artifacts, the result."""
+        """The directory of what stays after the end: events, artifacts, the result."""
         return os.path.join(self.state_dir, "sessions", self.session_id)
 
     @property
@@ -141,7 +141,7 @@ class SessionPaths:
 
     @property
     def stub(self) -> str:
-        """What stays of the result when the session is pruned, where its id was chosen."""
+        """The stub of the result that stays when the session is pruned, if its id was chosen."""
         return os.path.join(self.state_dir, "stubs", f"{self.session_id}.json")
 
     @property
@@ -166,7 +166,7 @@ class SessionPaths:
 
     @property
     def kept(self) -> str:
-        """What files hold that are just written in place, by the mark of the call."""
+        """The content of files that are just written in place, by the mark of the call."""
         return os.path.join(self.records, "kept")
 
     @property

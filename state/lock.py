@@ -93,7 +93,7 @@ class SessionLock:
 
 
 class _Before(NamedTuple):
-    """What the file of a lock held when it was taken, and when that was written."""
+    """The content of a lock's file when the lock was taken, and when that was written."""
 
     content: bytes
     times_ns: tuple[int, int]

@@ -104,8 +104,8 @@ class SessionPruner:
         return [row for row in rows if row is not None]
 
     def remains(self) -> dict[str, int]:
-        """What an interrupted removal or a cut-off end left behind: bytes by session id. Changes nothing. Raises
-        OSError when a folder cannot be listed."""
+        """Leftovers of interrupted removals and of cut-off ends: bytes by session id. Changes nothing. Raises OSError
+        when a folder cannot be listed."""
         parts = self._all_parts()
         folders = {name.removesuffix(_SUFFIX) for name in self._sessions.names() if name.endswith(_SUFFIX)}
         folders = {name for name in folders if _is_session_id(name)}
@@ -212,7 +212,7 @@ class SessionPruner:
         return sum(self._checkpoints.size(f"{session_id}.{part}") for part in parts if part != _LOCK)
 
     def _all_parts(self) -> dict[str, set[str]]:
-        """What lies under `checkpoints/`: by session id, what follows the id's dot. An id has no dot in it."""
+        """All entries of `checkpoints/`: by session id, the parts after the id's dot. An id has no dot in it."""
         found: dict[str, set[str]] = {}
         for name in self._checkpoints.names():
             session_id, dot, part = name.partition(".")
@@ -260,7 +260,7 @@ class SessionPruner:
 def _standing(
     store: FileCheckpointStore, session_id: str, parts: AbstractSet[str], *, has_folder: bool
 ) -> Standing | None:
-    """What a session that nobody holds is; None when what is left of it makes none."""
+    """The standing of a session that nobody holds; None when what is left of it makes none."""
     parts = parts - _condemned(parts)
     if any(
         part not in _CHECKPOINT and not (_PASSING.fullmatch(part) or _QUARANTINED.fullmatch(part)) for part in parts
@@ -283,7 +283,8 @@ def _standing(
 
 
 def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
-    """What an interrupted removal was at. A snapshot beside the marker is a later session's of the same id."""
+    """The parts that an interrupted removal was removing. A snapshot beside the marker is a later session's of the same
+    id."""
     if _MARKER not in parts:
         return _NOTHING
     return {_MARKER} if _SNAPSHOT in parts else {_MARKER} | ({_JOURNAL, _BLOBS} & parts)
@@ -322,7 +323,7 @@ def _is_session_id(name: str) -> bool:
 
 
 class Standing(StrEnum):
-    """What a session is to pruning."""
+    """A session as pruning sees it."""
 
     ENDED = "ended"
     RESUMABLE = "resumable"
@@ -332,7 +333,7 @@ class Standing(StrEnum):
 
 
 class Reason(StrEnum):
-    """Which limit a session is over; the first of them in this order."""
+    """The limit that a session exceeds; the first of them in this order."""
 
     AGE = "age"
     COUNT = "count"
@@ -351,8 +352,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may stay: sessions used within `max_age_s`, the newest `max_sessions`, the newest that together have
-    `max_bytes`. None: no such limit."""
+    """Limits on what may stay: sessions used within `max_age_s`, the newest `max_sessions`, the newest that together
+    have `max_bytes`. None: no such limit."""
 
     max_age_s: float | None = None
     max_sessions: int | None = None

@@ -1,4 +1,4 @@
-"""What each field of a snapshot and of a record may hold (AH 9.2, decision 0026). One table for each.
+"""Shapes of the fields of snapshots and records (AH 9.2, decision 0026). One table for each.
 
 Names and values here are those of the files. Where one is a word of the application (the options of a task, an answer),
 `tests/unit/state/test_record_shapes.py` holds that both know the same words.
@@ -141,7 +141,7 @@ def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
 
 
 def message_problems(data: bytes, path: str, spoken: Message = _ANY) -> list[str]:
-    """What is wrong with a message that `message_of` does not give."""
+    """Problems of a message that `message_of` does not return."""
     try:
         wire = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -499,7 +499,7 @@ _MAY_BE_SILENT = frozenset({"step_committed"})
 
 
 def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
-    """What is wrong with a record of the journal, one line for each thing; nothing for a kind that is not known here.
+    """Problems of a record of the journal, one line for each; none for a kind that is not known here.
 
     `fields` are those without what is the store's own (`state.store.KIND` and its like).
     """

@@ -24,15 +24,15 @@ FirstVersions = Mapping[str, str | None]
 
 
 class Target(TypedDict):
-    """Where a file is about to be moved, and the SHA-256 of what is there before, None for no file."""
+    """The path that a file is about to be moved to, and the SHA-256 of what is there before, None for no file."""
 
     path: str
     before: str | None
 
 
 class Intent(TypedDict):
-    """What a call is about to do to one file: its path and the SHA-256 before and after. None stands for no file,
-    "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
+    """The effect that a call is about to have on one file: its path and the SHA-256 before and after. None stands for
+    no file, "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
     version that would take the call back; "unavailable" where that is not kept. `target`: the file is moved there."""
 
     path: str
@@ -53,7 +53,7 @@ class CallRow(TypedDict):
 
 
 class Window(TypedDict):
-    """What of the thread a request had: how many messages were left out, and its estimated input tokens."""
+    """The part of the thread that a request had: how many messages were left out, and its estimated input tokens."""
 
     dropped: int
     estimated: int
@@ -63,7 +63,7 @@ ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 
 
 class ReplayRow(TypedDict):
-    """How a denied call can be approved after all: the call, what approves its kind, and where it would have acted."""
+    """The means to approve a denied call after all: the call, what approves its kind, and where it would have acted."""
 
     callId: str
     approve: str
@@ -71,7 +71,7 @@ class ReplayRow(TypedDict):
 
 
 class EndRow(TypedDict):
-    """How a background command ended; fields as in CommandEnded."""
+    """The end of a background command; fields as in CommandEnded."""
 
     reason: CommandReason
     exitCode: NotRequired[int]
@@ -90,7 +90,7 @@ class CommandRow(TypedDict):
 
 
 class FileEffect(NamedTuple):
-    """What a call does to its file: the intent, None where it has none, and the first versions that it finds."""
+    """The effect of a call on its file: the intent, None if it has none, and the first versions that it finds."""
 
     intent: Intent | None = None
     baselines: Mapping[str, str | None] = {}
@@ -255,7 +255,7 @@ class CommandEnded(NamedTuple):
 
 
 class ChangesSeen(NamedTuple):
-    """What commands in the background were seen to change, or what of it was not looked at; fields as in
+    """Changes that commands in the background were seen to make, or what was not looked at; fields as in
     CallFinished."""
 
     changed: Mapping[str, str | None] = {}

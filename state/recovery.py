@@ -1,4 +1,4 @@
-"""What to do with each call of a step that a crash left open (invariant 3). Pure."""
+"""Verdicts on the calls of a step that a crash left open (invariant 3). Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """What a resume does with one call."""
+    """The way in which a resume treats one call."""
 
     REUSE = "its result is on record"
     RUN = "it never started, or running it again changes nothing"
@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 
 class Outcome(Enum):
-    """What the disk says of a call with the verdict COMPARE."""
+    """The state of the disk for a call with the verdict COMPARE."""
 
     DONE = "the file is as this call was to leave it, or as calls behind it have left it since"
     NOT_DONE = "the file is as it was before this call"
@@ -51,7 +51,7 @@ def judge(call: Call, *, same_boot: bool) -> Verdict:
 
 
 def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, Outcome]:
-    """What became of each of an open step's `calls` that is to be compared, by its id.
+    """Find the outcome of each of an open step's `calls` that is to be compared, by its id.
 
     `found` has for each of their paths the hash of what is there: None for no file, anything that is no hash for what
     cannot be read. All calls on a path are looked at together, since the file at the end of one is what the next finds.
@@ -76,7 +76,7 @@ def paths_of(call: Call) -> tuple[str, ...]:
 
 
 class _Change(NamedTuple):
-    """What a call was to do at one path: the hashes before and after."""
+    """The change that a call was to make at one path: the hashes before and after."""
 
     call: Call
     before: str | None
@@ -94,7 +94,7 @@ def _changes(call: Call) -> Iterator[tuple[str, _Change]]:
 
 
 def _both(one: Outcome, other: Outcome) -> Outcome:
-    """What two paths say of one move, which happens at both at once or not at all."""
+    """Combine the outcomes at the two paths of one move, which happens at both at once or not at all."""
     if one is other:
         return one
     certain = {one, other} - {Outcome.UNKNOWN}
@@ -103,7 +103,7 @@ def _both(one: Outcome, other: Outcome) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What calls were to do at one path, in call order, and by their ids those that are `asked` about.
+    """Calls on one path, in call order, and by their ids those that are `asked` about.
 
     Calls on one path run in call order, so of those asked about some first ones took effect and the others did not. One
     that failed without a result on record counts with those behind it: what it was to leave is gone either way.
@@ -113,8 +113,9 @@ class _Path:
     asked: Mapping[str, _Change]
 
     def states(self, done: int, before: _Change | None = None) -> set[str | None]:
-        """What the file may hold at the end, or just before the change `before`, when `done` of those asked about took
-        effect. A success on record says what it held; a failure does not, and what was denied changed nothing."""
+        """The states that the file may have at the end, or just before the change `before`, when `done` of those asked
+        about took effect. A success on record says what it held; a failure does not, and what was denied changed
+        nothing."""
         states: set[str | None] = {self.changes[0].before}
         first, left = True, done
         for change in self.changes:
@@ -181,7 +182,7 @@ class Call:
 
     @property
     def edited_arguments(self) -> dict[str, Any] | None:
-        """What the person who approved it put in place of `arguments`, None where they left these."""
+        """The arguments that the person who approved the call wrote in place of `arguments`, None if there are none."""
         return None if self.answer is None else self.answer.arguments
 
 

@@ -1,4 +1,4 @@
-"""What was found out once and is looked up at each start: rows by key, in one small file of the state directory."""
+"""Findings that are looked up at each start: rows by key, in one small file of the state directory."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ class LocalServers:
         self._now = now
 
     def of(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
-        """What the server at `url` said of `model` within the last hour, or ever if `stale`, by the names of its
-        facts."""
+        """The facts about `model` that the server at `url` gave within the last hour, or ever if `stale`, by name."""
         row = self._kept.rows().get(server_key(url, model), {})
         at, facts = row.get("at"), row.get("facts")
         is_fresh = isinstance(at, (int, float)) and 0 <= self._now() - at < _SERVERS_GOOD_FOR_S
@@ -118,7 +117,7 @@ class LocalServers:
 
 
 def server_key(url: str, model: str) -> str:
-    """What stands for a URL and a model on record."""
+    """The key of a URL and a model on record."""
     return hashlib.sha256(f"{url}\n{model}".encode()).hexdigest()
 
 
@@ -139,7 +138,7 @@ class SandboxLevels:
         self._key = _machine_key(version)
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """What was found here, by level; empty where nothing was tried under the same circumstances."""
+        """The findings for this machine, by level; empty if nothing was tried under the same circumstances."""
         found = {} if self._key is None else self._kept.rows().get(self._key, {})
         return {level: row for level, row in found.items() if _is_row(row)}
 
@@ -170,7 +169,7 @@ def _machine_key(version: str) -> str | None:
 
 
 def _own_restrictions() -> list[str]:
-    """What this process is held to itself: a host in a container, or in another sandbox."""
+    """The restrictions of this process itself: a host in a container, or in another sandbox."""
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
             lines = [line.strip() for line in status if line.startswith(_TELLING)]

@@ -103,7 +103,7 @@ def _queued_from(raw: dict[str, Any]) -> TaskQueued:
 
 
 def _end(data: bytes) -> int:
-    """Where the white space at the end of `data` begins."""
+    """The first byte of the white space at the end of `data`."""
     end = len(data)
     while end and data[end - 1] in _WHITE_SPACE:
         end -= 1

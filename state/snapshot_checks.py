@@ -1,4 +1,4 @@
-"""What is wrong with a snapshot whose checksum is right: each field by its shape, and where two have to agree."""
+"""Checks of a snapshot whose checksum is right: each field by its shape, and fields that have to agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a store of sessions offers, wherever it keeps them (AH 9): `CheckpointStore` has many, `OpenSession` is one.
+"""The interface of a store of sessions, wherever it keeps them (AH 9): `CheckpointStore` has many, `OpenSession` is
+one.
 
 A session is a state and the records that change it. At two points a step they are made durable (design section 6):
 
@@ -35,8 +36,8 @@ REOPENED = "reopened"
 
 
 class LoadReport(NamedTuple):
-    """What was found besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs` are
-    the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
+    """Findings of a load besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs`
+    are the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
     `kept_aside` is where the files were copied to before something was dropped that had been whole once; `restored`:
     the newest checkpoint was damaged, and what stands beside it gave the same state."""
 
@@ -108,8 +109,8 @@ class OpenSession(Protocol):
         ...
 
     def kept(self, name: str) -> bytes | None:
-        """What `keep` called `name`; None when it is gone or damaged. Another thread may ask while the session is at
-        work."""
+        """Return what was kept under `name`; None when it is gone or damaged. Another thread may ask while the session
+        is at work."""
         ...
 
     def compact(self) -> None:

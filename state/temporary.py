@@ -209,7 +209,7 @@ class Folder:
         return os.open(os.path.basename(path), _FLAGS | _NO_FOLLOW, dir_fd=self._fd)
 
     def names(self) -> list[str]:
-        """What lies in it, sorted. Raises OSError."""
+        """The names in it, sorted. Raises OSError."""
         return sorted(os.listdir(self.path if self._fd is None else self._fd)) if self._there else []
 
     def stat(self, name: str) -> os.stat_result | None:

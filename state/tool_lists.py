@@ -1,5 +1,5 @@
-"""What sources of tools elsewhere have listed, kept in the state directory: the next session begins with it, and a tool
-that has changed is known to have (TR 9).
+"""Lists that sources of remote tools have given, kept in the state directory: the next session begins with them, and
+recognises a tool that has changed (TR 9).
 
 A list is a file named by its SHA-256; what is said of a source stands beside its lists: which list it gave last, which
 one a task had last, and as what each of its tools was approved. Another process may write at the same time: the last
@@ -155,7 +155,7 @@ def copy_lists(state_dir: str, to: str, kind: str) -> None:
 
 
 def _about_in(path: str) -> dict[str, Any]:
-    """What is said of a source, empty where that cannot be read."""
+    """The record of a source, empty if it cannot be read."""
     try:
         about = orjson.loads(_content(path) or b"null")
     except orjson.JSONDecodeError:

@@ -37,7 +37,7 @@ class TokenUsage(NamedTuple):
 
     @property
     def for_limits(self) -> TokenUsage:
-        """What limits count."""
+        """The tokens that limits count."""
         return self._replace(
             input_tokens=self.input_tokens + self.uncounted_input,
             output_tokens=self.output_tokens + self.uncounted_output,
@@ -70,7 +70,7 @@ class TokenUsage(NamedTuple):
 
     @classmethod
     def from_record(cls, wire: Mapping[str, int]) -> TokenUsage:
-        """What `to_record` wrote; a count that is missing is 0."""
+        """Decode what `to_record` wrote; a count that is missing is 0."""
         return cls(
             wire.get("inputTokens", 0),
             wire.get("outputTokens", 0),

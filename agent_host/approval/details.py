@@ -1,4 +1,4 @@
-"""What a call would do, shown to the person who decides about it (AH 10.1, SK 4.1): from the facts that policy judged.
+"""Details of a call, shown to the person who decides about it (AH 10.1, SK 4.1): from the facts that policy judged.
 
 All text of the model goes through a `Screen`; the whole stays below some 128 KiB.
 """
@@ -79,7 +79,7 @@ class Screen(NamedTuple):
 
 
 def widening_of_facts(facts: ActionFacts) -> Widening | None:
-    """What a call that starts a program asks for beyond its sandbox."""
+    """The access beyond its sandbox that a call asks for."""
     return facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None
 
 
@@ -383,7 +383,8 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
 
 
 def _read(path: str) -> bytes | str:
-    """What is there now, or why it cannot be shown. A file that is larger by now than it may be is read no further."""
+    """The content of the file now, or why it cannot be shown. A file that is larger by now than it may be is read no
+    further."""
     try:
         with open(open_real(path), "rb") as handle:
             return handle.read(_MAX_DIFFED_BYTES + 1)

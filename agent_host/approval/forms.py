@@ -68,7 +68,7 @@ class FormField(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """Which values fit."""
+        """The values that fit."""
         low, high = self.limits.get("minimum"), self.limits.get("maximum")
         if self.kind == "boolean":
             return FLAG
@@ -86,7 +86,7 @@ class FormField(NamedTuple):
         return Text(int(self.limits.get("minLength", 0)), int(most))
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with an answer; None where it fits."""
+        """The problem with an answer; None if it fits."""
         wrong = first_problem(self.shape, value, self.name)
         return None if wrong is None else wrong.sentence
 
@@ -115,14 +115,14 @@ class Form(NamedTuple):
     host: str | None = None
 
     def problem(self, content: Mapping[str, Any]) -> str | None:
-        """What is wrong with an answer; None where it fits."""
+        """The problem with an answer; None if it fits."""
         required = {field.name: field.shape for field in self.fields if field.required}
         optional = {field.name: field.shape for field in self.fields if not field.required}
         wrong = first_problem(Record(required, optional, closed=True), dict(content))
         return None if wrong is None else wrong.sentence
 
     def to_json(self) -> dict[str, Any]:
-        """What clients are shown: {source, question, form} or {source, question, url, host}."""
+        """The form for clients: {source, question, form} or {source, question, url, host}."""
         said = {"source": self.source, "question": self.message}
         if self.url is not None:
             return {**said, "url": self.url, "host": self.host}

@@ -1,4 +1,4 @@
-"""Who answers when policy wants a person's word (AH 10)."""
+"""Approvers: who answers when policy requires a person's approval (AH 10)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ApprovalGate(Protocol):
 
 
 class InAdvance(NamedTuple):
-    """What was approved before anybody was asked. `names` holds approval rule ids, tool names and capability names, as
-    given to `--approve`; `everything` is `--approve-all`. A call of a guarded tool is approved by the name of its tool
-    alone (SK 3.2), one that asks for more than its sandbox gives by the name of that alone."""
+    """Approvals that were given before anybody was asked. `names` holds approval rule ids, tool names and capability
+    names, as given to `--approve`; `everything` is `--approve-all`. A call of a guarded tool is approved by the name of
+    its tool alone (SK 3.2), one that asks for more than its sandbox gives by the name of that alone."""
 
     names: frozenset[str] = frozenset()
     everything: bool = False

@@ -1,4 +1,5 @@
-"""What an approval is bound to: one exact call, or the action that a wider one is for (AH 10.2, SK 3.3). Pure."""
+"""Identities that approvals are bound to: one exact call, or the action that a wider one is for (AH 10.2, SK 3.3).
+Pure."""
 
 from __future__ import annotations
 
@@ -24,19 +25,20 @@ _BETWEEN: Final = "\n\0"
 
 
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
-    """What an approval of one call is bound to, as sha256 in hex: the arguments, where it acts, and the policy that
-    asked. `policy_hash` is that of `policy.rules.canonical`."""
+    """The identity of one call, as sha256 in hex: the arguments, where it acts, and the policy that asked.
+    `policy_hash` is that of `policy.rules.canonical`."""
     place = place_of(facts)
     where = {"cwd": place} if place is None or isinstance(facts, CommandFacts) else {"cwd": None, "file": place}
     return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)
 
 
 def place_of(facts: ActionFacts | None) -> str | None:
-    """Where a call acts, as real paths that can be put on record: the directory of a command, with the script of a
-    skill as it is and the places that its scope is to be wider by, the files of a file call or of a request; None for
-    what has none.
+    """The real paths where a call acts, in a form that can be put on record: the directory of a command, with the
+    script of a skill as it is and the places that its scope is to be wider by, the files of a file call or of a
+    request; None if it has none.
 
-    The arguments do not say it: a link on the way may be moved between the question and the start."""
+    The arguments do not say it: a link on the way may be moved between the question and the start.
+    """
     if isinstance(facts, CommandFacts):
         script = () if facts.script is None else (f"{facts.script.path} (SHA-256 {facts.script.identity})",)
         opened = () if facts.widening is None else facts.widening.write
@@ -62,8 +64,8 @@ def same_action(
     told_by_facts: frozenset[str | None],
     os: OsFamily,
 ) -> str:
-    """What an approval for a task or a session is bound to, as sha256 in hex: the tool, what it acts on in one
-    spelling, its other arguments, and the policy that asked.
+    """The identity of an action, as sha256 in hex: the tool, what it acts on in one spelling, its other arguments, and
+    the policy that asked.
 
     `told_by_facts` are the arguments that say on what it acts, and the one with the content that it writes to a file.
     """

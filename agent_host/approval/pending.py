@@ -1,4 +1,4 @@
-"""Where calls wait for somebody who is there: an interactive client's gate (AH 10.2, 10.3)."""
+"""Calls that wait for a person who is there: an interactive client's gate (AH 10.2, 10.3)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class PendingApprovals:
         return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
 
     def listed(self) -> list[dict[str, Any]]:
-        """What waits, oldest first: each the payload of its `approval_requested` with its session, task and step."""
+        """The waiting calls, oldest first: each the payload of its `approval_requested` with its session, task and
+        step."""
         return [
             {
                 **waiting.request.to_payload(),

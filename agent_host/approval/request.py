@@ -1,4 +1,4 @@
-"""What a person is asked (AH 10.1), and what a machine gets instead when nobody can be asked (SK 4.2, 4.3)."""
+"""Questions to a person (AH 10.1), and the reply for a machine when nobody can be asked (SK 4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -117,8 +117,9 @@ class ApprovalAnswer(NamedTuple):
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:
-    """How to have a denied call approved after all: an id bound to the exact arguments, a command that runs exactly
-    this call and lets the task go on, the call as JSON; `approve` is the option that approves its kind in advance."""
+    """The means to approve a denied call after all: an id bound to the exact arguments, a command that runs exactly
+    this call and lets the task continue, the call as JSON; `approve` is the option that approves its kind in
+    advance."""
     replay_id = f"{REPLAY_PREFIX}{call_digest(tool_name, arguments)[:32]}"
     return {
         "id": replay_id,
@@ -129,6 +130,6 @@ def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, 
 
 
 def call_digest(tool_name: str, arguments: Mapping[str, Any]) -> str:
-    """What makes two calls the same call: sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
+    """The identity of a call: sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
     call = {"toolName": tool_name, "arguments": dict(arguments)}
     return hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,4 +1,4 @@
-"""What the Audit Service gets (AH 12, SK 7): one record for each tool call, and who approved what, as it was said.
+"""Records for the Audit Service (AH 12, SK 7): one for each tool call, and who approved what, as it was said.
 
 Use: `BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.
 """

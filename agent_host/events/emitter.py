@@ -33,7 +33,7 @@ class Counting(Protocol):
 
     @property
     def dropped(self) -> int:
-        """How many records those are so far."""
+        """The number of those records so far."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What tools print, on its way to the observers: as it comes, and never more than somebody can look at.
+"""Output of tools on its way to the observers: as it comes, and never more than somebody can look at.
 
 A command that prints gigabytes costs a few events a second. The whole output is the result's business, not this one's.
 Of what is too much the beginning and the end are kept: the last lines often say how a command ended.
@@ -40,7 +40,7 @@ class LiveOutput:
         self._streams: dict[str, dict[str, _Stream]] = {}
 
     def take(self, request: ToolRequest, stream: str, data: bytes) -> None:
-        """What the call has just printed to `stream`, which is `stdout` or `stderr`."""
+        """Take what the call has just printed to `stream`, which is `stdout` or `stderr`."""
         of_call = self._streams.setdefault(request.tool_call_id, {})
         if stream not in of_call:
             of_call[stream] = _Stream(self._emitter, request, stream, self._max_bytes)
@@ -125,8 +125,8 @@ class _Stream:
         return f"{before[:end]}\n[... {left_out} bytes left out ...]\n{behind[start:stop]}"
 
     def _whole(self, text: str) -> int:
-        """How much of `text` may go: whole lines, the states of a progress bar among them, and no part of a private
-        key. What is long without goes as it is."""
+        """Return how much of `text` may go: whole lines, the states of a progress bar among them, and no part of a
+        private key. What is long without goes as it is."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
         begun = [found.start() for found in re.finditer(_KEY_BEGINS, text[:end])] if "PRIVATE KEY" in text else []
         if begun and _KEY_ENDS not in text[begun[-1] : end]:
@@ -135,7 +135,7 @@ class _Stream:
 
 
 def _first_whole(text: str) -> int:
-    """Where the first line begins that is whole, and no rest of a private key."""
+    """The first character of the first line that is whole, and no rest of a private key."""
     start = text.find("\n") + 1 or len(text)
     key_ends = text.find(_KEY_ENDS)
     if key_ends >= 0 and re.search(_KEY_BEGINS, text[:key_ends]) is None:

@@ -137,7 +137,7 @@ class Spans:
         self._before: SpanContext | None = None
 
     def take(self, event: Event) -> None:
-        """What the event means for the spans."""
+        """Translate the event into spans."""
         self._maker.at(event)
         if self._session is None:
             self._begin_session(event)

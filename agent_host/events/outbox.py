@@ -1,4 +1,4 @@
-"""What waits for one client that may be slow: bounded, and nobody else waits for it (invariant 5)."""
+"""The queue for one client that may be slow: bounded, and nobody else waits for it (invariant 5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPENT = 1024
 
 
 class Since(NamedTuple):
-    """What came behind an event: encoded, without newlines. `gap_detected`: some of it is not there any more."""
+    """Events after a given one: encoded, without newlines. `gap_detected`: some of it is not there any more."""
 
     events: list[bytes]
     gap_detected: bool
@@ -122,7 +122,7 @@ class _Waiting:
 
     @property
     def count(self) -> int:
-        """How many events these are."""
+        """The number of these events."""
         return 1 if self.texts is None else len(self.texts)
 
     def continued_by(self, event: Event) -> bool:

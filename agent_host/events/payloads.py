@@ -1,4 +1,4 @@
-"""What each event carries (AH 12, interface section 2): one table, from which docs/events.md is made.
+"""Payloads of the events (AH 12, interface section 2): one table, from which docs/events.md is made.
 
 `telemetry` marks what may leave for the Telemetry Service: names from closed sets, ids, counts, latencies and codes.
 Words of the user, of the model or of a file, arguments, paths and hashes of content have no mark.
@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """When an event is emitted, and what it carries."""
+    """The occasion of an event, and its fields."""
 
     when: str
     fields: tuple[Field, ...] = ()

@@ -1,4 +1,4 @@
-"""Where events go on this machine: the run log, and a stream for programs."""
+"""Sinks for events on this machine: the run log, and a stream for programs."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ class JsonLines:
         self._writer.write(line if self._clean is None else self._clean(line))
 
     def flush(self) -> None:
-        """What can go out is out already."""
+        """Do nothing: what can go out is out already."""
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
         """Wait for a reader that is behind, as long as it takes something every `patience_s`. The end of the

@@ -1,4 +1,4 @@
-"""What a service answers is input from outside: each value is checked before anything is done with it."""
+"""Checks of the answers of services: input from outside, so each value is checked before anything is done with it."""
 
 from __future__ import annotations
 

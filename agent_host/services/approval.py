@@ -58,7 +58,7 @@ class ApprovalDecision(NamedTuple):
 
 
 class ApprovalService(Protocol):
-    """Where decisions are kept."""
+    """The home of decisions."""
 
     async def record(self, decision: ApprovalDecision) -> None:
         """Keep one decision. Raises ServiceUnavailable when it may work later, ServiceRejected when it will not."""

@@ -1,4 +1,5 @@
-"""Where the backend services are: the variables of interface section 1. One that is not set means the embedded home."""
+"""Addresses of the backend services: the variables of interface section 1. One that is not set means the embedded
+home."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Body(Protocol):
     """A body that is made while it is sent."""
 
     def __len__(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         ...
 
     def pieces(self) -> Iterator[bytes]:

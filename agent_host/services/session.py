@@ -25,7 +25,7 @@ _MAX_GRANT_CHARS = 64 * 1024
 
 
 class NewSession(NamedTuple):
-    """What a session is asked for with. `session_id` is an id wished for, which only the embedded home can grant."""
+    """The request for a session. `session_id` is an id wished for, which only the embedded home can grant."""
 
     user_id: str
     tenant_id: str
@@ -48,7 +48,7 @@ class NewSession(NamedTuple):
 
 
 class SessionGrant(NamedTuple):
-    """What the service grants. An incompatible one grants nothing: the caller raises Incompatible, and the ids may be
+    """The grant of the service. An incompatible one grants nothing: the caller raises Incompatible, and the ids may be
     empty. `policy_bundle` is the bundle's JSON, which the caller validates; None: the host's own settings name it.
     `capability_grant` is what the Backend Tool Service is to get with each call; None: the host signs its own."""
 
@@ -62,7 +62,8 @@ class SessionGrant(NamedTuple):
 
 
 class SessionService(Protocol):
-    """Who says that a session exists. Every method raises ServiceUnavailable, ServiceUnauthorized, ServiceRejected."""
+    """The authority on which sessions exist. Every method raises ServiceUnavailable, ServiceUnauthorized,
+    ServiceRejected."""
 
     async def create(self, new: NewSession) -> SessionGrant:
         """A session, or the word that this host is too old or too new for one."""

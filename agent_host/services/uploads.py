@@ -26,8 +26,8 @@ _ENDED = "was not stored before the session ended"
 
 
 class UploadLimits(NamedTuple):
-    """How far uploads may be behind: `max_pending_bytes` of data may wait, each for `max_behind_s` seconds. `end_s` is
-    what the clean end of a headless run waits for them (`services.upload_*` in the settings)."""
+    """Limits on how far uploads may be behind: `max_pending_bytes` of data may wait, each for `max_behind_s` seconds.
+    `end_s` is what the clean end of a headless run waits for them (`services.upload_*` in the settings)."""
 
     max_pending_bytes: int = 64 * 1024 * 1024
     max_behind_s: float = 60.0

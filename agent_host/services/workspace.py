@@ -65,7 +65,7 @@ class StoredArtifact(NamedTuple):
 
 
 class ArtifactHome(Protocol):
-    """Where a session's artifacts lie on this machine."""
+    """The home of a session's artifacts on this machine."""
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
         """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
@@ -77,8 +77,8 @@ class ArtifactHome(Protocol):
         ...
 
     def kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
-        """What was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed where it
-        is gone or damaged."""
+        """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
+        where it is gone or damaged."""
         ...
 
     def uri_of(self, ref: str) -> str:
@@ -90,13 +90,13 @@ class ArtifactHome(Protocol):
         ...
 
     def open(self, ref: str) -> BinaryIO | None:
-        """What is kept under `ref`, to be closed by the caller; None where no call of this session left it. Raises
+        """Open what is kept under `ref`, to be closed by the caller; None if no call of this session left it. Raises
         OSError, also where it is not what was kept."""
         ...
 
 
 class WorkspaceService(Protocol):
-    """Where artifacts go."""
+    """The destination of artifacts."""
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """Store one artifact of at most MAX_ARTIFACT_BYTES and return its URI, such as
@@ -157,7 +157,7 @@ class EmbeddedWorkspaceService:
         return self._opened(ref, entry.get("sha256"))
 
     def _entry(self, ref: str) -> Mapping[str, Any] | None:
-        """What the index says of an artifact that a call has left."""
+        """The index entry of an artifact that a call has left."""
         wanted = ref.removeprefix(_REFERENCES)
         if wanted == ref:
             return None

@@ -74,9 +74,9 @@ def _of_project(files: Sequence[tuple[str, str, bool]]) -> str:
 
 
 def policy_lines(bundle: PolicyBundle, temporary: str = "") -> list[str]:
-    """What the lists of the bundle allow, so that a model need not find out by being denied: one line a restriction.
-    Blocked entries are not listed, and neither is a list that allows nothing: its tools are not shown. The directory
-    `temporary` is left out where a list names others."""
+    """Describe what the lists of the bundle allow, so that a model need not find out by being denied: one line a
+    restriction. Blocked entries are not listed, and neither is a list that allows nothing: its tools are not shown. The
+    directory `temporary` is left out where a list names others."""
     lines = []
     shell, net = bundle.capability(Name.SHELL_EXEC), bundle.capability(Name.NETWORK_HTTP)
     if shell is not None and shell.allowed_commands:

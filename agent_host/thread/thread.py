@@ -21,7 +21,7 @@ def _from_the_first() -> int:
 
 
 class Renderer(Protocol):
-    """What a gateway dialect offers the thread: messages to its wire form, comma-separated JSON objects."""
+    """The interface of a gateway dialect to the thread: messages to its wire form, comma-separated JSON objects."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message with the texts of one or more messages."""
@@ -33,8 +33,8 @@ class Renderer(Protocol):
 
     @property
     def cache_mark(self) -> Mark | None:
-        """What is put at the end of a unit that ends with a user's message: up to there the provider is to keep the
-        request in its cache. None where the wire has no marks."""
+        """The mark at the end of a unit that ends with a user's message: the provider is to keep the request in its
+        cache up to there. None where the wire has no marks."""
         ...
 
 
@@ -79,7 +79,7 @@ class Thread:
 
     @property
     def dropped(self) -> int:
-        """How many messages the window has left behind."""
+        """The number of messages before the window."""
         return self._dropped_messages
 
     def has_call(self, call_id: str) -> bool:
@@ -209,12 +209,12 @@ class Thread:
         return [*self._before_window(), *units, b",", self._renderer.user([question])], tokens
 
     def older(self) -> int:
-        """How many messages stand before the units that every cut keeps."""
+        """The number of messages before the units that every cut keeps."""
         return sum(self._messages[: max(0, len(self._messages) - RECENT_UNITS)])
 
     def dropped_by(self, budget: int, before: int) -> int:
-        """How many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what stands
-        in their place."""
+        """Return how many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what
+        replaces them."""
         room = int(budget * REFILL) - before
         start, kept = self._start, self._kept
         while start < len(self._sizes) - 1 and kept > room:
@@ -223,7 +223,7 @@ class Thread:
         return sum(self._messages[:start])
 
     def _before_window(self) -> list[bytes]:
-        """What is sent in the place of the units that are left out."""
+        """The messages that are sent in the place of the units that are left out."""
         if self._start == 0:
             return []
         pinned = [self._task_prompt] if self._prompt_dropped else []
@@ -318,7 +318,7 @@ RECENT_UNITS = 4
 
 
 def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
-    """Where the window starts now.
+    """Return where the window starts now.
 
     `sizes` are tokens of each unit (a user message, or an assistant message with all its results), `start` the present
     first unit, `kept` the tokens from there on, `budget` what may be kept. Returns the new (start, kept). A unit is
@@ -335,7 +335,8 @@ def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[i
 
 
 def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
-    """Where the window starts when no more than `budget` tokens may be left, recent units or not; as `advance`."""
+    """Return where the window starts when no more than `budget` tokens may be left, recent units or not; as
+    `advance`."""
     newest = len(sizes) - 1
     while start < newest and kept > budget:
         kept -= sizes[start]
@@ -350,7 +351,7 @@ def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, 
 
 
 def as_text(assistant: Message, results: Sequence[Message]) -> Message:
-    """What the model said and called, and what came of it; without pictures and what only its provider reads."""
+    """Render a turn of the model and its results as text; without pictures and what only its provider reads."""
     parts = ["[An earlier turn of yours, as text.]"]
     if assistant.content.strip():
         parts.append(assistant.content)

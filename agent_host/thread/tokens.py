@@ -1,11 +1,12 @@
-"""How many tokens a text will cost, before the gateway says so (AH 5.3).
+"""Estimates of the tokens that a text will cost, before the gateway says so (AH 5.3).
 
 The built-in estimate is a sum over kinds of characters and over the places where one kind follows another, since that
 is where tokenizers cut: a word behind a space, a capital behind a small letter, a digit behind a letter. Its weights
 were fitted to OpenAI's encodings on prose, code, listings, logs, numbers, hex and base64, and raised by a tenth: it
 errs high, and by about the same share on each of them. What the gateway counts then tells that share (`loop.limits`).
 Bytes divided by four would be half of the truth for hex, base64 and file listings, which is what tool output is made
-of."""
+of.
+"""
 
 from __future__ import annotations
 
@@ -133,8 +134,8 @@ def _of_tiktoken(name: str) -> Callable[[str], int]:
 
 
 def advice(encoding: str, folder: str) -> str:
-    """How to have the rank file of an encoding, which this program never downloads, in `folder` ("": one to choose):
-    by tiktoken itself, or by hand for a machine without a network."""
+    """Explain how to get the rank file of an encoding, which this program never downloads, in `folder` ("": one to
+    choose): by tiktoken itself, or by hand for a machine without a network."""
     file, there = _RANK_FILES[encoding], folder or "DIR"
     command = f"python -c 'import tiktoken; tiktoken.get_encoding(\"{encoding}\")'"
     path = os.path.join(there, file.name)

@@ -14,7 +14,7 @@ _BLOCK_BYTES = 128 * 1024
 
 
 class Mark(NamedTuple):
-    """What a wire puts at the end of a unit: `data`, in front of the unit's last `before` bytes."""
+    """The mark that a wire puts at the end of a unit: `data`, in front of the unit's last `before` bytes."""
 
     data: bytes
     before: int
@@ -109,7 +109,7 @@ class WireBuffer:
         return bisect_right(self._block_starts, number) - 1
 
     def _offset(self, place: int, number: int) -> int:
-        """Where the unit begins in its block."""
+        """The first byte of the unit in its block."""
         return sum(length + 1 for length in self._lengths[self._block_starts[place] : number])
 
     def _with_unit(self, block: bytes, place: int, number: int, unit: bytes) -> bytes:

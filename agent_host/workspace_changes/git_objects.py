@@ -128,7 +128,7 @@ def is_real_folder(path: str) -> bool:
 
 
 def apply_delta(base: bytes, delta: bytes) -> bytes:
-    """What a delta of a pack makes of `base`. Raises IndexError, NotHere for one that is none or makes too much."""
+    """Apply a delta of a pack to `base`. Raises IndexError, NotHere for one that is none or makes too much."""
     length, at = _size(delta, 0)
     wanted, at = _size(delta, at)
     if length != len(base) or wanted > MAX_BLOB_BYTES:
@@ -182,11 +182,11 @@ class _Pack:
         return self._index.read(size)
 
     def _up_to(self, first: int) -> int:
-        """How many names begin with this byte or a smaller one."""
+        """The number of names that begin with this byte or a smaller one."""
         return int.from_bytes(self._fanout[first * 4 : first * 4 + 4], "big") if first >= 0 else 0
 
     def find(self, name: bytes) -> int | None:
-        """Where the object is in the pack."""
+        """The offset of the object in the pack."""
         low, high = self._up_to(name[0] - 1), self._up_to(name[0])
         while low < high:
             middle = (low + high) // 2
@@ -277,7 +277,7 @@ def _loose(file: BinaryIO) -> bytes:
 
 
 def _inflated(file: BinaryIO, size: int | None) -> bytes:
-    """What the zlib stream at the file's place holds: so many bytes, for None as many as it has."""
+    """Inflate the zlib stream at the file's place: so many bytes, for None as many as it has."""
     limit = MAX_BLOB_BYTES + 64 if size is None else size
     inflate = zlib.decompressobj()
     parts: list[bytes] = []

@@ -1,5 +1,5 @@
-"""Where the git repository of a workspace is, and what its index says. No program of git runs, and of its configuration
-nothing is read but how objects are named: nothing that it names can start (decision 0039)."""
+"""The git repository of a workspace, and its index. No program of git runs, and of its configuration nothing is read
+but how objects are named: nothing that it names can start (decision 0039)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class IndexReader:
         self._known: tuple[object, Index] | None = None
 
     def read(self, repository: Repository) -> Index:
-        """What the index says now. Raises OSError, Unreadable."""
+        """Read the index as it is now. Raises OSError, Unreadable."""
         found = os.lstat(repository.index_path)
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("it is no file")

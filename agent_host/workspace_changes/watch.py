@@ -1,4 +1,4 @@
-"""What changes in a workspace while a command runs: a look before it and a look behind it, compared.
+"""Changes to a workspace while a command runs: a look before it and a look after it, compared.
 
     watch = Watch(workspace)
     window = watch.begin()
@@ -42,9 +42,9 @@ _NO_INDEX: Final = Index({}, frozenset())
 
 
 class Changes(NamedTuple):
-    """What changed: what the files held before, by their real paths: None for no file, OVERWRITTEN where that is not
-    known, UNAVAILABLE where it may not be kept. `unseen` says in a line what was not looked at; None for nothing.
-    `modes` are those that files had (`state.blobs.git_mode`) which have another one now."""
+    """Changes: the content of files before, by their real paths: None for no file, OVERWRITTEN if that is not known,
+    UNAVAILABLE if it may not be kept. `unseen` says in a line what was not looked at; None for nothing. `modes` are
+    those that files had (`state.blobs.git_mode`) which have another one now."""
 
     files: dict[str, bytes | str | None]
     unseen: str | None = None
@@ -112,7 +112,8 @@ class Watch:
             self._open.remove(window)
 
     def end(self, window: Window, may_keep: Callable[[str], bool]) -> Changes:
-        """What changed since `window` began. `may_keep`: whether what the file of this real path held may be kept.
+        """Return the changes since `window` began. `may_keep`: whether what the file of this real path held may be
+        kept.
 
         A change while several commands ran is one of each. What a file held is what the first of them found.
         """
@@ -213,7 +214,7 @@ class Watch:
 
 
 class _Contents:
-    """What files held before one command, as far as git has it and within the limits for one command."""
+    """The content of files before one command, as far as git has it and within the limits for one command."""
 
     def __init__(self) -> None:
         self._compared_bytes = _MAX_COMPARED_BYTES
@@ -236,7 +237,7 @@ class _Contents:
         return _holds(real, now.size, blob)
 
     def before(self, first: Window, path: str, real: str, now: Stamp | None) -> bytes | str | None:
-        """What the file at the real path `real` held when the window `first` began, as `Changes` has it."""
+        """Return what the file at the real path `real` held when the window `first` began, as `Changes` has it."""
         then = first.found.files.get(path)
         if then is None:
             return None if first.saw(path) else OVERWRITTEN
@@ -333,8 +334,8 @@ _NOT_PLAIN: Final = frozenset("*?[\\!")
 
 
 class Stamp(NamedTuple):
-    """How a file or a link lies on the disk: when it was written, its size, its number (0 on Windows), when anything of
-    it changed (on Windows: when it was made), its mode."""
+    """The stamp of a file or a link on the disk: when it was written, its size, its number (0 on Windows), when
+    anything of it changed (on Windows: when it was made), its mode."""
 
     written_ns: int
     size: int
@@ -353,8 +354,8 @@ class Look(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """What of a .gitignore is read: the plain names of folders and files, those of them that mean the top alone, and
-    endings."""
+    """The part of a .gitignore that is read: the plain names of folders and files, those of them that mean the top
+    alone, and endings."""
 
     names: frozenset[str] = frozenset()
     at_top: frozenset[str] = frozenset()
@@ -362,8 +363,8 @@ class Ignored(NamedTuple):
 
 
 def ignored_in(workspace: str) -> Ignored:
-    """What the .gitignore of the workspace itself says in plain words: `name`, `name/`, `/name` and `*.ending`. Other
-    patterns leave nothing out, and a name that is taken back (`!name`) is not left out."""
+    """Read the plain words of the workspace's own .gitignore: `name`, `name/`, `/name` and `*.ending`. Other patterns
+    leave nothing out, and a name that is taken back (`!name`) is not left out."""
     try:
         text = read_bounded(os.path.join(workspace, ".gitignore"), _MAX_IGNORE_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -385,7 +386,7 @@ def ignored_in(workspace: str) -> Ignored:
 
 
 def stamp_of(found: os.stat_result) -> Stamp | None:
-    """How a file or a link lies there; None for anything else."""
+    """The stamp of a file or a link; None for anything else."""
     mode = found.st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
         return None
@@ -408,7 +409,7 @@ def look(workspace: str, ignored: Ignored, tracked: Iterable[str], excluded: Col
 
 
 def stamp_at(workspace: str, path: str) -> Stamp | None:
-    """How the file of this path below the workspace lies there; None for no file and no link."""
+    """The stamp of the file of this path below the workspace; None for no file and no link."""
     try:
         return stamp_of(os.lstat(os.path.join(workspace, path)))
     except (OSError, ValueError):

@@ -45,7 +45,7 @@ _NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
 
 
 class BuiltIns(NamedTuple):
-    """What `extends` may name: the names, and how to get a template, with placeholders and groups in it. `models` are
+    """The bundles that `extends` may name, and how to get a template, with placeholders and groups in it. `models` are
     the user's own; a built-in puts them before its own, and `more_models` behind them."""
 
     names: tuple[str, ...]
@@ -231,7 +231,7 @@ def _placeholder_inside(value: str) -> tuple[str, str] | None:
 
 
 def program_problem(value: str) -> tuple[str, str] | None:
-    """What is wrong with an entry of allowedCommands, and what may help."""
+    """Return what is wrong with an entry of allowedCommands, and a hint."""
     if not value.startswith("${"):
         return command_entry(value)
     if CONTROL.search(value):

@@ -1,4 +1,4 @@
-"""What the values of a bundle must be beyond their types. Reads the raw shape, so it can speak beside type errors."""
+"""Checks of a bundle's values beyond their types. Reads the raw shape, so it can speak beside type errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
 def meaning(
     shape: dict[str, Any], *, checks: EntryChecks | None = None, more_rules: tuple[str, ...] = ()
 ) -> Iterator[Problem]:
-    """What is wrong with the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
+    """Find the problems in the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
     the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
     yield from _top(shape)
     yield from _approval_timeout(shape.get("approvalTimeoutS"))
@@ -92,7 +92,7 @@ def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[
 
 
 def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
-    """What a server needs follows its transport."""
+    """Problems of a server entry; its required fields depend on the transport."""
     name = server.get("name")
     if isinstance(name, str) and not re.fullmatch(SERVER_NAME, name):
         yield Problem(f"{path}.name", f"{name!r} names no server", "1 to 64 of A-Z a-z 0-9 _ - .")
@@ -227,8 +227,8 @@ def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
 
 
 def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[Problem]:
-    """What is wrong with the entries of a capability's lists beyond their types; `checks` are those of the wire unless
-    others are given."""
+    """Problems in the entries of a capability's lists beyond their types; `checks` are those of the wire unless others
+    are given."""
     for field, check in (checks or ENTRY_CHECKS).items():
         values = entry.get(field)
         for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
@@ -259,7 +259,7 @@ def at_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str)
 
 
 def path_entry(value: str) -> tuple[str, str] | None:
-    """What is wrong with an absolute path of a list."""
+    """The problem with an absolute path of a list, and a hint."""
     if CONTROL.search(value):
         return f"{value!r} has control characters", "no path is written with them"
     if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
@@ -295,7 +295,7 @@ def _is_nested(value: str) -> bool:
 
 
 def command_entry(value: str) -> tuple[str, str] | None:
-    """What is wrong with a program of a list."""
+    """The problem with a program of a list, and a hint."""
     if not value or any(character.isspace() for character in value):
         return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
     if CONTROL.search(value):
@@ -356,7 +356,7 @@ ENTRY_CHECKS: EntryChecks = {
 
 
 def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with an entry of commandPolicies beyond its types."""
+    """Problems of an entry of commandPolicies beyond its types."""
     command = policy.get("command")
     problem = command_entry(command) if isinstance(command, str) else None
     if problem is not None:
@@ -381,7 +381,7 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[P
 
 
 def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[Problem]:
-    """What is wrong with an entry of toolPolicies beyond its types; `rules` are the ids of the approval rules."""
+    """Problems of an entry of toolPolicies beyond its types; `rules` are the ids of the approval rules."""
     tool = policy.get("tool")
     problem = _tool_entry(tool) if isinstance(tool, str) else None
     if problem is not None:
@@ -396,7 +396,7 @@ def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ..
 
 
 def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[Problem]:
-    """What is wrong with an approvalRuleId."""
+    """Problems of an approvalRuleId."""
     if rule not in rules:
         hint = nearest(rule, rules) if rules else "approvalRules is empty"
         yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)

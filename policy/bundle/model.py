@@ -25,7 +25,7 @@ def camel(name: str) -> str:
 
 
 class ArgumentRule(NamedTuple):
-    """What the argument at `index` (from 0) may be: a full match of `pattern`, one of `enum`, or both."""
+    """The values that the argument at `index` (from 0) may have: a full match of `pattern`, one of `enum`, or both."""
 
     index: int  # type: ignore[assignment]  # in place of `tuple.index`, which is not called on a rule
     pattern: str | None = None
@@ -50,7 +50,7 @@ class CommandPolicy(NamedTuple):
 
 
 class ToolPolicy(NamedTuple):
-    """What holds for the tools that fit `tool`, a name, or a pattern in which `*` stands for any characters: whether a
+    """The policy for the tools that fit `tool`, a name, or a pattern in which `*` stands for any characters: whether a
     call waits for a person, under which rule, and whether a call that a crash cut off may be sent again. A field that
     is left out is as the capability has it. A policy that names a tool decides about it; of several patterns that fit
     the strictest."""
@@ -95,7 +95,7 @@ class LlmPolicy(NamedTuple):
 
 
 class ApprovalRule(NamedTuple):
-    """What the person who approves is shown as heading."""
+    """The heading that the person who approves is shown."""
 
     approval_rule_id: str
     title: str
@@ -123,10 +123,10 @@ class RedactionRule(NamedTuple):
 
 
 class SandboxPolicy(NamedTuple):
-    """How commands are held by the operating system. `required`: they run in no other way; `minimum_level` is the
-    weakest level that will do. `allow_off`: a person may let a call run without. `reads` says whether a command reads
-    what File.Read allows (`strict`) or all that it does not block (`open`); left out it follows File.Read. `agents` are
-    those whose sockets commands may use."""
+    """The sandbox that commands run in. `required`: they run in no other way; `minimum_level` is the weakest level that
+    will do. `allow_off`: a person may let a call run without. `reads` says whether a command reads what File.Read
+    allows (`strict`) or all that it does not block (`open`); left out it follows File.Read. `agents` are those whose
+    sockets commands may use."""
 
     required: bool = False
     minimum_level: Literal["landlock", "namespace"] | None = None

@@ -1,4 +1,4 @@
-"""What bundles say in place of a path of this machine: `${workspace}`, groups of places, paths below the workspace.
+"""Placeholders of bundles for paths of this machine: `${workspace}`, groups of places, paths below the workspace.
 
 Built-ins and bundles given by file may hold these; a bundle of the wire may not. What is made of them is absolute, so
 nothing behind this module knows them.
@@ -34,9 +34,9 @@ _LISTS = ("allowedPaths", "blockedPaths")
 
 
 class Places(NamedTuple):
-    """What the placeholders stand for: real, absolute paths; None where there is no such place. `groups` are the lists
-    of places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step
-    leaves for later ones. `tools` are the names and patterns that CONFIGURED stands for, by capability."""
+    """Values of the placeholders: real, absolute paths; None if there is no such place. `groups` are the lists of
+    places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step leaves
+    for later ones. `tools` are the names and patterns that CONFIGURED stands for, by capability."""
 
     workspace: str
     home: str | None

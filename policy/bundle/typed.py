@@ -88,8 +88,8 @@ def _members(cls: Any) -> Mapping[str, _Member]:
 
 
 def _reader(annotation: str) -> Read:
-    """What reads values of an annotation, as it is written in the classes. Raises TypeError for one that no class has
-    had so far."""
+    """Return the reader of values of an annotation, as it is written in the classes. Raises TypeError for one that no
+    class has had so far."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     if annotation.endswith(" | None"):

@@ -33,7 +33,7 @@ _CONDA = _QUIET + "-n,--name= -p,--prefix= --cwd= --no-capture-output --live-str
 
 
 def _runs(options: str) -> Program:
-    """What starts the program that follows; an option that it does not know ends the reading."""
+    """A program that starts the one after its options; an option that it does not know ends the reading."""
     return Program("behind", options=options, operands="package program", stops=True)
 
 

@@ -59,8 +59,8 @@ def is_known(program: str) -> bool:
 
 
 def what_it_starts(program: str) -> str | None:
-    """What naming a program in a list of commands consents to, in words: the code and the programs that it starts by
-    itself. None for one that starts nothing of the kind, or whose line names what it starts (`env`, `xargs`)."""
+    """Describe what allowing a program also allows: the code and the programs that it starts by itself. None for one
+    that starts nothing of the kind, or whose line names what it starts (`env`, `xargs`)."""
     base = base_name(program)
     if base in {"eval", "source", "."}:
         return "any command line"

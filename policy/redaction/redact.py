@@ -234,8 +234,8 @@ def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
 
 
 def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What is left of a match without the placeholders in it, whose spans are given from the last to the first and
-    used up. A text that looks like one must not hide what stands beside it."""
+    """Yield the parts of a match outside of the placeholders in it, whose spans are given from the last to the first
+    and used up. A text that looks like one must not hide what stands beside it."""
     start, end = found
     while taken and taken[-1][1] <= start:
         taken.pop()
@@ -257,7 +257,7 @@ def _ready(pattern: str) -> tuple[Pattern, int]:
 
 
 class _Scan:
-    """Which detectors a text concerns, by their anchors: one pass."""
+    """Finds the detectors that concern a text, by their anchors: one pass."""
 
     def __init__(self) -> None:
         self._set: LiteralSets | None = None

@@ -23,8 +23,8 @@ from policy.redaction.secret_values import (
 
 
 def secret_of_field(name: str, value: str) -> int | None:
-    """Where in `value` the secret begins that a field of this name gives away, None where it does not: for JSON, in
-    which the two stand apart."""
+    """Return where in `value` the secret begins that a field of this name gives away, None if there is none: for JSON,
+    in which name and value stand apart."""
     match = re.search(_TELLING, name)
     if match is None:
         return None

@@ -115,7 +115,7 @@ def holds_private_key(encoded: bytes) -> bool:
 
 
 def _decoded(encoded: bytes) -> bytes:
-    """What printable text the base64 holds, b"" where it is none."""
+    """The printable text that base64 encodes, b"" if it encodes none."""
     try:
         text = b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)
     except (NotBase64, ValueError):

@@ -1,4 +1,4 @@
-"""What the model can do in place of a line that was refused, in words that it can act on."""
+"""Advice for the model after a line was denied, in words that it can act on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def undecidable(reasons: Iterable[str]) -> str:
 
 
 def permitted(entry: Capability, wanted: str | None) -> str:
-    """What a list of commands has in the place of one that it has not: the nearest names, or the first ones."""
+    """Name programs of a list that come nearest to the denied one, or the first ones."""
     listed = entry.allowed_commands or ()
     is_short = wanted is not None and len(wanted) <= _MAX_COMPARED and len(listed) > _MAX_NAMED
     near = get_close_matches(wanted or "", listed, n=3, cutoff=0.75) if is_short else []

@@ -1,4 +1,4 @@
-"""What the lists of a bundle admit beyond what they name, in lines for its author or user."""
+"""Summary of what a bundle's lists allow beyond what they name, in lines for its author or user."""
 
 from __future__ import annotations
 

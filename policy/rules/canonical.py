@@ -1,5 +1,5 @@
-"""What makes two actions the same action, for an approval that reaches further than one call: the same file, the same
-command in the same directory, the same request (SK 3.3). Pure."""
+"""Identity of actions, for an approval that reaches further than one call: the same file, the same command in the same
+directory, the same request (SK 3.3). Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
 
 
 def _opened(widening: Widening | None) -> tuple[str, ...]:
-    """What a call's scope is to be wider by; why does not count."""
+    """The additions to a call's scope; the reason does not count."""
     return () if widening is None else ("opened", *sorted(widening.lines))
 
 

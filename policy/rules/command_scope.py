@@ -1,4 +1,4 @@
-"""What a command's process may do, of what a bundle grants its session (design, invariant 11). Pure.
+"""The scope of a command's process, from the grants of a bundle (design, invariant 11). Pure.
 
 Places come from File.Read, File.Write and File.Delete, hosts from Network.Http. What asks for an approval is given to
 no command by itself. What the operating system cannot hold is named in `unheld`, so that nobody takes it for held.
@@ -169,9 +169,9 @@ def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ())
 
 
 class _Blocks(NamedTuple):
-    """What no command reads (`hidden`) and what none changes (`guarded`), with what of the lists cannot be held.
-    `nested` are names that are guarded at any depth, `judged` configurations of git that no list names. `ends_commits`:
-    the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
+    """Places that no command reads (`hidden`) and that none changes (`guarded`), with the list entries that no sandbox
+    can enforce. `nested` are names that are guarded at any depth, `judged` configurations of git that no list names.
+    `ends_commits`: the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
 
     hidden: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -244,8 +244,8 @@ def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, lis
 
 
 def _keyring(bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> str | None:
-    """Where GnuPG has the user's keys, where its agent is granted and no bundle spells that place out: who signs by the
-    agent reads the public keys, and the secret ones stay hidden."""
+    """The directory of the user's GnuPG keys, if the bundle grants its agent and does not spell that place out: who
+    signs by the agent reads the public keys, and the secret ones stay hidden."""
     if facts.home is None or bundle.sandbox is None or "gpg" not in bundle.sandbox.agents:
         return None
     place = normalize(f"{facts.home}/.gnupg", os)
@@ -277,8 +277,8 @@ def _steering_in(directory: str, os: OsFamily) -> list[str]:
 
 
 def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: OsFamily) -> list[str]:
-    """What decides which programs git runs in the workspace's repository, unless an allowed path names its `.git`. A
-    repository that a command makes has none of it yet."""
+    """Places that decide which programs git runs in the workspace's repository, unless an allowed path names its
+    `.git`. A repository that a command makes has none of it yet."""
     if repository is None:
         return []
     places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
@@ -291,8 +291,8 @@ def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: O
 def _of_working_tree(
     repository: RepositoryFacts | None, writes: Sequence[str], blocks: _Blocks, os: OsFamily
 ) -> list[str]:
-    """Where a commit of a linked working tree writes: its repository lies elsewhere. Only where the `.git` of the
-    workspace would be written to."""
+    """The places that a commit of a linked working tree writes to: its repository lies elsewhere. Only where the `.git`
+    of the workspace would be written to."""
     if repository is None or not Places(writes, os).contain(repository.top):
         return []
     if repository.top == repository.own or blocks.ends_commits:

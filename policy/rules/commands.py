@@ -97,8 +97,8 @@ def _lists_interpreter(case: Case) -> bool:
 
 
 def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
-    """Who names a program consents to what it starts, unless an entry of commandPolicies says `startsPrograms: false`
-    of it."""
+    """Deny what a listed program starts if an entry of commandPolicies says `startsPrograms: false` of it: allowing a
+    program otherwise also allows what it starts."""
     if not case.entry.command_policies:
         return None
     table = _strict_table(case, facts.shell)
@@ -143,8 +143,8 @@ def _allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision
 
 
 def _variables(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
-    """Where no listed program starts anything by itself, variables that a line sets for a program are admitted by a
-    list; elsewhere only those that steer programs are refused, and that the reading of the line has done."""
+    """Judge the variables that a line sets for a program: a list must admit them if no listed program starts anything
+    by itself; elsewhere only variables that steer programs are denied, and the reading of the line has done that."""
     entry = case.entry
     if not parsed.variables or facts.shell in _WINDOWS_SHELLS or not starts_nothing(entry, case.bundle):
         return None

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Narrowing(NamedTuple):
-    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens, seconds of a
-    wait that the bundle names), more rules for the arguments of commands, which append to the bundle's and replace none
-    (NT).
+    """Limits to add to a bundle: more blocked entries, capabilities switched off, smaller limits (bytes, tokens,
+    seconds of a wait that the bundle names), more rules for the arguments of commands, which append to the bundle's and
+    replace none (NT).
 
     `unchanged_paths` may be read, and neither written nor deleted. `allowed_tools` narrows which tools are offered; it
     is not part of the bundle, so `narrow` leaves it to the caller.

@@ -257,7 +257,7 @@ class _MadePlace(NamedTuple):
 
 
 def _made_places(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[_MadePlace, ...]:
-    """What the line makes, as absolute paths: where it leads nobody could look up."""
+    """The paths that the line makes, absolute: nobody could look up where they lead."""
     return tuple(
         _MadePlace(
             normalize(path, os),

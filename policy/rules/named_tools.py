@@ -67,7 +67,7 @@ def listed_as(entry: Capability, tool_name: str) -> str | None:
 
 
 def judge_name(entry: Capability, tool_name: str) -> Decision | str | None:
-    """What the grant says to a tool that has no identity."""
+    """Judge a tool that has no identity by the grant."""
     if entry.allowed_tool_names is None:
         return None
     listed = listed_as(entry, tool_name)
@@ -77,7 +77,7 @@ def judge_name(entry: Capability, tool_name: str) -> Decision | str | None:
 
 
 def judge_identity(entry: Capability, facts: NamedToolFacts, identity: str) -> Decision | str | None:
-    """What the grant says to a tool that consists of what has this SHA-256, in hex."""
+    """Judge a tool by the grant and its identity, the SHA-256 of what it consists of, in hex."""
     names, name = entry.allowed_tool_names, facts.tool_name
     pinned = f"{_PINNED.format(name)}{identity}"
     if names is not None and pinned in names:

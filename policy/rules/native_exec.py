@@ -1,5 +1,5 @@
-"""Which programs start without a shell (NT): a list of absolute paths, each with what its arguments may be. The list of
-a session is the one here with what the user's configuration appends; Shell.Exec has to admit the call as well. Pure.
+"""Programs that start without a shell (NT): a list of absolute paths, each with rules for its arguments. The list of a
+session is the one here with what the user's configuration appends; Shell.Exec has to admit the call as well. Pure.
 
 What is named in the arguments is in the roots of the family, links followed; options that read, write or start what is
 not named in them are refused.

@@ -96,9 +96,8 @@ def process_places(case: Case) -> Decision | str | None:
 
 
 def repository_places(case: Case) -> Decision | str | None:
-    """What decides which programs git runs is not changed through an allowed path that was meant for the files of a
-    project: in whichever repository it is, an allowed path has to name its `.git`, or the repository where it is called
-    otherwise."""
+    """Deny a change to a file that decides which programs git runs, unless an allowed path names its `.git`, or the
+    repository if it is called otherwise: an allowed path that was meant for a project's files does not reach it."""
     facts, entry = case.facts, case.entry
     if not isinstance(facts, PathFacts) or entry.name not in CHANGING:
         return None
@@ -162,7 +161,7 @@ def file_size(case: Case) -> Decision | str | None:
 
 
 def readable_too(case: Case) -> Decision | str | None:
-    """What is uploaded has been read: what File.Read denies or asks about is denied or asked about here."""
+    """Judge an upload as a read, too: it is denied or asked about as File.Read says."""
     if case.entry.name not in READS_TOO:
         return None
     answer = case.judge(Name.FILE_READ.value, case.facts)
@@ -210,7 +209,7 @@ class TreeRule:
         return any(is_under(real, one, os) for one in named)
 
     def below(self, directory: str) -> Below:
-        """What holds for what is below the real, normalised path of a directory."""
+        """The places below the real, normalised path of a directory, as the lists judge them."""
         os = self._os
         if not self.admits(directory):
             blocked = covering(directory, self._blocked_table, os, "wide") is not None

@@ -1,4 +1,5 @@
-"""How risky an action is, and why, for the person who approves it (AH 8.5). It never changes a verdict."""
+"""The risk of an action, and the reasons for it, for the person who approves it (AH 8.5). It never changes a
+verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policy says to a call that starts a program, where commands are held by a sandbox or ought to be."""
+"""Rules for calls that start a program, if commands run in a sandbox or must."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _never_opened(
 
 
 def widening_of(asked: object) -> Widening | str | None:
-    """What the argument `sandboxGrant` asks for, with paths as they are spelled; None for nothing; or what is wrong
-    with it, in words for the model."""
+    """Parse the argument `sandboxGrant`, with paths as they are spelled: None for nothing, or what is wrong with it, in
+    words for the model."""
     if asked is None:
         return None
     if not isinstance(asked, dict):

@@ -1,4 +1,4 @@
-"""What a skill in use leaves of the tools (SK 3.1): its `allowed-tools`, as public skills write them, in each family.
+"""Limits of a skill in use (SK 3.1): its `allowed-tools`, as public skills write them, in each family.
 
 `Read, Grep, Bash(git log:*)` admits the family's tools for reading and searching, and of commands those that begin with
 `git log`. A name that no tool has admits nothing.
@@ -44,7 +44,7 @@ _ENTRY: Final = re.compile(r"([^()]+)(?:\((.*)\))?")
 
 
 class SkillTools(NamedTuple):
-    """What a skill's list means: the limit, and the names in it that no tool has."""
+    """The meaning of a skill's list: the limit, and the names in it that no tool has."""
 
     limit: ToolLimit
     unknown: tuple[str, ...]
@@ -123,7 +123,7 @@ def _as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterator[Simp
 
 
 def _around(words: tuple[str | None, ...], word: str) -> tuple[tuple[str | None, ...], bool, tuple[str | None, ...]]:
-    """What stands before the first such word and behind it, and whether there is one."""
+    """The words before the first such word, whether there is one, and the words after it."""
     if word not in words:
         return words, False, ()
     at = words.index(word)

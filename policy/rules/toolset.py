@@ -1,4 +1,4 @@
-"""Which tools a session may use: what the bundle grants, and all that takes away from it (SK 3.1, AH 5.2).
+"""The tools that a session may use: the bundle's grants, and all that takes away from them (SK 3.1, AH 5.2).
 
 The user's configuration, the workspace's, a skill's `allowed-tools`, a mode: each is a `ToolLimit`, and what may be
 used is what none of them withholds. Limits are put together as a set, so neither their order nor how often one is given
@@ -31,7 +31,7 @@ ApprovalMode = Literal["always", "on_risky_actions", "never"]
 
 
 class TaskOptions(NamedTuple):
-    """How one task is narrowed; None leaves it to the bundle.
+    """Restrictions of one task; None leaves a question to the bundle.
 
     `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
     risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
@@ -65,9 +65,9 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
 
 
 class ToolLimit(NamedTuple):
-    """What one `source` takes away, named as people know it. `allowed` are the only tools that it leaves, None for all;
-    `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns of
-    the only commands that it leaves (`policy.rules.skills`), None for all."""
+    """The limit that one `source` sets, named as people know it. `allowed` are the only tools that it leaves, None for
+    all; `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns
+    of the only commands that it leaves (`policy.rules.skills`), None for all."""
 
     source: str
     allowed: frozenset[str] | None = None
@@ -91,8 +91,8 @@ def only_enabled(names: Iterable[str]) -> ToolLimit:
 
 
 def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLevel | None = None) -> str | None:
-    """Who takes the tool away and how, None when nobody does. Of several the first in order of their names. `least` is
-    the lowest risk of any call, where that is not the capability's default."""
+    """Name the limit that takes the tool away, None if none does. Of several the first in order of their names. `least`
+    is the lowest risk of any call, where that is not the capability's default."""
     usual = least or DEFAULT_RISK.get(capability, "high")
     risk = max(usual, guarded_risk(tool_name, capability) or usual, key=RISK_LEVELS.index)
     for limit in sorted(limits, key=order):

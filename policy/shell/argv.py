@@ -32,7 +32,7 @@ def argv_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def variables_of(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What the call adds to the program's environment. Raises BadArgv."""
+    """The variables that the call adds to the program's environment. Raises BadArgv."""
     given = arguments.get("env") or {}
     if not isinstance(given, dict):
         raise BadArgv("argument 'env' must be an object")
@@ -150,7 +150,7 @@ def _named(first_line: bytes) -> tuple[str, ...]:
 
 
 def _of_env(text: str) -> tuple[str, ...]:
-    """What `env` starts: one word, with -S several."""
+    """The words that `env` starts: one word, with -S several."""
     split = re.fullmatch(r"(?:-S|--split-string[= ])\s*(.*)", text)
     words = split[1].split() if split is not None else [text]
     if not words or not all(map(_PLAIN_PATH.fullmatch, words)) or words[0].startswith("-") or "=" in words[0]:

@@ -133,8 +133,8 @@ Environment = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=32)
 def parse(command: str, shell: ShellName = "bash", environment: Environment = ()) -> ParsedCommand:
-    """What the line would run. Never raises for any text; the last few lines are remembered. `environment` has what is
-    known of the variables that it reads."""
+    """Read a line: the commands that it would run. Never raises for any text; the last few lines are remembered.
+    `environment` has what is known of the variables that it reads."""
     from policy.shell.reader import Reader  # with it comes all that reads lines
 
     reader = Reader(dict(environment))
@@ -179,7 +179,7 @@ def is_link(facts: CommandFacts, path: str) -> bool:
 
 
 def real_path_of(facts: CommandFacts, spelling: str) -> str | None:
-    """Where a spelling really leads, or None when nobody looked."""
+    """The real path of a spelling, None if nobody looked."""
     return facts.real_paths.get(spelling)
 
 

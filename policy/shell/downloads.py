@@ -1,4 +1,4 @@
-"""Which files a `curl` or a `wget` saves, and which it sends, beyond those that an option plainly names."""
+"""Files that a `curl` or a `wget` saves or sends, beyond those that an option plainly names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _saved_as(name: str | None) -> Word:
 
 
 def _placed(word: Word, given: Given) -> FileUse:
-    """What is written in the one directory that is named, if any; `#1` in it stands for a part of the URL."""
+    """The file in the one directory that is named, if any; `#1` in it stands for a part of the URL."""
     directories, path = given.values("directory"), word.text
     if path is None and word is not _BY_SERVER:
         return use_of("write", word)

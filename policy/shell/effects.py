@@ -1,4 +1,5 @@
-"""What a list of words would start, and what its arguments make it do: by the rows of `policy.programs`.
+"""Effects of a list of words: the programs that it starts, and what its arguments make it do, by the rows of
+`policy.programs`.
 
 A program that starts the one behind it is unwrapped; one whose arguments run or write something that the line does not
 show makes the line undecidable; one that starts what a file or a package says is noted as opaque, to which a list that
@@ -80,7 +81,7 @@ def _text(word: Word) -> str | None:
 
 
 def _place(word: Word) -> str | None:
-    """Where `cd` would go: only one's own home directory is spelled with a `~` in front."""
+    """The target of `cd`: only one's own home directory is spelled with a `~` in front."""
     text = word.text
     if text is None or not text.startswith("~"):
         return text
@@ -359,7 +360,7 @@ def _is_harmless(base: str, args: list[Word]) -> bool:
 
 
 def _own_text(base: str, args: list[Word], found: Findings) -> None:
-    """What `eval` and `trap` run in the shell of the line itself."""
+    """Note the text that `eval` and `trap` run in the shell of the line itself."""
     knows_functions = False
     if args and args[0].text == "--":
         args = args[1:]
@@ -416,7 +417,7 @@ def _shown_file(word: Word, found: Findings) -> Shown | None:
 
 
 class _Runs(NamedTuple):
-    """What a shell runs: the text that a word is (`is_code`) or the file that it names; None stands for its input."""
+    """Code for a shell: a text (`is_code`) or the file that a word names; None stands for its input."""
 
     word: Word | None
     is_code: bool = False
@@ -485,7 +486,7 @@ def _found_or(word: Word, args: list[Word]) -> list[Word]:
 
 
 def _debugged(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
-    """What gdb starts, where it is told to take its commands from the line and ends with them."""
+    """The commands that gdb starts, if it is told to take them from the line and ends with them."""
     given = read_options(row, args)
     if given.unknown or not any(one.spelled.lstrip("-") == "batch" for one in given.used):
         found.undecidable(f"{base_name(program)} runs other programs")
@@ -533,7 +534,7 @@ def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
 
 
 def _assigned(inner: list[Word], found: Findings) -> list[Word]:
-    """What follows the assignments in front of a program; sudo takes options among them."""
+    """The words after the assignments in front of a program; sudo takes options among them."""
     for place, word in enumerate(inner):
         assignment = None if word.text is None else _ASSIGNMENT.fullmatch(word.text)
         if assignment is None or word.tilde:
@@ -556,7 +557,8 @@ def _packaged(base: str, inner: list[Word], found: Findings) -> list[Word]:
 
 
 def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
-    """What xargs starts: its arguments, or echo, with words of its input behind it and in the place of a marker."""
+    """The words that xargs starts: its arguments, or echo, with words of its input after them and in the place of a
+    marker."""
     line = inner or [plain("echo")]
     if marker is not None:
         line = [UNKNOWN if word.text is not None and marker in word.text else word for word in line]

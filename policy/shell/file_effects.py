@@ -1,4 +1,4 @@
-"""Which files a program of a line changes that the line names, and what it makes beside them: by its row's `operands`.
+"""Files that a program of a line changes or makes, as far as the line names them: by its row's `operands`.
 
 Where the bundle has an entry for it, a file that `rm` is given is a File.Delete, one that `cp` makes a File.Write, one
 that it takes a File.Read. What a program does that has no such row is not looked at.
@@ -126,8 +126,8 @@ def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
 
 
 def _copies(into: FileUse, source: Word, given: Given, tree: bool) -> list[FileUse]:
-    """What comes into a directory: the source by its own name, what a glob finds, and of `from/.` names unknown. To
-    some programs `from/` is what is in it, as it is where the target is said to be no directory."""
+    """The files that come into a directory: the source by its own name, the matches of a glob, and of `from/.` names
+    unknown. To some programs `from/` is what is in it, as it is where the target is said to be no directory."""
     spelled = source.pattern if source.text is None else source.text
     if spelled is not None and given.has("parents"):
         name = spelled.strip("/")
@@ -344,7 +344,7 @@ def _lz4(case: FileCase, found: Findings) -> list[FileUse]:
 
 
 def _extracted(words: list[Word]) -> list[FileUse]:
-    """What an archive brings to a directory: it is written, and nobody knows what links are among it."""
+    """The directory that an archive is extracted to: it is written, and nobody knows what links are among the files."""
     return [use_of("write", word)._replace(made="tree") for word in words or [plain(".")]]
 
 
@@ -444,7 +444,7 @@ def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
 
 
 def _worktree(_case: FileCase, _found: Findings) -> list[FileUse]:
-    """What changes the files of a repository may make links anywhere in it."""
+    """Changes to the files of a repository, which may make links anywhere in it."""
     return [use_of("make", plain("."))._replace(made="tree")]
 
 

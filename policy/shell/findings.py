@@ -1,4 +1,4 @@
-"""What the reading of a shell line gathers."""
+"""Findings of reading a shell line."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Script(NamedTuple):
 
 
 class Findings:
-    """What is found in one line, in order: commands (words), reasons, and shell text that a command would run.
-    `elsewhere`: a command runs in a directory that the line does not name. `input`: what the line shows of the input
-    of the command that is looked at, which `is_called` in a loop or a function: then its input may be set there."""
+    """Findings about one line, in order: commands (words), reasons, and shell text that a command would run.
+    `elsewhere`: a command runs in a directory that the line does not name. `input`: what the line shows of the input of
+    the command that is looked at, which `is_called` in a loop or a function: then its input may be set there."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []

@@ -1,4 +1,5 @@
-"""How much work one shell line may make. All limits are counts, never time: a line gets the same answer on any machine.
+"""Limits on the work that one shell line may make. All limits are counts, never time: a line gets the same answer on
+any machine.
 
 The parser takes long for three things: each error that it gets over (up to 0.1 ms), text that it reads again and again
 (to the end, for each quote that might close there), and plain length. Errors are dear inside of brackets, so brackets
@@ -57,7 +58,7 @@ def admit(command: str) -> None:
 
 
 class Effort:
-    """What one line and all lines inside it have used up."""
+    """The work that one line and all lines inside it have made."""
 
     def __init__(self) -> None:
         self._lines = self._rounds = self._blocks = self._nodes = 0
@@ -119,12 +120,12 @@ _BASE = re.compile(rb"(?<=\(\()[0-9]{1,2}#(?=\$)")
 
 
 def _as_sum(found: re.Match[bytes]) -> bytes:
-    """What evaluates the same variables, in as many bytes."""
+    """An expression that evaluates the same variables, in as many bytes."""
     return b"0" * (len(found[0]) - 1) + b"+"
 
 
 def _same_length(found: re.Match[str]) -> str:
-    """What the parser gets in the place of a character: as many bytes, and to a shell as plain a part of a word."""
+    """The replacement of a character for the parser: as many bytes, and to a shell as plain a part of a word."""
     return {2: "é", 3: "éx", 4: "éé"}[len(found[0].encode())]
 
 

@@ -219,7 +219,7 @@ def found_below(args: Sequence[Word]) -> list[Word]:
 
 
 def _taken_apart(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
-    """Where it begins, and its expression."""
+    """The words where it begins, and its expression."""
     place = 0
     while place < len(args) and args[place].text in _LEADING:
         place += 1

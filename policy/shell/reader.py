@@ -274,14 +274,15 @@ def _below(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Chain(NamedTuple):
-    """Where the commands of a chain are if all so far succeeded, and how many changes of directory were seen then."""
+    """The directories of a chain of commands if all so far succeeded, and the number of changes of directory until
+    then."""
 
     directories: tuple[str, ...]
     moves: int
 
 
 def _moved(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] | None:
-    """Where `cd` leads from these directories; None where that cannot be said."""
+    """The directories that `cd` leads to from these; None if that cannot be said."""
     if not target or target.startswith("-"):
         return None
     joined = [join(directory, target) for directory in directories]

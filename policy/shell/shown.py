@@ -297,7 +297,7 @@ class Texts:
         return Shown(UNKNOWN, is_whole=False)
 
     def _spell_variable(self, text: str) -> Shown:
-        """What the line assigns to a variable of which it is not known what it holds: one of these texts, if any."""
+        """The texts that the line assigns to a variable whose value is not known: one of these, if any."""
         name = _VARIABLE.fullmatch(text)
         texts = [] if name is None else self._literals(name[1])
         return Shown("\n".join(texts) or UNKNOWN, is_whole=False)

@@ -283,7 +283,7 @@ class _Walk:
         return gap[:1] in (b" ", b"\t") or b"<" in gap or b">" in gap
 
     def _start(self, node: Node) -> int:
-        """Where a word begins: to the grammar the `$` of an argument `$"a"` is another one."""
+        """The first byte of a word: to the grammar the `$` of an argument `$"a"` is another one."""
         return node.start_byte - (self.source[node.start_byte - 1 : node.start_byte + 1] == b'$"')
 
     def _command(
@@ -368,7 +368,7 @@ class _Walk:
         self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown, node.start_byte))
 
     def _chain(self, node: Node) -> int:
-        """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""
+        """The first byte of the chain of a command: the first command of a list that holds commands and `&&` only."""
         if not self.moves:
             return node.start_byte  # what is around a node is dear to find
         around = node.parent

@@ -96,7 +96,7 @@ def _unlooked(text: str) -> str | None:
 
 
 def _heredoc_body(source: bytes, node: Node) -> str | None:
-    """What no child accounts for is text that the grammar has skipped."""
+    """The text that the grammar has skipped, because no child accounts for it."""
     place = node.start_byte
     skipped: list[bytes] = []
     for child in node.named_children:

@@ -1,4 +1,4 @@
-"""What a line's own variables and functions are, where that can be said without running it.
+"""Values of a line's own variables and functions, as far as they can be said without running it.
 
 A variable is known behind an assignment that nothing can skip and nothing can change: the only one of its name, a
 statement of its own, in the sequence in which it is used. One that the line never sets is what the command's
@@ -61,7 +61,7 @@ class Here(NamedTuple):
     chosen: Mapping[str, str | None] = {}
 
     def value(self, name: str) -> str | None:
-        """What a variable holds; None where that is not certain."""
+        """The value of a variable; None if it is not certain."""
         chosen = self.chosen.get(name)
         return chosen if chosen is not None and "*" not in chosen else self.variables.value(name, self.place)
 
@@ -75,7 +75,8 @@ class Here(NamedTuple):
 
 
 def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
-    """What the variables of loops over words are in each round, for those that a text at one byte of the line reads."""
+    """The values that the variables of loops over words have in each round, for those that a text at one byte of the
+    line reads."""
     found: list[dict[str, str | None]] = [{}]
     for name in sorted(names_read(text)):
         pattern = variables.pattern(name, place) or ""
@@ -90,7 +91,7 @@ def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | 
 
 
 class _Known(NamedTuple):
-    """What holds from byte `begin` on and before `end`."""
+    """A value that counts from byte `begin` to before `end`."""
 
     value: str
     begin: int
@@ -146,7 +147,7 @@ class Variables:
             self._gather(root)
 
     def value(self, name: str, place: int) -> str | None:
-        """What a variable holds at a byte of the text; None where that is not certain."""
+        """The value of a variable at a byte of the text; None if it is not certain."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return None
         known = self._known.get(name)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from policy.shell.shown import Shown
 
     class Values(Protocol):
-        """What is known of the variables at one place of a line."""
+        """The variables that are known at one place of a line."""
 
         def value(self, name: str) -> str | None:
-            """What a variable holds, where that is certain."""
+            """The value of a variable, None if it is not certain."""
 
         def is_outside(self, name: str) -> bool:
             """True if the line has no part in what a variable holds."""
@@ -204,7 +204,7 @@ def _read_string(source: str, place: int, kept: list[str], values: Values | None
 
 
 def _known(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
-    """What the variable at a dollar holds, and the place behind its name."""
+    """The value of the variable at a dollar, and the place after its name."""
     found = _VARIABLE.match(source, place) if values is not None else None
     value = values.value(found[1] or found[2]) if found is not None and values is not None else None
     return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
