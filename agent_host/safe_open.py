@@ -11,7 +11,7 @@ from typing import Final
 
 O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 """To open what need not be readable, to ask about it; opening it so has no effect. Only Linux has it."""
-_SAYS_PATHS: Final = sys.platform == "linux"
+SAYS_PATHS: Final = sys.platform == "linux"
 _GONE: Final = " (deleted)"  # which is put behind the path of what is not there any more
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -77,7 +77,7 @@ def link_at(path: str) -> bytes | None:
 def opened_there(path: str, flags: int) -> int | None:
     """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
     is no place that a link led to. None where the system does not say so. The caller closes it."""
-    if not _SAYS_PATHS or path.endswith(_GONE):
+    if not SAYS_PATHS or path.endswith(_GONE):
         return None
     try:
         fd = os.open(path, flags | os.O_CLOEXEC)

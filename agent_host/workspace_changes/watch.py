@@ -21,6 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import OWN_PREFIX, is_own_name
+from agent_host.safe_open import SAYS_PATHS, opened_there
 from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, Tracked, Unreadable, blob_name
 from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
 from state.blobs import OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
@@ -309,6 +310,7 @@ def _is_text(path: str) -> bool:
 
 # A look at the files of a workspace: how each lies on the disk, within limits. Nothing is opened but folders.
 
+_DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 MAX_ENTRIES: Final = 20_000
 """Files and folders that one walk looks at. Files that git tracks are looked at besides."""
 SKIPPED: Final = frozenset(
@@ -447,8 +449,12 @@ def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: di
     while folders:
         prefix, folder = folders.popleft()
         skipped = left_out if prefix else left_out | ignored.at_top
+        opened = opened_there(folder, _DIRECTORY) if SAYS_PATHS else None
+        if opened is None and SAYS_PATHS:
+            unread += 1
+            continue
         try:
-            with os.scandir(folder) as entries:
+            with os.scandir(folder if opened is None else opened) as entries:
                 for entry in entries:
                     if room == 0:
                         return False, unread
@@ -457,8 +463,9 @@ def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: di
                     if name in skipped or (endings and name.endswith(endings)):
                         continue
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.path not in excluded:
-                            folders.append((f"{prefix}{name}/", entry.path))
+                        path = os.path.join(folder, name)
+                        if path not in excluded:
+                            folders.append((f"{prefix}{name}/", path))
                         continue
                     try:
                         found = stamp_of(entry.stat(follow_symlinks=False))
@@ -468,4 +475,7 @@ def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: di
                         files[prefix + name] = found
         except OSError:
             unread += 1
+        finally:
+            if opened is not None:
+                os.close(opened)
     return True, unread
