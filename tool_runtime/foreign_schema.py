@@ -70,7 +70,8 @@ _NEGATING: Final = ("not", "if", "oneOf", "contains", "propertyNames", "unevalua
 
 
 def foreign_judge(schema: Mapping[str, Any]) -> Judge:
-    """What judges arguments by `schema`. Raises UnusableSchema where the schema is not valid or beyond a bound."""
+    """Return the judge of arguments by `schema`. Raises UnusableSchema where the schema is not valid or beyond a
+    bound."""
     usable = _usable(schema)
     work = _Work(usable)
     work.at(_DEPTH_AT_FIRST)
@@ -229,7 +230,8 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Work:
-    """How often subschemas are applied on the way from the whole of a value to one of its leaves, at most."""
+    """The number of times that subschemas are applied on the way from the whole of a value to one of its leaves, at
+    most."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
@@ -272,7 +274,7 @@ class _Work:
 
 
 def _extent(value: Any) -> tuple[int, int]:
-    """How many levels `value` has, and how much is in it: its values, and its text in units of 16 characters."""
+    """The depth of `value` and its size: its values, and its text in units of 16 characters."""
     depth, size, level = 0, 1, [value]
     while level:
         below: list[Any] = []
@@ -300,7 +302,7 @@ def _problem(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) ->
 
 
 def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> str:
-    """What the library leaves out: which name is nearest to one that is not known, else what the value is."""
+    """Details that the library leaves out: the name nearest to one that is not known, else what the value is."""
     kind = error.kind
     if isinstance(kind, _Kind.AdditionalProperties | _Kind.UnevaluatedProperties):
         known = _properties_at(schema, error.schema_path[:-1])

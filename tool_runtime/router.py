@@ -217,7 +217,7 @@ class LocalToolRouter:
             yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
 
     def _judge(self, spec: ToolSpec) -> Judge:
-        """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
+        """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
         schema, judge = self._judges.get(spec.name, (None, None))
         if judge is None or schema is not spec.input_schema:
             judge = judge_of(spec.accepted, foreign=spec.foreign_schema)

@@ -98,7 +98,7 @@ class UnusableSchema(ValueError):
 
 
 def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
-    """What judges arguments by `schema`; `foreign` is a schema that another program brings.
+    """Return the judge of arguments by `schema`; `foreign` is a schema that another program brings.
 
     Raises:
         UnusableSchema: one of ours has a keyword that is not known here, or the library cannot use a foreign one.
@@ -126,7 +126,7 @@ def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
 
 
 def target_of(root: Mapping[str, Any], reference: Any) -> Any:
-    """What a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
+    """The schema that a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
     if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
         raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
     from urllib.parse import unquote  # few schemas have references
@@ -215,8 +215,8 @@ _NOTHING = Leaf("left out", lambda _: False)
 
 
 def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
-    """What to send in place of a value that is of the wrong type and would fit in another spelling, as the end of a
-    sentence; empty where there is none. The value is not taken for it: a call does what it says."""
+    """Suggest what to send in place of a value that is of the wrong type and would fit in another spelling, as the end
+    of a sentence; empty if there is none. The value is not taken for it: a call does what it says."""
     if isinstance(value, float) and value.is_integer() and fits(int(value)):
         return f"; send {shown(int(value))}"
     if not isinstance(value, str) or len(value) > _MAX_READ_CHARS:

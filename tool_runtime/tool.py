@@ -1,4 +1,4 @@
-"""What a tool is to the router: a specification and a coroutine from a call to an output.
+"""A tool as the router sees it: a specification and a coroutine from a call to an output.
 
 Frozen values inside this package are NamedTuples: a frozen dataclass costs ten times as much to import.
 """
@@ -136,7 +136,7 @@ class Provider(Protocol):
         ...
 
     def get(self, name: str) -> Tool | None:
-        """What runs the tool of this name; None where it is not this provider's."""
+        """Return the tool of this name; None if it is not this provider's."""
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
@@ -153,7 +153,7 @@ class RemoteProvider(Provider, Protocol):
 
     @property
     def name(self) -> str:
-        """How records know the source."""
+        """The source's name in records."""
         ...
 
     def begin(self) -> None:
@@ -206,7 +206,7 @@ def with_limit(output: ToolOutput, call: CallContext) -> ToolOutput:
 
 
 class FaultKind(Enum):
-    """What went wrong, in no family's words; `families/dialects.py` renders it."""
+    """The kind of a fault, in no family's words; `families/dialects.py` renders it."""
 
     UNKNOWN_TOOL = auto()
     INVALID_ARGUMENT = auto()

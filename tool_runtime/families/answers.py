@@ -75,7 +75,7 @@ def _fitted(text: str, room: int) -> tuple[str, bool]:
 
 
 def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -> int:
-    """How many of the rows fit in an answer beside the fields, one at least."""
+    """Return how many of the rows fit in an answer beside the fields, one at least."""
     room = call.max_output_bytes - len(encoded(fields)) - _MARGIN_BYTES
     if len(rows) < 2 or len(encoded(rows)) <= room:
         return len(rows)

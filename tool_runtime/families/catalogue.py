@@ -43,7 +43,7 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """What these families have of the desktop one's tools."""
+    """The tools of these families that the desktop one has as well."""
     if DESKTOP in families:
         return SPECS
     if SLIM in families:

@@ -41,7 +41,7 @@ def command_params(
     stdin: bytes | None = None,
     is_shown: bool = True,
 ) -> CommandParams:
-    """What the call starts. `is_shown`: what it prints is shown as it comes."""
+    """The command that the call starts. `is_shown`: what it prints is shown as it comes."""
     on_output = settings.on_output if is_shown else None
     return CommandParams(
         argv=argv,
@@ -62,8 +62,8 @@ def command_params(
 
 
 def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
-    """What a terminal would show of a stream, its middle left out where it has more than `limit_bytes`; and whether it
-    has."""
+    """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
+    it has."""
     ends = captured.shown()
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
 
@@ -74,7 +74,8 @@ def refusals_of(outcome: CommandOutcome) -> dict[str, Any]:
 
 
 def told_of(captured: Captured) -> str:
-    """How a stream began, for observers: more than they are told, so that what is a secret is still whole in it."""
+    """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
+    it."""
     return printed(captured, _TOLD_BYTES)[0]
 
 

@@ -59,12 +59,13 @@ class PythonTool:
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """What its arguments and its result are. Raises TypeError for annotations that pydantic has no schema for."""
+        """The signature: its arguments and its result. Raises TypeError for annotations that pydantic has no schema
+        for."""
         return Signature.of(self._function, self.name)
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """How it is listed and judged. Raises TypeError, see `signature`."""
+        """The specification by which it is listed and judged. Raises TypeError, see `signature`."""
         return ToolSpec(
             self.name,
             self.description,
@@ -174,8 +175,8 @@ class PythonTools:
         return ToolOutput(text, (tool_output(call.request, content, part="result"),))
 
     async def _called(self, tool: PythonTool, values: Mapping[str, Any]) -> Any:
-        """What the function returns; a function that is not a coroutine function runs in a thread. Raises ToolFault
-        with what it raises."""
+        """Call the function; one that is not a coroutine function runs in a thread. Raises ToolFault with what it
+        raises."""
         context = contextvars.copy_context()
         try:
             if inspect.iscoroutinefunction(tool.__wrapped__):  # type: ignore[attr-defined]  # update_wrapper sets it

@@ -1,4 +1,4 @@
-"""How the families write the JSON Schemas of their tools' arguments."""
+"""Helpers to write the JSON Schemas of tool arguments."""
 
 from __future__ import annotations
 

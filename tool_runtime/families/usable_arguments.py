@@ -60,7 +60,7 @@ def _types(value: Any) -> Any:
 
 
 def _grant(grant: Any) -> Any:
-    """What a call asks for beyond its sandbox, None where it asks for nothing."""
+    """The grant that a call asks for beyond its sandbox, None if it asks for nothing."""
     if not isinstance(grant, dict):
         return None if _is_left(grant) else grant
     asked = {name: one for name, one in grant.items() if not _is_left(one)}

@@ -254,12 +254,12 @@ def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _items(text: str, begin: int) -> Iterator[int]:
-    """Where the items of a list begin."""
+    """The places at which the items of a list begin."""
     return (at for at, _, _ in _parts(text, begin, "[]"))
 
 
 def _parts(text: str, begin: int, ends: str) -> Iterator[tuple[int, Any, int]]:
-    """What is between brackets and commas: where it begins, the first value there, and where that ends."""
+    """The parts between brackets and commas: where each begins, the first value there, and where that ends."""
     at = _skip(text, begin)
     if text[at : at + 1] != ends[0]:
         raise ValueError(f"no {ends}")

@@ -25,9 +25,10 @@ class BadGlob(ValueError):
 
 
 def expression(pattern: str) -> str:
-    """What matches a whole relative path with slashes. `*` and `?` stay within a name, `**` goes across directories,
-    `[...]` is one character, `{a,b}` is either. A pattern without a slash means a name at any depth. A part between
-    slashes matches the name that is equal to it as well, such as a directory `[locale]`. Raises BadGlob."""
+    """Return the expression that matches a whole relative path with slashes. `*` and `?` stay within a name, `**` goes
+    across directories, `[...]` is one character, `{a,b}` is either. A pattern without a slash means a name at any
+    depth. A part between slashes matches the name that is equal to it as well, such as a directory `[locale]`. Raises
+    BadGlob."""
     anywhere = "/" not in pattern.strip("/")
     inside = pattern.removeprefix("./").strip("/")
     if not inside:
@@ -40,7 +41,7 @@ def expression(pattern: str) -> str:
 
 
 def _parts(pattern: str) -> list[str]:
-    """What stands between slashes; a slash in braces parts nothing."""
+    """The parts between slashes; a slash in braces parts nothing."""
     parts, depth, at = [""], 0, 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
@@ -58,7 +59,7 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _either(part: str) -> str:
-    """What matches the part as a pattern, or as the name that it is."""
+    """The expression that matches the part as a pattern, or as the name that it is."""
     written = _written(part)
     return f"(?:{written}|{re.escape(part)})" if any(mark in part for mark in "[{\\") else written
 

@@ -276,9 +276,9 @@ class _Search:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
-        """What is in the file, as UTF-8 where a byte order mark names another encoding, and without the returns at the
-        ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError and
-        ToolFault."""
+        """Return the content of the file, as UTF-8 if a byte order mark names another encoding, and without the returns
+        at the ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError
+        and ToolFault."""
         opened, status = open_regular(fd, name, os.O_RDONLY)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
@@ -438,7 +438,7 @@ class Ripgrep(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is asked of all files of one search: `pattern` is in the words of `for_ripgrep`."""
+    """The question of one search for all files: `pattern` is in the words of `for_ripgrep`."""
 
     rg: Ripgrep
     root: str
@@ -527,7 +527,7 @@ class Search:
 
 
 def _printed(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
-    """What it prints; None where it fails, but for files that it cannot read: of those it says nothing."""
+    """The output; None if it fails for anything but files that it cannot read: of those it says nothing."""
     while True:
         try:
             _, complaint = process.communicate(timeout=_POLL_S)

@@ -1,4 +1,4 @@
-"""What a picture's first bytes say of it: PNG, JPEG, GIF and WebP. Pure, and nothing is decompressed.
+"""Headers of pictures: PNG, JPEG, GIF and WebP. Pure, and nothing is decompressed.
 
 A gateway refuses a whole request for one picture that it cannot read, and every later request with it. So a file that
 is cut short or whose checksums are wrong is found here, as far as that shows without decompressing it.
@@ -41,8 +41,8 @@ class ImageFile(NamedTuple):
 
 
 def header_of(data: bytes) -> Header | None:
-    """What `data`, a file or its beginning, is a picture of; None where it does not begin like one. The name of the
-    file counts for nothing."""
+    """Read the header of the picture that `data`, a file or its beginning, holds; None if it does not begin like one.
+    The name of the file counts for nothing."""
     for starts, media_type, read in _FORMATS:
         if starts(data):
             width, height, whole = read(data)

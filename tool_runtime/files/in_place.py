@@ -129,7 +129,7 @@ def settle(kept: str | None) -> None:
 
 
 def take_back(kept: str, scope: Scope) -> State | None:
-    """What became of a write in place whose process died; None where there was none. One that is half done is put back.
+    """Find the state of a write in place whose process died; None if there was none. One that is half done is put back.
     Raises ToolFault where the call may not write the file by now, and OSError."""
     try:
         with open(kept, "rb") as file:

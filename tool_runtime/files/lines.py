@@ -77,7 +77,7 @@ class Window:
         self._keep(shown if self._shortened is None else self._shortened.add(shown))
 
     def text(self) -> str:
-        """What is shown. Nothing may be added behind it."""
+        """The lines that are shown. Nothing may be added behind it."""
         if self._shortened is not None:
             self._keep(self._shortened.end())
             self._shortened = None

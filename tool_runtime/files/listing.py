@@ -170,7 +170,7 @@ def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
 
 
 def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
-    """What `_listed` gives for files."""
+    """As `_listed`, for files."""
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
     return map(
@@ -363,7 +363,7 @@ class Pager:
 
 
 def _key(directory: str) -> tuple[str, int, int, int, int]:
-    """What changes with the names in a directory."""
+    """A key that changes with the names in a directory."""
     status = os.stat(directory)
     return directory, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 

@@ -75,7 +75,7 @@ def _refuse_other_kinds(status: os.stat_result | None, path: str) -> None:
 
 
 def take_back_half_move(params: MoveParams) -> bool:
-    """Where a move by two names was cut in its middle, take away the second name; says whether it was. Raises
+    """Take away the second name of a move by two names that was cut in its middle; True if there was one. Raises
     ToolFault."""
     real, new_real = _ends(params)
     if real == new_real:

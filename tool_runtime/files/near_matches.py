@@ -1,4 +1,4 @@
-"""What a file has in place of a text that was not found in it, or where it has it, in words for the model."""
+"""Near matches of a text that was not found in a file, or its places there, in words for the model."""
 
 from __future__ import annotations
 

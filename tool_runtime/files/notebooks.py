@@ -40,7 +40,7 @@ class Picture(NamedTuple):
 
 
 class Notebook(NamedTuple):
-    """What is shown of a notebook. `pictures` are those that a model may get."""
+    """A notebook as it is shown. `pictures` are those that a model may get."""
 
     text: str
     pictures: tuple[Picture, ...]

@@ -273,7 +273,7 @@ def refuse_irregular(status: os.stat_result | None, name: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def within(scope: Scope, roots: tuple[str, ...]) -> Scope:
-    """What is in the scope and under one of the roots, which are absolute real paths."""
+    """The part of the scope under one of the roots, which are absolute real paths."""
     if scope.allowed is None:
         return scope._replace(allowed=roots)
     both = [place for place in scope.allowed if _is_in(place, roots)]

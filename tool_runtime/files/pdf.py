@@ -38,7 +38,7 @@ _ENDING_S: Final = 1.0
 
 
 class PdfLimits(NamedTuple):
-    """What the process that reads a PDF may take, in bytes and seconds."""
+    """Limits on the process that reads a PDF, in bytes and seconds."""
 
     memory_bytes: int = 768 * 1024 * 1024
     time_s: float = 20.0
@@ -61,7 +61,7 @@ class PdfOutcome(NamedTuple):
 
 
 def installed() -> str | None:
-    """Where the extra is installed, None where it is not. The host keeps workspaces off its search path."""
+    """The place where the extra is installed, None if it is not. The host keeps workspaces off its search path."""
     found = importlib.util.find_spec("pypdf")
     return None if found is None or found.origin is None else os.path.dirname(os.path.dirname(found.origin))
 

@@ -107,7 +107,7 @@ def _read(
 
 
 def _rest(window: Window, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
-    """What the window leaves out and the next step, in lines for the model."""
+    """Describe what the window leaves out and the next step, in lines for the model."""
     notes = []
     if window.cut_line is not None:
         line = window.cut_line
@@ -141,8 +141,8 @@ def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
 
 
 def _head_bytes(status: os.stat_result) -> int:
-    """How much is read first: a file that is smaller is read to its end, and one byte more shows that it is. Some
-    files of the system say that they are empty and are not."""
+    """The number of bytes to read first: a file that is smaller is read to its end, and one byte more shows that it is.
+    Some files of the system say that they are empty and are not."""
     return min(status.st_size + 1, _CHUNK_BYTES) if status.st_size else _CHUNK_BYTES
 
 
@@ -179,7 +179,7 @@ class WholeFile(NamedTuple):
 
     @property
     def seen(self) -> Seen:
-        """What a later call compares."""
+        """The stamp that a later call compares."""
         return Seen.of(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 

@@ -138,7 +138,7 @@ class SkillIndex:
 
 @contextmanager
 def _entered(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
-    """Where the file of the skill is reached: one step from the folder of all, where that is open."""
+    """Open the folder of the skill: one step from the folder of all, if that is open."""
     if at is None:
         with open_parent(os.path.join(folder, FILE)) as found:
             yield found
@@ -151,7 +151,7 @@ def _entered(at: int | None, folder: str, name: str) -> Iterator[tuple[int | Non
 
 
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
-    """What a skill teaches, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
+    """The text of a skill, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
     from tool_runtime.files.read import read_bytes  # what reads files comes with the first that is read
 
@@ -307,7 +307,7 @@ def _fields(lines: Sequence[str]) -> dict[str, Value]:
 
 
 def _value(first: str, rest: Sequence[str]) -> Value | None:
-    """What stands behind the colon and below it; None for a mapping."""
+    """The value after the colon and below it; None for a mapping."""
     block = re.fullmatch(_BLOCK, first) if first[:1] in ("|", ">") else None
     if block is not None:
         return _block(rest, folded=block[1] == ">")

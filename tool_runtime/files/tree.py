@@ -43,9 +43,9 @@ GIT: Final = ".git"
 
 
 class Folder(NamedTuple):
-    """What is left of a directory. `path` is from the root, empty for it, else with a slash at its end; `real` is
-    absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links.
-    `sizes` has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
+    """A directory after filtering. `path` is from the root, empty for it, else with a slash at its end; `real` is
+    absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes`
+    has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
 
     path: str
     real: str
@@ -306,7 +306,7 @@ class _Found:
         )
 
     def folder(self, *, complete: bool) -> Folder:
-        """What is left."""
+        """The directory after filtering."""
         return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete)
 
 
@@ -424,7 +424,7 @@ class Ignored:
         return Ignored((*self._files, _File(patterns, _any_of(patterns), directory, prefix)))
 
     def among(self, directory: str, files: Sequence[str], folders: Sequence[str]) -> frozenset[str]:
-        """Which names of a directory are ignored; `directory` is empty or ends in a slash."""
+        """The names of a directory that are ignored; `directory` is empty or ends in a slash."""
         # One look at all names of a directory: in most there is nothing to ignore.
         if not any(_may_ignore(file, file.from_here(directory), files, folders) for file in self._files):
             return frozenset()

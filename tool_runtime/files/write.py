@@ -38,8 +38,9 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Expected(NamedTuple):
-    """What the caller takes a file to be: `sha256` is what it must be, `seen` what a call saw of it last. None: it may
-    be anything. `readable`: the caller may read the file, and so may be given its hash, which tells of its content."""
+    """The state that the caller takes a file to be in: `sha256` is what it must be, `seen` what a call saw of it last.
+    None: it may be anything. `readable`: the caller may read the file, and so may be given its hash, which tells of its
+    content."""
 
     sha256: str | None = None
     seen: Seen | None = None
@@ -95,7 +96,8 @@ class WriteOutcome(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """What a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see WriteParams."""
+    """The content that a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see
+    WriteParams."""
 
     mark: str
     data: bytes

@@ -82,7 +82,7 @@ class OpenDirectory:
             self.fd = None
 
     def at(self, name: str) -> str:
-        """What to call the entry in a call that is given `fd`, too. Raises ValueError for what is no name."""
+        """The path of the entry for a call that is given `fd`, too. Raises ValueError for what is no name."""
         if name in ("", os.curdir, os.pardir) or os.path.basename(name) != name:
             raise ValueError(f"it is no name in a directory: {name!r}")
         return name if self.fd is not None else os.path.join(self.path, name)

@@ -41,6 +41,6 @@ def unified(before: bytes | None, after: bytes, path: str) -> bytes:
 
 
 def size_note(before_bytes: int, after_bytes: int, path: str) -> bytes:
-    """What stands for a diff when the earlier content was too large to keep."""
+    """The text in place of a diff when the earlier content was too large to keep."""
     name = path.encode("utf-8", "replace")
     return b"--- %s\n+++ %s\nReplaced %d bytes by %d bytes\n" % (name, name, before_bytes, after_bytes)

@@ -25,7 +25,7 @@ _LONGEST_CHARACTER: Final = 4
 
 
 class Room:
-    """How many bytes may still be kept of all streams of a call together."""
+    """The bytes that may still be kept of all streams of a call together."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -68,7 +68,7 @@ class Spill:
 
     @property
     def kept(self) -> int:
-        """How many bytes, from the first on, are kept."""
+        """The number of bytes, from the first on, that are kept."""
         return self._kept
 
     def read(self, start: int, size: int) -> bytes:
@@ -173,7 +173,7 @@ def _written(file: IO[bytes], data: bytes) -> Iterator[int]:
 
 
 def _cut_at_end(file: IO[bytes], size: int) -> int:
-    """How many of the first `size` bytes are the beginning of a character whose end is not among them."""
+    """The number of the first `size` bytes that are the beginning of a character whose end is not among them."""
     try:
         file.seek(max(0, size - _LONGEST_CHARACTER))
         last = file.read(min(size, _LONGEST_CHARACTER))

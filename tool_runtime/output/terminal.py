@@ -1,5 +1,5 @@
-"""What a terminal would show of a program's output at the end (TR 7): without colours, of a line that was drawn again
-the last form, and of a picture of several lines the last one. A model would pay for every one of them.
+"""The last state of a terminal for a program's output (TR 7): without colours, of a line that was drawn again the last
+form, and of a picture of several lines the last one. A model would pay for every one of them.
 
 Characters are counted, not cells of a screen. The last lines can be drawn over; what was before them is given out, so
 memory is bounded, and plain output passes in a few operations a chunk. `tests/support/screen.py` says the same rules
@@ -84,7 +84,7 @@ class Reducer:
         self._out: list[str | bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be drawn over no more."""
+        """Return what can no longer be drawn over."""
         data = self._rest + chunk if self._rest else chunk
         is_escaped = b"\x1b" in data
         if is_escaped or data.endswith(b"\r") or self._rest:
@@ -319,7 +319,7 @@ class Reducer:
 
 @lru_cache(maxsize=256)
 def _parsed(sequence: str) -> tuple[str, int | None]:
-    """What a sequence does, and its number where it has one."""
+    """The effect of a sequence, and its number if it has one."""
     parameters = sequence[2:-1]
     return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
 
@@ -351,7 +351,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _last_rows(data: bytes) -> int:
-    """Where the last MAX_ROWS lines of it begin, 0 where there are not more."""
+    """The place where the last MAX_ROWS lines of it begin, 0 if there are not more."""
     place = len(data)
     for _ in range(MAX_ROWS):
         place = data.rfind(b"\n", 0, place)
@@ -373,8 +373,8 @@ def _whole(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _written(line: str, returns: int) -> int | None:
-    """How many characters are text in a line that holds, beside them, so many returns and sequences that erase from the
-    cursor on, or all of the line right before or behind a return; None where there is anything else."""
+    """The number of characters that are text in a line that holds, beside them, so many returns and sequences that
+    erase from the cursor on, or all of the line right before or after a return; None if there is anything else."""
     escapes = line.count("\x1b")
     if "\b" in line:
         return None
@@ -417,7 +417,7 @@ class ShownEnds:
 
     @property
     def rewritten(self) -> int:
-        """How many characters of what was looked at were drawn over or erased: they are not shown."""
+        """The number of characters that were drawn over or erased: they are not shown."""
         return self._rewritten + self._reducer.rewritten
 
     def add(self, chunk: bytes) -> None:
@@ -432,7 +432,8 @@ class ShownEnds:
             self._last.add(chunk)
 
     def end(self) -> HeadTail:
-        """What is shown, once the stream is over. `is_whole` says from then on whether all of it was looked at."""
+        """Return what is shown, once the stream is over. `is_whole` says from then on whether all of it was looked
+        at."""
         if self._last is not None:
             last, total = self._last.content(), self._last.total
             self._last, self._room = None, 0
@@ -447,7 +448,7 @@ class ShownEnds:
         self._ends.add(self._reducer.feed(data))
 
     def _skip(self, count: int) -> None:
-        """What follows is drawn on a screen of its own."""
+        """Skip what follows, because it is drawn on a screen of its own."""
         self.is_whole = False
         self._ends.add(self._reducer.end())
         self._ends.skip(count)
@@ -478,7 +479,7 @@ class _Last:
 
 
 def _line_start(data: bytes) -> int:
-    """Where the first line begins that is not cut at its start. Where none is near, where a form of a line that is
+    """The first byte of the first line that is not cut at its start. Where none is near, where a form of a line that is
     drawn again does, or else a character."""
     for end in (b"\n", b"\r"):
         found = data.find(end, 0, len(data) // 2) + 1

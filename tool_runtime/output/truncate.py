@@ -53,7 +53,7 @@ def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
 
 
 def marked_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
-    """What follows the first `head_bytes` of a stream of `total` bytes: a marker and its tail."""
+    """The end of a stream of `total` bytes after its first `head_bytes`: a marker and its tail."""
     tail = whole_start(tail)
     return marker(total - head_bytes - len(tail), total) + tail
 
@@ -79,7 +79,7 @@ def whole_start(data: bytes) -> bytes:
 
 
 class _Gap(NamedTuple):
-    """Where bytes of a stream are `missing`: the line that says so begins at `start` and ends at `end`."""
+    """The place where bytes of a stream are `missing`: the line that says so begins at `start` and ends at `end`."""
 
     start: int
     end: int
@@ -122,7 +122,7 @@ class HeadTail:
 
     @property
     def lines_before_cut(self) -> int | None:
-        """How many lines end before the part that is left out; None where all of it is kept."""
+        """The number of lines that end before the part that is left out; None if all of it is kept."""
         return None if self.total <= self._limit else whole_end(bytes(self._head)).count(b"\n")
 
     def skip(self, count: int) -> None:
@@ -133,7 +133,7 @@ class HeadTail:
         self.add(line)
 
     def render(self, limit: int) -> bytes:
-        """What came, cut to `limit` (at most the limit given at the start)."""
+        """Render the stream, cut to `limit` (at most the limit given at the start)."""
         limit = min(limit, self._limit)
         size = head_size(limit)
         if self.total <= self._limit:

@@ -80,8 +80,8 @@ def walk(names: Sequence[str], start: int, *, create: int | None = None, last_fl
 
 
 def refuse_links_on(path: str, *, create: int | None = None) -> None:
-    """Where there are no descriptors: look at each component of an absolute path, and make what is missing with
-    the mode `create`, if that is given. Raises OSError, ELOOP for a link or a junction."""
+    """Refuse links on a system without descriptors: look at each component of an absolute path, and make what is
+    missing with the mode `create`, if that is given. Raises OSError, ELOOP for a link or a junction."""
     above, name = os.path.split(path)
     if not name:
         return

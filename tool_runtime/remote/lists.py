@@ -119,8 +119,8 @@ class Source(Protocol):
         ...
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:
-        """What became of a call whose host died before it had the answer; None where the source cannot say. Nothing is
-        run for it. Raises ToolFault for a call that is known to have failed, or not to have come."""
+        """The outcome of a call whose host died before it had the answer; None if the source cannot say. Nothing is run
+        for it. Raises ToolFault for a call that is known to have failed, or not to have come."""
         ...
 
     async def aclose(self) -> None:
@@ -129,10 +129,10 @@ class Source(Protocol):
 
 
 class Terms(NamedTuple):
-    """How a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over the network.
-    `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that nothing is known
-    of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the first call: one
-    that takes much of the machine is not asked in a session that is over by then."""
+    """The terms on which a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over
+    the network. `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that
+    nothing is known of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the
+    first call: one that takes much of the machine is not asked in a session that is over by then."""
 
     capability: str
     elsewhere: bool
@@ -307,7 +307,8 @@ class RemoteTools:
 
 
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
-    """What a definition is to the host. What its source says of effects is not believed: a bundle's `repeatable` is."""
+    """The specification that a definition has for the host. What its source says of effects is not believed: a bundle's
+    `repeatable` is."""
     return ToolSpec(
         tool.name,
         tool.description,

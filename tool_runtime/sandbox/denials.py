@@ -1,5 +1,5 @@
-"""Which refusals of a sandbox a command's output tells of: found by the paths in its lines, and claimed only where the
-scope refuses what a plain look at permissions would allow. Pure: the disk is asked through `Disk`."""
+"""Denials of a sandbox that a command's output tells of: found by the paths in its lines, and claimed only if the scope
+denies what a plain look at permissions would allow. Pure: the disk is asked through `Disk`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAX_FOUND: Final = 20
 
 
 class Disk(Protocol):
-    """What plain permissions say, without any sandbox, to this process."""
+    """Plain permissions of this process, without any sandbox."""
 
     def real(self, path: str) -> str:
         """The path with its links followed, as far as it is there."""
@@ -117,8 +117,8 @@ def denials_in(
     disk: Disk,
     closed: Callable[[], Sequence[str]] = nothing_closed,
 ) -> list[Denial]:
-    """What `scope` refused to a command in `cwd` by its output, each once, in the order of the lines; nothing where it
-    succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
+    """Return the denials of `scope` to a command in `cwd` by its output, each once, in the order of the lines; none if
+    it succeeded. `closed` gives the writable directories in which the level lets nothing new be made."""
     if exit_code == 0:
         return []
     lines = [line[:_MAX_LINE] for line in output.splitlines() if line.strip()]

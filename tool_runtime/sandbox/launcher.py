@@ -49,8 +49,8 @@ SETTLE_MS = 3
 
 
 class Work(NamedTuple):
-    """What all processes of here have: `asked` is where requests come from, `host` a pipe that ends with it. `users`
-    and `processes` are the namespaces that a program gets besides those of mounts and queues."""
+    """Descriptors and namespaces of all processes here: `asked` is where requests come from, `host` a pipe that ends
+    with it. `users` and `processes` are the namespaces that a program gets besides those of mounts and queues."""
 
     known: linux_calls.Numbers
     asked: socket.socket
@@ -60,13 +60,13 @@ class Work(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How a program is held: its view, and the fields of its `Restriction`."""
+    """The sandbox of a program: its view, and the fields of its `Restriction`."""
 
     view: tuple[Any, ...]
     restriction: tuple[Any, ...]
 
     def look(self) -> mounts.Seen:
-        """What its places are now."""
+        """Look at its places."""
         return mounts.look_at(mounts.View(*self.view), (path for path, _ in self.restriction[0]))
 
     def as_restriction(self) -> linux_sandbox.Restriction:
@@ -78,8 +78,8 @@ class Held(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What a process has that is made ready: `taken` is where it says what becomes of it, `mounted` tells of mounts. It
-    is held as `held` says, if that is there, whose places are those of `seen`."""
+    """The descriptors of a process that is made ready: `taken` is where it says what becomes of it, `mounted` tells of
+    mounts. It is held as `held` says, if that is there, whose places are those of `seen`."""
 
     taken: int
     mounted: int
@@ -141,14 +141,14 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
 
 
 def settled(held: Held) -> mounts.Seen | None:
-    """What the places are now; None where a later change of one might not be seen."""
+    """The places as they are now; None if a later change of one might not be seen."""
     now = time.time_ns()
     seen = held.look()
     return seen if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
 
 
 def all_of(read: int) -> bytes:
-    """What comes by a pipe, after four bytes that say how much it is."""
+    """Read all that comes by a pipe, after four bytes that say how much it is."""
     data = bytearray()
     while len(data) < 4 or len(data) < 4 + INTEGER.unpack_from(data)[0]:
         piece = os.read(read, 65536)

@@ -132,7 +132,8 @@ class Launcher:
             return self._started(ours, program, restriction)
 
     def _started(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
-        """What came of a request, once the program runs or has failed: the other ends of the reply are closed then."""
+        """Wait for the outcome of a request: the program runs or has failed once the other ends of the reply are
+        closed."""
         replies: dict[str, Any] = {}
         listener: int | None = None
         try:
@@ -195,7 +196,7 @@ class Launcher:
             self._children.discard(pid)
 
     def _hear(self) -> None:
-        """Which children of this process it has made: each is told of before it is of use."""
+        """Learn which children of this process it has made: each is reported before it is of use."""
         for source in (*self._before, self._asked):
             with suppress(OSError):  # there is no more at the moment
                 while data := source.recv(_NUMBER.size, socket.MSG_DONTWAIT):

@@ -22,8 +22,8 @@ LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 
 
 class Namespaces(NamedTuple):
-    """Which a program gets besides that of mounts: of users, without which only root can give it any, and of
-    processes."""
+    """The namespaces that a program gets besides that of mounts: of users, without which only root can give it any, and
+    of processes."""
 
     users: bool
     processes: bool
@@ -111,7 +111,7 @@ def directory_of(runtime: RuntimeSettings) -> str:
 
 
 def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
-    """What holds the commands of a session; None where nothing does. Raises ToolFault as `find` does."""
+    """Open the sandbox of a session's commands; None if there is none. Raises ToolFault as `find` does."""
     if runtime.sandbox is None or find(runtime.sandbox, directory_of(runtime)).level == "none":
         return None
     from tool_runtime.sandbox.session import Sandbox

@@ -101,8 +101,8 @@ class OwnSockets:
         return identity in self._unix
 
     def reach(self, wanted: Place) -> tuple[Place | None, bool]:
-        """Where to connect so that a socket of ours answers at the port of `wanted`, None for nowhere; and whether a
-        socket of somebody else listens there. Raises OSError."""
+        """The address at which a socket of ours answers at the port of `wanted`, None for nowhere; and whether a socket
+        of somebody else listens there. Raises OSError."""
         foreign = False
         for address in _candidates(wanted):
             inode = self._listeners.inode(_family(address), address, wanted.port)
@@ -134,7 +134,7 @@ def _candidates(wanted: Place) -> Iterator[bytes]:
 
 
 def loopback_for(wanted: Place, *, only_6: bool) -> Place:
-    """Where a socket is bound that asks for all addresses."""
+    """The address to bind for a socket that asks for all addresses."""
     return wanted.at(_LOOPBACK_6 if only_6 and wanted.family == socket.AF_INET6 else _LOOPBACK_4)
 
 

@@ -132,7 +132,7 @@ def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Pope
 
 
 def _ended(process: subprocess.Popen[bytes], listener: int | None) -> Problem | None:
-    """What is wrong with the program that was tried; raises OSError where its descriptors cannot be had."""
+    """The problem of the program that was tried; raises OSError if its descriptors cannot be had."""
     with process:
         try:
             if listener is not None:
@@ -211,7 +211,7 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
 
 
 def _problem(error: OSError, settled: frozenset[int]) -> Problem:
-    """What an error of a trial says; one with an errno of `settled` says that there is no such level."""
+    """The problem behind an error of a trial; one with an errno of `settled` means that there is no such level."""
     at = f" ({error.filename})" if error.filename else ""
     is_passing = isinstance(error, _NoScratch) or error.filename == _SHELL or error.errno not in settled
     return Problem(f"{error.strerror or error}{at}", is_passing)

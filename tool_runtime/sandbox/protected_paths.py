@@ -79,7 +79,7 @@ Look = dict[str, Entry]
 
 
 class _Check:
-    """What one look after the other finds while things are put back."""
+    """Findings of successive looks while things are put back."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
@@ -89,7 +89,7 @@ class _Check:
         self.is_changing = False
 
     def denials(self) -> list[Denial]:
-        """What is to be told: what nobody could see for a while may be as it was."""
+        """The denials to report: what nobody could see for a while may be as it was."""
         is_over = (
             path for path, one in self.told.items() if one.done.startswith(_AS_LEFT) and path not in self.refused
         )
@@ -156,7 +156,7 @@ class Guarded:
     def end(
         self, mark: str, places: Sequence[str], before: Look, scope: CommandScope | None = None, *, alone: bool
     ) -> list[Denial]:
-        """What the command with this mark may not leave, put back where `alone`: nothing but commands was at work."""
+        """Undo what the command with this mark may not leave, if it ran `alone`: nothing but commands was at work."""
         denials = self.check(places, before, scope, alone=alone)
         if self._folder is not None:
             with suppress(OSError), open_directory(self._folder) as folder:
@@ -201,8 +201,8 @@ class Guarded:
                     self._between.setdefault(folder, Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER))
 
     def _exchanged(self) -> Look:
-        """What is in the place of folders that guarded places lie in and is none: the outermost, since it may lead to
-        the others."""
+        """Folders of guarded places in whose place something else is: the outermost, since it may lead to the
+        others."""
         found: Look = {}
         for folder in sorted(self._between):
             if not folder.startswith(tuple(f"{one}/" for one in found)):
@@ -213,8 +213,8 @@ class Guarded:
         return found
 
     def _looks(self, places: Sequence[str], scope: CommandScope | None, closed: Sequence[str]) -> dict[str, Look]:
-        """What each place holds now; a file that has not changed since the last look is not read again. Below what is
-        in the place of a folder nothing is: it may lead anywhere."""
+        """Look at each place; a file that has not changed since the last look is not read again. Below what is in the
+        place of a folder nothing is: it may lead anywhere."""
         self._room, self._in_part = MAX_LOOK_BYTES, set()
         leads = tuple(f"{one}/" for one in closed)
         found = self._found
@@ -345,8 +345,8 @@ class Guarded:
         return self._found is not None and place in self._found.nested
 
     def _unmake(self, place: str, after: Look, refused: dict[str, str]) -> dict[str, str]:
-        """What to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it may
-        have been there before, and be a project's `hooks` or `config`."""
+        """The parts to take away of a directory that has become a git directory: `HEAD` alone, since what else is in it
+        may have been there before, and be a project's `hooks` or `config`."""
         names: list[str] = []
         with suppress(OSError):  # a program that has outlived its command may take it away
             names = os.listdir(place)
@@ -425,8 +425,8 @@ class Guarded:
                     self._kept.add(digest)
 
     def after_crash(self, mark: str) -> list[Denial]:
-        """What changed since the command with this mark began, whose host was killed. Only what starts programs in a
-        git directory is put back: much may have happened since. Empty where no such command is on record."""
+        """Find what changed since the command with this mark began, whose host was killed. Only what starts programs in
+        a git directory is put back: much may have happened since. Empty where no such command is on record."""
         if self._folder is None:
             return []
         path = os.path.join(self._folder, f"{mark}.json")
@@ -460,7 +460,7 @@ class Guarded:
             check.told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
 
     def _saved_aside(self, path: str, after: Entry | None) -> str:
-        """Where a copy of what the command left is, in words; empty where there is nothing to keep."""
+        """Describe where a copy of what the command left is; empty if there is nothing to keep."""
         if self._folder is None or after is None or not (stat.S_ISREG(after.mode) or stat.S_ISLNK(after.mode)):
             return ""
         kept = self._save(path, after)
@@ -591,7 +591,7 @@ def _lies_in(path: str, place: str) -> bool:
 
 
 def _of_place(place: str, before: Look, places: Sequence[str]) -> Look:
-    """What of an earlier look is of this place, and of none that is guarded by itself in it."""
+    """The part of an earlier look at this place, without places that are guarded by themselves in it."""
     apart = [one for one in places if one != place and _lies_in(one, place)]
     mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}
     return {path: entry for path, entry in mine.items() if not any(_lies_in(path, one) for one in apart)}

@@ -56,8 +56,8 @@ def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:
 
 
 class ProxyParams(NamedTuple):
-    """What a command may reach, and who is told of refusals. `upstream` maps `http` and `https` to a proxy of the
-    user."""
+    """The hosts that a command may reach, and the observer of denials. `upstream` maps `http` and `https` to a proxy of
+    the user."""
 
     domains: DomainScope
     network: Network
@@ -222,7 +222,7 @@ _OF_THE_HOP: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"c
 
 
 class BadRequest(ValueError):
-    """What a program sent is no request to a proxy; the message says why."""
+    """A program sent what is no request to a proxy; the message says why."""
 
 
 class Wanted(NamedTuple):

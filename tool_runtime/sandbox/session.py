@@ -78,8 +78,8 @@ class HeldCommand:
         }
 
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """What `launch` starts, held, by calling what it is given as it would call Popen. Raises what it raises, and
-        OSError where it cannot be held."""
+        """Start a program by `launch`, sandboxed, by calling what it is given as it would call Popen. Raises what it
+        raises, and OSError where it cannot be held."""
         try:
             restriction = self._sandbox.restriction(self.scope)
             if self.is_looked_at:
@@ -126,8 +126,8 @@ class HeldCommand:
             self._sandbox.ended(self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """What it was refused, now that it is over and has `printed` that. `was_ended`: it was ended while
-        it ran, so it may still have been retrying, and printed no error yet."""
+        """Return what it was denied, now that it is over and has `printed` that. `was_ended`: it was ended while it
+        ran, so it may still have been retrying, and printed no error yet."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.sandbox.denials import RealDisk, denials_in, missed
@@ -206,8 +206,8 @@ class Sandbox:
     def hold(
         self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
     ) -> HeldCommand:
-        """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread. `mark` is
-        the same for a process that asks after a crash what the command has changed."""
+        """Prepare the start of a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread.
+        `mark` is the same for a process that asks after a crash what the command has changed."""
         return HeldCommand(self, scope, cwd, on_denial, mark)
 
     def began(self, command: HeldCommand) -> None:
@@ -261,7 +261,7 @@ class Sandbox:
 
     @functools.cached_property
     def guarded(self) -> Guarded:
-        """What looks at guarded places."""
+        """The checks of guarded places."""
         return Guarded(self._settings.directory, self._runtime.workspace)
 
     @functools.cached_property
@@ -274,11 +274,11 @@ class Sandbox:
         return offline_variables(self._settings.caches)
 
     def rules(self, scope: CommandScope) -> Rules:
-        """What Landlock grants to the last command under `scope`."""
+        """The Landlock rules of the last command under `scope`."""
         return self._kept.rules(scope)
 
     def restriction(self, scope: CommandScope) -> Restriction:
-        """What the thread is held to that starts a command under `scope`, as the disk is now. Raises OSError."""
+        """The restriction of the thread that starts a command under `scope`, as the disk is now. Raises OSError."""
         if self._forgetting is not None:
             self._forgetting.cancel()
         self._forgetting = self._loop.call_later(_KEPT_S, self._kept.forget)
@@ -293,7 +293,7 @@ class Sandbox:
     def started(
         self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
     ) -> tuple[subprocess.Popen[bytes], int | None]:
-        """What `launch` starts, and the descriptor that asks about its sockets. Raises OSError."""
+        """Start a program by `launch`: the process, and the descriptor that asks about its sockets. Raises OSError."""
         if self.found.level != "namespace":
             return in_fresh_thread(lambda: _launched(restriction, launch))
         from tool_runtime.platform.mounts import View

@@ -1,4 +1,4 @@
-"""What the sockets of one command may do, judged call by call (see `supervisor`)."""
+"""Decisions on the sockets of one command, call by call (see `supervisor`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Connect(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a command's sockets are held to. `proxy_port` is that of the host's proxy for the command, None for none.
+    """The rules for a command's sockets. `proxy_port` is that of the host's proxy for the command, None for none.
     `private` are places of which programs have their own. `is_open`: any public address may be reached, and
     `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached though somebody
     else listens there. `agents` are the places of agents' sockets that may be used. `report` is called with each
@@ -321,7 +321,7 @@ class Done(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """What is to be sent; an empty `name` where the socket is connected."""
+    """A message to be sent; an empty `name` if the socket is connected."""
 
     name: bytes
     data: bytes
@@ -461,7 +461,7 @@ def _message(thread: int, address: int) -> _Message:
 
 
 def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """What goes along with a message: `struct cmsghdr` one behind the other."""
+    """The control data of a message: one `struct cmsghdr` after the other."""
     at = 0
     while at + _CONTROL.size <= len(control):
         length, level, kind = _CONTROL.unpack_from(control, at)

@@ -91,7 +91,7 @@ class Supervisor:
 
     @property
     def watched(self) -> int:
-        """How many commands have programs left."""
+        """The number of commands that have programs left."""
         return len(self._held)
 
     def _run(self) -> None:

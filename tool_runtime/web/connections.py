@@ -1,4 +1,5 @@
-"""Where HTTP requests may go, and the connections that they go over (TR 8.3). Importing this loads httpcore.
+"""The hosts that HTTP requests may go to, and the connections that they go over (TR 8.3). Importing this loads
+httpcore.
 
 Names are resolved here, and the connection goes to an address that was checked: a name that answers differently a
 moment later (DNS rebinding) changes nothing. Above the connection everything keeps the name: Host, SNI, certificate and
@@ -40,7 +41,7 @@ class Connections:
         self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
 
     def gate(self, scope: DomainScope) -> Gate:
-        """What `scope` lets through."""
+        """The gate of `scope`."""
         if scope not in self._gates:
             self._gates[scope] = Gate(scope, self._network)
         return self._gates[scope]

@@ -1,5 +1,5 @@
-"""Which hosts may be asked, by their names and by the addresses that they lead to (TR 8.3): for the HTTP tools, and for
-the proxy of commands."""
+"""The hosts that may be asked, by their names and by the addresses that they lead to (TR 8.3): for the HTTP tools, and
+for the proxy of commands."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class DomainScope(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What is so for all requests. `address_allowed` judges an IP address as text; `local_names`: names that are local
-    by convention are as good as others. `proxies` maps `http` and `https` to the URL of the proxy for that scheme.
-    Without `tls_checks` any certificate is taken."""
+    """Rules for all requests. `address_allowed` judges an IP address as text; `local_names`: names that are local by
+    convention are as good as others. `proxies` maps `http` and `https` to the URL of the proxy for that scheme. Without
+    `tls_checks` any certificate is taken."""
 
     address_allowed: Callable[[str], bool]
     local_names: bool = False
@@ -51,7 +51,7 @@ class Network(NamedTuple):
 
 
 class Gate:
-    """What one scope lets through: hosts by their names, and the addresses that they lead to."""
+    """The gate of one scope: hosts by their names, and the addresses that they lead to."""
 
     def __init__(self, scope: DomainScope, network: Network) -> None:
         self._scope = scope

@@ -219,7 +219,7 @@ class _Inflate:
         self._fresh = True
 
     def take(self, chunk: bytes, room: int) -> bytes:
-        """What `chunk` unpacks to, `room` bytes at most. Raises ToolFault(NETWORK) for what is not compressed data."""
+        """Unpack `chunk` to `room` bytes at most. Raises ToolFault(NETWORK) for what is not compressed data."""
         try:
             return self._engine.decompress(chunk, room)
         except zlib.error as error:

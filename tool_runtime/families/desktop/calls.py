@@ -1,4 +1,4 @@
-"""What the tools of the family read from a call."""
+"""Parts of a call that the tools of the family read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mark_of(request: ToolRequest) -> str:
 
 
 def kept_of(call: CallContext) -> str | None:
-    """Where the call keeps what a file holds before it is written in place; None for nowhere."""
+    """The place where the call keeps what a file holds before it is written in place; None for nowhere."""
     return kept_at(call.settings, call.request)
 
 
@@ -36,7 +36,7 @@ def kept_at(settings: RuntimeSettings, request: ToolRequest) -> str | None:
 
 
 def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:
-    """Where policy lets the call act, under another capability that it needs where one is named."""
+    """The scope in which policy lets the call act, under another capability that it needs if one is named."""
     limits = constraints_of(request, capability)
     return Scope(limits.allowed_paths, limits.blocked_paths)
 
@@ -50,7 +50,7 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
 
 
 def expected_of(request: ToolRequest) -> Expected:
-    """What the file is to be for the call to change it: what it names, else what a call saw of it last."""
+    """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
     named = request.arguments.get("expectedSha256")
     seen = None if request.last_seen is None else Seen.parse(request.last_seen)
     return Expected(named, seen, CapabilityName.FILE_READ in request.also)

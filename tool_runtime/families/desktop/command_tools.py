@@ -76,8 +76,8 @@ class CommandTools:
         return left
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
-        """What holds a command, made with the first that has a scope. Raises ToolFault where a level is required that
-        does not work."""
+        """The sandbox of a command, made with the first that has a scope. Raises ToolFault where a level is required
+        that does not work."""
         if self._settings.sandbox is None or params.scope is None:
             return None
         if self._sandbox is None and not self._unheld:

@@ -284,7 +284,7 @@ def _written(request: ToolRequest, said: str, outcome: write.WriteOutcome, diff:
 
 
 def settled(outcome: write.WriteOutcome) -> Callable[[], None] | None:
-    """What is to be done once the result of a write is on record; None for nothing."""
+    """Return what is to be done once the result of a write is on record; None for nothing."""
     if outcome.kept is None:
         return None
     from tool_runtime.files import in_place

@@ -98,7 +98,7 @@ class RequestTools:
             raise
 
     def _most_bytes(self, call: CallContext, capability: str) -> int:
-        """How large a file of the call may be."""
+        """The largest file of the call."""
         of_policy, settings = constraints_of(call.request, capability).max_file_size_bytes, self._settings
         limits = (settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy)
         return min(limit for limit in limits if limit is not None)

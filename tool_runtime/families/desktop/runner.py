@@ -1,5 +1,5 @@
-"""What runs the tools of the desktop family: a class for each kind of tool, under one set of settings (TR 4). A kind is
-imported with the first call of one of its tools."""
+"""The tools of the desktop family: a class for each kind of tool, under one set of settings (TR 4). A kind is imported
+with the first call of one of its tools."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DesktopRunner:
         self._tools: dict[str, Tool] = {}
 
     def tool(self, name: str) -> Tool:
-        """What runs the tool of this name. Raises KeyError for a name that is none of the family's."""
+        """Return the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
             for tool in self._of_kind(_KINDS[name]).tools():
                 self._tools[tool.spec.name] = tool._replace(spec=under(tool.spec, self._settings))

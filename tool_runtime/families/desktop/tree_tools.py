@@ -175,7 +175,7 @@ def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str
 
 
 def _prefix(root: str, workspace: str) -> str:
-    """What goes before a path from the root: nothing for the workspace, and the way to the root from there."""
+    """The prefix of a path from the root: empty for the workspace, else the way to the root from there."""
     inside = workspace.rstrip(os.sep) + os.sep
     if root == workspace:
         return ""
@@ -197,7 +197,7 @@ def _entry(listed: Listed) -> str:
 
 
 def _notes(listing: Listing, offset: int) -> Iterator[str]:
-    """What a page does not show, and why."""
+    """Lines on what a page does not show, and why."""
     end = offset + len(listing.page)
     if listing.total > end:
         yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"

@@ -1,5 +1,5 @@
-"""What runs the native tools: a class for each kind of tool, under one set of settings and roots. A kind is imported
-with the first call of one of its tools."""
+"""The native tools: a class for each kind of tool, under one set of settings and roots. A kind is imported with the
+first call of one of its tools."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> Tool
 
 
 def _kept(call: CallContext, outcome: CommandOutcome) -> list[Artifact]:
-    """What is too long to be read in the answer alone."""
+    """Artifacts for what is too long to be read in the answer alone."""
     least = call.settings.artifact_threshold_bytes
     streams = (("stdout", outcome.stdout), ("stderr", outcome.stderr))
     found = [kept(call, captured, name, is_kept=captured.ends.total > least) for name, captured in streams]

@@ -38,7 +38,7 @@ _SHAPE: Final = Record(
 
 
 class Manifest(NamedTuple):
-    """What a manifest says. `timeout_s` None leaves it to the settings; `output` None promises nothing."""
+    """A manifest. `timeout_s` None leaves it to the settings; `output` None promises nothing."""
 
     name: str
     description: str

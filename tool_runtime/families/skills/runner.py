@@ -1,5 +1,5 @@
-"""What runs the tools of the skills family: a class for each kind of tool. A kind is imported with the first call of
-one of its tools."""
+"""The tools of the skills family: a class for each kind of tool. A kind is imported with the first call of one of its
+tools."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ def _prepared(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, st
 
 
 def _left_in(sandbox: str) -> list[str]:
-    """What a script left in its directory, by name. An empty one goes."""
+    """The files that a script left in its directory, by name. An empty one goes."""
     try:
         with open_directory(sandbox) as directory:
             names = directory.names()

@@ -273,8 +273,8 @@ class Connection:
         return self._client.session
 
     async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
-        """What the SDK makes of the answer to one request, and the result as the server sent it. Raises ToolFault, and
-        for a call NotSent where the server has not got it."""
+        """Send one request: the SDK's reading of the answer, and the result as the server sent it. Raises ToolFault,
+        and for a call NotSent where the server has not got it."""
         if not self.is_open:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
         self._refusals.clear()
@@ -399,7 +399,7 @@ class AnswerTooLarge(httpx2.StreamError):
 
 
 class Refusals:
-    """What the server's last answer that was an error said of itself. `for_good`: it would say so again."""
+    """The server's last answer that was an error. `for_good`: it would say so again."""
 
     def __init__(self) -> None:
         self.last: str | None = None

@@ -151,7 +151,7 @@ def oauth_of(
     browser: Browser | None = None,
     on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
 ) -> OAuthClientProvider:
-    """What authenticates the requests to a server. `browser` shows somebody the page of an authorization server;
+    """Return the authentication of requests to a server. `browser` shows somebody the page of an authorization server;
     without it a page that would have to be shown is a fault. `on_secrets` gets what is not to be shown or recorded."""
 
     async def nobody(*_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a server asks a person in the middle of a call: elicitation, in both eras of the protocol (TR 9).
+"""Questions of a server to a person in the middle of a call: elicitation, in both eras of the protocol (TR 9).
 
 In the older era it is a request of the server, which does not say during which call; in the newer one it is the answer
 to the call, which is then sent again with what the person said. A server that asks outside of a call gets no answer,
@@ -107,7 +107,8 @@ class Questions:
         return await self._asked(self._calls, params)
 
     async def answers(self, call: _Call | None, wanted: types.InputRequests) -> types.InputResponses:
-        """What a call is to be sent again with. Raises ToolFault for what is not given."""
+        """Answer the questions of a call, which is to be sent again with them. Raises ToolFault for what is not
+        given."""
         found: types.InputResponses = {}
         for key, one in wanted.items():
             if call is None or not isinstance(one, types.ElicitRequest):

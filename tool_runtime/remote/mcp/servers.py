@@ -1,4 +1,4 @@
-"""What is known of an MCP server before anything is started or connected."""
+"""Facts about an MCP server before anything is started or connected."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
 
 
 def token_file(folder: str, url: str) -> str:
-    """Where the tokens of OAuth for a server are kept."""
+    """The file of a server's OAuth tokens."""
     return os.path.join(folder, f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json")
 
 

@@ -40,8 +40,8 @@ class Browser(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """How a server asks during a call: `put` puts its question to a person, and the time of the call stands inside of
-    `paused`."""
+    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
+    inside of `paused`."""
 
     put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
     paused: Callable[[], AbstractContextManager[None]]
@@ -133,7 +133,7 @@ class McpSource:
         raise AssertionError("one of the two ways out was taken")
 
     def _asking(self, call: CallContext) -> Asking | None:
-        """How the server asks during the call; None where it may not."""
+        """The server's means to ask during the call; None if it may not."""
         ask_person = self._ask_person
         if ask_person is None:
             return None

@@ -211,7 +211,8 @@ def _names_of(result: Any) -> list[dict[str, Any]]:
 
 
 def _handshake(method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """What this client uses of a server's answer to `initialize` or `server/discover`; other results as they are."""
+    """The part of a server's answer to `initialize` or `server/discover` that this client uses; other results as they
+    are."""
     if method not in ("initialize", "server/discover"):
         return result
     tools = capabilities.get("tools") if isinstance(capabilities := result.get("capabilities"), dict) else None
