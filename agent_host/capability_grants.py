@@ -34,7 +34,7 @@ _SHAPE: Final = Record(
 
 
 class CapabilityGrant(NamedTuple):
-    """What a session of a tenant may call: the `tool_names`, until `expires_at` (seconds since the epoch)."""
+    """The tools that a session of a tenant may call: the `tool_names`, until `expires_at` (seconds since the epoch)."""
 
     tenant_id: str
     session_id: str
@@ -80,8 +80,7 @@ def signed(grant: CapabilityGrant, key: bytes) -> str:
 
 
 def verified(text: str, key: bytes) -> CapabilityGrant:
-    """What a grant says that was signed with `key`; whether it has expired is the caller's to ask. Raises
-    GrantRefused."""
+    """Verify a grant that was signed with `key`; whether it has expired is the caller's to ask. Raises GrantRefused."""
     parts = text.split(".")
     if len(text) > _MAX_GRANT_CHARS or len(parts) != 3 or parts[0] != _VERSION or not text.isascii():
         raise GrantRefused("the capability grant is not in the form of version 1")

@@ -35,14 +35,12 @@ Display = Literal["arguments", "command", "delete", "move", "read", "request", "
 
 
 class Subject(NamedTuple):
-    """How the facts of a call are found (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
+    """The source of a call's facts (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
     `program` it holds a program's path, which is started without a shell (`policy.shell.argv`), of kind `script` the
-    path of a script in the skill that the argument `skill` names; of kind
-    `name` a call is judged by its tool's name alone, of kind `output` by the call of the session that left what the
-    argument names. `by_name`: the capability lists tools by name, so the facts of a
-    path carry it, and a call that has content in place of the path is judged by the name.
-    `or_workspace`: a path that is left out is the workspace. With `tree_flag`, the name of an argument, true, the path
-    may be a directory, and the call acts on all that is in it."""
+    path of a script in the skill that the argument `skill` names; of kind `name` a call is judged by its tool's name.
+    `by_name`: the capability lists tools by name, so the facts of a path carry it, and a call that has content in place
+    of the path is judged by the name. `or_workspace`: a path that is left out is the workspace. With `tree_flag`, the
+    name of an argument, true, the path may be a directory, and the call acts on all that is in it."""
 
     kind: SubjectKind
     argument: str = ""
@@ -127,7 +125,7 @@ class ToolSpec(NamedTuple):
         return (self.capability, *(need.capability for need in self.also if not need.optional))
 
     def needs(self, arguments: Mapping[str, Any]) -> tuple[Need, ...]:
-        """What a call of these arguments needs besides the first capability."""
+        """The needs of a call of these arguments besides the first capability."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
 
     def needed(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -215,7 +213,7 @@ class Spooled(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes `pieces` gives."""
+        """The number of bytes in `pieces`."""
         ...
 
     def pieces(self) -> Iterator[bytes]:
@@ -281,11 +279,11 @@ class Image(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it is, in words for the model and for people."""
+        """A description in words for the model and for people."""
         return f"{self.media_type}, {self.width}x{self.height}, {len(self.data)} bytes"
 
     def to_wire(self) -> dict[str, Any]:
-        """What it is, without its bytes: {mediaType, width, height, bytes}."""
+        """A description without its bytes: {mediaType, width, height, bytes}."""
         return {
             "mediaType": self.media_type,
             "width": self.width,
@@ -307,10 +305,10 @@ DenialKind = Literal["path", "host", "socket", "port"]
 
 
 class Denial(NamedTuple):
-    """What a sandbox refused to the processes of a call. `what` is a real path, a host with its port, the place of a
+    """A denial of a sandbox to the processes of a call. `what` is a real path, a host with its port, the place of a
     unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
-    host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a
-    place was changed that is guarded, and `done` says what became of it."""
+    host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a place
+    was changed that is guarded, and `done` says what became of it."""
 
     kind: DenialKind
     what: str
@@ -355,14 +353,13 @@ class LoadedSkill(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
+    """The result of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
     is a command's; with any but 0 the call has succeeded all the same: the tool did its work (TR 4.4). `seen` is the
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
-    `command_id` is that of a command that the call has left running in the background. `images` go to models
-    that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
-    use. `stderr` is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox
-    refused, also told in `output_text`. `settle` is called once the result is on record: what was kept for a crash
-    can go then."""
+    `command_id` is that of a command that the call has left running in the background. `images` go to models that take
+    them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to use. `stderr`
+    is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox refused, also
+    told in `output_text`. `settle` is called once the result is on record: what was kept for a crash can go then."""
 
     tool_name: str
     session_id: str
@@ -414,8 +411,9 @@ class ToolResult(NamedTuple):
 
 
 class PersonAsked(NamedTuple):
-    """What `source`, a server, asks a person in the middle of a call (TR 9). All of it is what another program says,
-    and nothing is checked: `schema` is the JSON Schema of a form, `url` a page that the person is to open instead."""
+    """A question of `source`, a server, to a person in the middle of a call (TR 9). All of it is what another program
+    says, and nothing is checked: `schema` is the JSON Schema of a form, `url` a page that the person is to open
+    instead."""
 
     source: str
     message: str
@@ -436,10 +434,10 @@ _MAX_NAMED: Final = 20
 
 
 class Leftovers(NamedTuple):
-    """What was left of a call: how many processes and files were ended and removed, the ids of processes that are
-    still there after SIGKILL, and what it has changed that its sandbox guards. `file` says what became of a file that
-    it wrote in place, empty where it wrote none so; `changed`: somebody else has changed it since. `settle` is called
-    once the call's result is on record."""
+    """Leftovers of a call: how many processes and files were ended and removed, the ids of processes that are still
+    there after SIGKILL, and what it has changed that its sandbox guards. `file` says what became of a file that it
+    wrote in place, empty where it wrote none so; `changed`: somebody else has changed it since. `settle` is called once
+    the call's result is on record."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
@@ -448,8 +446,8 @@ class Leftovers(NamedTuple):
     settle: Callable[[], None] | None = None
 
     def note(self) -> str:
-        """What a reader of the result has to know; empty where nothing runs or was changed. Names 20 processes at
-        most, and 20 places."""
+        """The note for a reader of the result; empty if nothing runs or was changed. Names 20 processes at most, and 20
+        places."""
         changed = "; ".join(denial.note() for denial in self.guarded[:_MAX_NAMED])
         if not self.running:
             return changed
@@ -483,7 +481,7 @@ class CommandEnd(NamedTuple):
     left: int = 0
 
     def note(self) -> str:
-        """How it ended, in words for the model."""
+        """The note on its end, in words for the model."""
         said = _ENDED[self.reason]
         if self.exit_code is not None:
             said = f"exit code {self.exit_code}" if self.reason == "exited" else f"{said}, exit code {self.exit_code}"
@@ -493,8 +491,8 @@ class CommandEnd(NamedTuple):
 
 
 class CommandObserver(Protocol):
-    """What the runtime reports of background commands, on the event loop, in the order in which it happens. `request`
-    is the call that started the command."""
+    """The observer of background commands, on the event loop, in the order in which things happen. `request` is the
+    call that started the command."""
 
     def started(self, request: ToolRequest, command_id: str) -> None:
         """The command runs."""
@@ -509,9 +507,9 @@ NoticeKind = Literal["listed", "changed", "hidden", "unavailable"]
 
 
 class SourceNotice(NamedTuple):
-    """What people are to know of a source of tools elsewhere: that it listed `tool_count` tools, and which of
-    them cannot be used (`rejected`); that a task has others than the one before (`added`, `removed`, `changed`); that
-    policy admits none of them; that it does not answer. `message` is one line."""
+    """A notice about a source of remote tools: that it listed `tool_count` tools, and which of them cannot be used
+    (`rejected`); that a task has others than the one before (`added`, `removed`, `changed`); that policy admits none of
+    them; that it does not answer. `message` is one line."""
 
     source: str
     kind: NoticeKind
@@ -531,8 +529,8 @@ class ToolRouter(Protocol):
         ...
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
-        """What `execute` gives for a call that has nothing to wait for, without the time that a task of its own takes;
-        None for every other call, of which nothing has been done."""
+        """Run a call that has nothing to wait for, without the time that a task of its own takes; None for every other
+        call, of which nothing has been done."""
         ...
 
     async def tools(self) -> Sequence[ToolSpec]:
@@ -546,12 +544,12 @@ class ToolRouter(Protocol):
         ...
 
     async def outcome(self, request: ToolRequest) -> ToolResult | None:
-        """What became of a call whose host process died before it had the answer, where the place that it went to can
-        say; None where it cannot. Nothing is run for it."""
+        """Return the outcome of a call whose host process died before it had the answer, if the place that it went to
+        can say; None if it cannot. Nothing is run for it."""
         ...
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with a call's arguments by the tool's own schema; None where nothing is, or there is no such
+        """Return the problem with a call's arguments by the tool's own schema; None if there is none, or no such
         tool."""
         ...
 

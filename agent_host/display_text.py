@@ -49,7 +49,7 @@ def clipped(text: str, max_bytes: int) -> str:
 
 
 def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
-    """How many characters of `text` fit into `max_bytes` once they are escaped and encoded."""
+    """The number of characters of `text` that fit into `max_bytes` once they are escaped and encoded."""
     low, high = 0, min(len(text), max_bytes)
     if json_size(escaped(text[:high], keep)) <= max_bytes:
         return high

@@ -96,8 +96,8 @@ EndedBy = Literal["model", "policy", "limit", "infrastructure", "person"]
 
 
 class Ending(NamedTuple):
-    """Who ended a task, and whether a retry of the same task can help. `has_failed` replaces `retryable` for a task
-    that failed where others of this reason pause: what paused may pass."""
+    """The party that ended a task, and whether a retry of the same task can help. `has_failed` replaces `retryable` for
+    a task that failed where others of this reason pause: what paused may pass."""
 
     ended_by: EndedBy
     retryable: bool
@@ -131,7 +131,7 @@ ENDINGS: Final[Mapping[str, Ending]] = {
 
 
 def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
-    """Who ended a task for `reason`, None for one that is done; a reason without a row is the infrastructure's."""
+    """The ending for `reason`, None for a task that is done; a reason without a row is the infrastructure's."""
     if reason is None:
         return DONE
     found = ENDINGS.get(reason, Ending("infrastructure", retryable=False))
@@ -282,7 +282,7 @@ class BudgetExceeded(AgentHostError):
 
 
 class CostExceeded(BudgetExceeded):
-    """What the session may cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
+    """The limit on the session's cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
 
 
 class RequestTooLong(BudgetExceeded):

@@ -1,4 +1,4 @@
-"""What every HTTP client of the host needs, and nothing that takes long to import."""
+"""Helpers that every HTTP client of the host needs, and nothing that takes long to import."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def without_html(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What `error` says, in one line; its kind where it says nothing."""
+    """The text of `error` in one line; its kind if it has none."""
     return str(error).split("\n", 1)[0] or type(error).__name__
 
 

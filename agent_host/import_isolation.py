@@ -1,4 +1,4 @@
-"""Whose modules are imported: this distribution's own, and none of the workspace's.
+"""Keep the workspace off `sys.path`, so that a model cannot shadow our packages.
 
 `config`, `policy`, `state` and `tool_runtime` are top-level packages, and a model may write a `config.py`, or a
 `json.py`, into the workspace. So the program takes the workspace off `sys.path` before it imports anything else, and
@@ -156,7 +156,7 @@ def _lies_in(path: str, root: str) -> bool:
 
 
 def _place_of(name: str) -> str | None:
-    """Where the module `name` is, or would be found: a package's directory, or a file."""
+    """The place of the module `name`, found or to be found: a package's directory, or a file."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None) if module is not None else _found(name)
     if spec is not None and spec.submodule_search_locations:

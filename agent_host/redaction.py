@@ -61,7 +61,7 @@ class Scrubber:
         return data if self.redaction is None else self.redaction.data(data)
 
     def pieces(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """What comes in `chunks` without the secrets, in bounded memory; see `clean_pieces`."""
+        """Clean the `chunks` of secrets in bounded memory; see `clean_pieces`."""
 
         return clean_pieces(self.data, chunks)
 
@@ -151,8 +151,8 @@ _TRIES: Final = 8
 
 
 def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What comes in `chunks`, of any length, without what `clean` takes out of bytes. Memory is bounded, unless what is
-    found leaves no place for a cut: then more is looked at at once."""
+    """Clean the `chunks`, of any length, by `clean`. Memory is bounded, unless what is found leaves no place for a cut:
+    then more is looked at at once."""
     held, wanted = b"", PIECE_BYTES
     for chunk in chunks:
         for start in range(0, len(chunk), PIECE_BYTES):
@@ -169,7 +169,7 @@ def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> It
 
 
 def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
-    """Where to cut, and what is before it, cleaned; (0, b"") where no place is found. What begins near the end of
+    """Return where to cut, and what is before it, cleaned; (0, b"") if no place is found. What begins near the end of
     `data` may end behind it, so the end stays for the next piece."""
     whole = clean(data)
     limit = len(data) - OVERLAP_BYTES
@@ -188,7 +188,7 @@ def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
 
 
 def _line_end(data: bytes, limit: int) -> int:
-    """Where the last line ends before `limit`; in a long line, where a character does."""
+    """The end of the last line before `limit`; in a long line, that of a character."""
     found = data.rfind(b"\n", max(0, limit - OVERLAP_BYTES), limit) + 1
     if found:
         return found

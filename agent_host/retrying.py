@@ -114,7 +114,7 @@ class _Waiting:
         return wait_s if until is None else max(0.0, min(wait_s, until - time.monotonic()))
 
     def _until_of(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
-        """When the wait for a server that gets ready is over, from its first such answer on; None for any other."""
+        """The end of the wait for a server that gets ready, from its first such answer on; None for any other."""
         if not error.gets_ready or self._policy.max_wait_s is None:
             return None
         if self._until is None:  # tenacity asks for the wait before it asks whether to stop

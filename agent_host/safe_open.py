@@ -60,7 +60,7 @@ def read_real(path: str, most: int) -> bytes:
 
 
 def link_at(path: str) -> bytes | None:
-    """Where the symbolic link at the real path leads, as it says; None where none is, or a link is on the way."""
+    """The target of the symbolic link at the real path, as it says; None if there is none, or a link is on the way."""
     parent, name = os.path.split(path)
     folder = opened_there(parent, _FOLDER)
     try:

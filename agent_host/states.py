@@ -153,7 +153,7 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
 
 
 class Machine(Generic[State]):
-    """Where one session or task stands. `state` changes through `fire` alone."""
+    """The state of one session or task. `state` changes through `fire` alone."""
 
     def __init__(self, table: Iterable[Transition[State]], state: State) -> None:
         self._moves = moves(table)

@@ -44,7 +44,7 @@ def hunks(before: bytes, after: bytes) -> bytes:
 
 
 def _equal_ends(before: bytes, after: bytes) -> tuple[int, int]:
-    """How many bytes of whole lines are the same at the start, and then at the end."""
+    """The number of bytes of whole lines that are the same at the start, and then at the end."""
     start = before.rfind(b"\n", 0, _equal_bytes(before, after)) + 1
     end = _equal_last_bytes(before[start:], after[start:])
     at_old, at_new = len(before) - end, len(after) - end
@@ -55,14 +55,14 @@ def _equal_ends(before: bytes, after: bytes) -> tuple[int, int]:
 
 
 def _lines_back(text: bytes, at: int) -> int:
-    """Where the lines of context before the line at `at` begin."""
+    """The place where the lines of context before the line at `at` begin."""
     for _ in range(_CONTEXT):
         at = text.rfind(b"\n", 0, max(at - 1, 0)) + 1
     return at
 
 
 def _lines_on(text: bytes, at: int) -> int:
-    """Where the lines of context from `at` on end."""
+    """The place where the lines of context from `at` on end."""
     for _ in range(_CONTEXT):
         at = text.find(b"\n", at) + 1 or len(text)
     return at
@@ -182,12 +182,12 @@ def _common_end(before: bytes, size: int, shorter: int, read: Callable[[int, int
 
 
 def _equal_bytes(old: bytes, new: bytes) -> int:
-    """How many bytes are the same at the start."""
+    """The number of bytes that are the same at the start."""
     return _longest(min(len(old), len(new)), lambda low, high: old[low:high] == new[low:high])
 
 
 def _equal_last_bytes(old: bytes, new: bytes) -> int:
-    """How many bytes are the same at the end."""
+    """The number of bytes that are the same at the end."""
     m, n = len(old), len(new)
     return _longest(min(m, n), lambda low, high: old[m - high : m - low] == new[n - high : n - low])
 
@@ -234,7 +234,7 @@ class Change(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is still to be compared: `old[i1:i2]` with `new[j1:j2]`, after so many divisions."""
+    """A part that is still to be compared: `old[i1:i2]` with `new[j1:j2]`, after so many divisions."""
 
     i1: int
     i2: int
@@ -244,7 +244,7 @@ class _Part(NamedTuple):
 
 
 def changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Change]:
-    """What turns `old` into `new`, in order, with at least one equal line between each two."""
+    """Return the changes that turn `old` into `new`, in order, with at least one equal line between each two."""
     numbers: dict[Hashable, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
@@ -343,7 +343,8 @@ def _diagonals(edits: int, n: int, m: int) -> range:
 
 
 def _step(reached: Sequence[int], at: int, *, first: bool, last: bool) -> int:
-    """How far one more edit comes on the diagonal `at`: a line put in, from the diagonal above, or taken out."""
+    """The place that one more edit reaches on the diagonal `at`: a line put in, from the diagonal above, or taken
+    out."""
     if first or (not last and reached[at - 1] < reached[at + 1]):
         return reached[at + 1]
     return reached[at - 1] + 1
@@ -364,7 +365,7 @@ def _walked_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> l
 
 
 def _gaps(runs: list[tuple[int, int, int]], part: _Part) -> list[Change]:
-    """What lies between the part's runs of equal lines."""
+    """The changes between the part's runs of equal lines."""
     found = []
     i, j = part.i1, part.j1
     for at_i, at_j, length in [*runs, (part.i2, part.j2, 0)]:

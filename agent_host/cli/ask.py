@@ -245,7 +245,7 @@ def question_of(form: Form) -> str:
 
 
 def prompt_of(field: FormField, problem: str) -> str:
-    """What stands before the answer; `problem` is what was wrong with the one before."""
+    """The text before the answer; `problem` is what was wrong with the one before."""
     lines = [f"  {problem}\n"] if problem else []
     name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
     lines.append(f"  {name}{f': {field.description}' if field.description else ''}\n")

@@ -1,4 +1,4 @@
-"""How one task is shown, live and at its end: text for a person, one JSON object, or events as JSON lines."""
+"""Display of one task, live and at its end: text for a person, one JSON object, or events as JSON lines."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Display:
 
     @property
     def sinks(self) -> list[Sink]:
-        """What watches the session."""
+        """The observers of the session."""
         return [sink for sink in (self._progress, self._lines) if sink is not None]
 
     @property
     def lost(self) -> str | None:
-        """What stdout did not take, and why; None when it took all, or when its reader left, who wants no more."""
+        """The reason why stdout did not take all; None when it did, or when its reader left, who wants no more."""
         sink = self._text or self._lines
         refused = self._refused or (None if sink is None else sink.refused)
         if refused is None or isinstance(refused, BrokenPipeError):
@@ -117,7 +117,7 @@ class Display:
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:
-    """What nobody was there to approve: each kind, and each call, once."""
+    """List what nobody was there to approve: each kind, and each call, once."""
     for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
         notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
     replay_ids = dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"])

@@ -1,4 +1,4 @@
-"""What the process says when it ends (interface section 1)."""
+"""Exit codes of the process (interface section 1)."""
 
 from __future__ import annotations
 

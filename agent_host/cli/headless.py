@@ -127,7 +127,7 @@ def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int
 
 
 def _hint(error: ServiceError) -> str:
-    """What a user can do about the Session Service, which is the only one that a session waits for."""
+    """Advise a user about the Session Service, which is the only one that a session waits for."""
     if isinstance(error, ServiceUnauthorized):
         return f"check {_SERVICES_TOKEN_VARIABLE}"
     return "check SESSION_SERVICE_URL, or try again later" if error.retryable else "check SESSION_SERVICE_URL"
@@ -232,7 +232,7 @@ def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result)
 
 
 def _show_what_was_found(session: Session, *, policy: bool) -> None:
-    """What a user should know before the task begins; `policy`: also what its bundle admits."""
+    """Show what a user should know before the task begins; `policy`: also what its bundle allows."""
     for found in session.found_on_disk:
         notice(found)
     for name in session.unknown_approvals:
@@ -244,7 +244,7 @@ def _show_what_was_found(session: Session, *, policy: bool) -> None:
 
 
 def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:
-    """What could not be shown or kept at the end, after which the disk has been asked for the last time."""
+    """Show what could not be shown or kept at the end, after which the disk has been asked for the last time."""
     closing = session.closing
     if closing.problem is not None:
         notice(f"{closing.problem}{_STAYS}{resume_command}" if closing.resumable else closing.problem)

@@ -245,7 +245,7 @@ def _no_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _prune_options(parser: argparse.ArgumentParser) -> None:
-    """What `cli/prune.py` reads; None where it was not given."""
+    """Add the options of `cli/prune.py`; None if one was not given."""
     parser.add_argument(
         "--prune",
         action="store_true",

@@ -223,5 +223,5 @@ def _in_words(decision: Decision, level: SandboxLevel) -> str:
 
 
 def _line(said: object) -> str:
-    """What is said, on one line: names and values of a bundle do not steer a terminal."""
+    """The text on one line: names and values of a bundle do not steer a terminal."""
     return escaped(str(said), keep="")

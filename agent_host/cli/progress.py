@@ -1,4 +1,5 @@
-"""What stderr shows while a task runs, whatever the form of output: that it still runs, and what commands print."""
+"""Signs of life on stderr while a task runs, whatever the form of output: that it still runs, and what commands
+print."""
 
 from __future__ import annotations
 
@@ -242,7 +243,7 @@ class Call:
 
 
 class Running:
-    """What runs: the calls that were requested, or the model; `step` counts from 1."""
+    """The calls that were requested and run, or the model; `step` counts from 1."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -266,7 +267,7 @@ class Running:
         return "" if call is None else call.label
 
     def line(self) -> str:
-        """Which step, what runs or is waited for, and for how long."""
+        """The step, what runs or is waited for, and for how long."""
         step = f" step {self._step}" if self._step else " the task"
         asked = [call for call in self.calls.values() if call.asked]
         active = [call for call in self.calls.values() if not call.asked]

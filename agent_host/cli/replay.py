@@ -62,7 +62,7 @@ def _text(done: Replayed) -> str:
 
 
 def _sandbox(done: Replayed) -> str:
-    """How commands are held now, and where that is not as it was; what a sandbox refused to each call."""
+    """Describe the sandbox of commands now, and where that is not as it was; what it denied to each call."""
     if done.now is None:
         return ""
     lines = [sandbox_in_words(done.now).rstrip("\n")]

@@ -62,7 +62,7 @@ def _joined(text: str, places: set[int], written: Callable[[str], str]) -> str:
 
 
 class _Log:
-    """What both streams have in common: the runner may read them as one."""
+    """The common part of both streams: the runner may read them as one."""
 
     tail = ""
     """The end of what was written last, on either."""

@@ -68,8 +68,8 @@ class Block:
             self._widths = []
 
     def _erasing(self, columns: int) -> str:
-        """What takes the cursor to the block's first row and erases from there. A terminal that has become narrower
-        since has wrapped the lines."""
+        """The sequence that takes the cursor to the block's first row and erases from there. A terminal that has become
+        narrower since has wrapped the lines."""
         rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
         return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
 

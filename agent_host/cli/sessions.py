@@ -84,7 +84,7 @@ def prune(namespace: argparse.Namespace) -> int:
 
 
 class _Report:
-    """What was done, and how it is shown."""
+    """The work that was done, and how it is shown."""
 
     def __init__(self, *, dry_run: bool, now: float) -> None:
         self._dry_run = dry_run

@@ -1,4 +1,4 @@
-"""What several commands share: the options that are settings, and where the state lies."""
+"""Parts that several commands share: the options that are settings, and where the state lies."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ _MAX_PLACES = 12
 
 
 def sandbox_in_words(said: Mapping[str, Any]) -> str:
-    """How the commands of a session are held ({level, wanted, why?, scope?}), in lines."""
+    """Describe the sandbox of a session's commands ({level, wanted, why?, scope?}), in lines."""
     if said.get("scope"):
         return scope_in_words(said["scope"], told=False)
     why = f" ({said['why']})" if said.get("why") else ""

@@ -78,7 +78,7 @@ def notice(line: str) -> None:
 
 
 def answer(data: str | bytes) -> None:
-    """What a command was asked for, on stdout. Raises OutputRefused."""
+    """Print the answer of a command on stdout. Raises OutputRefused."""
     refused = put(sys.stdout, data)
     if refused is not None:
         from agent_host.errors import OutputRefused  # what `--version` can do without
@@ -97,7 +97,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """What is still in the stream's buffer would be refused again with every flush."""
+    """Send what is still in the stream's buffer nowhere: it would be refused again with every flush."""
     try:
         fd = stream.fileno()
     except (OSError, ValueError):  # no descriptor behind it

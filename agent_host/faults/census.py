@@ -1,5 +1,5 @@
-"""What a run has on the machine while it goes on, and what it leaves there: processes, descriptors, temporary files and
-sockets. Linux, by /proc; elsewhere only files are looked at."""
+"""Count of what a run has on the machine while it runs, and what it leaves there: processes, descriptors, temporary
+files and sockets. Linux, by /proc; elsewhere only files are looked at."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count(pid: int) -> Count | None:
 
 
 def growth(counts: Sequence[Count]) -> list[str]:
-    """What grew from the first half of a session to the second, one line each."""
+    """The counts that grew from the first half of a session to the second, one line each."""
     half = len(counts) // 2
     if not half:
         return []
@@ -59,7 +59,7 @@ def idle_helpers(pid: int) -> list[int]:
 
 
 def left_by(folder: Path, temporary: Path) -> list[str]:
-    """What a run in `folder` has left behind, one line each; processes may take a moment to end."""
+    """The leftovers of a run in `folder`, one line each; processes may take a moment to end."""
     problems = [f"left in the temporary directory: {name}" for name in sorted(os.listdir(temporary))]
     problems += [f"left a socket: {path}" for path in _sockets(folder)]
     until = time.monotonic() + _PATIENCE_S

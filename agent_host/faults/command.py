@@ -49,13 +49,13 @@ class Job(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What runs it again."""
+        """The command line that reproduces this run."""
         options = [*self.fault.arguments, "--scenario", self.scenario, "--output", self.output]
         return f"{_COMMAND} {shlex.join(options)}"
 
 
 class Verdict(NamedTuple):
-    """What came of a job. `reached` is False when the fault could not happen."""
+    """The outcome of a job. `reached` is False when the fault could not happen."""
 
     problems: list[str]
     reached: bool = True

@@ -46,7 +46,7 @@ class Ended:
 
 
 class Started(Protocol):
-    """What is used of a `subprocess.Popen[str]` with its standard input closed and its output piped."""
+    """The used part of a `subprocess.Popen[str]` with its standard input closed and its output piped."""
 
     pid: int
     returncode: int | Any
@@ -214,7 +214,7 @@ class CrashRun:
             self._expect(ended, self.scenario.exit_code)
 
     def check(self) -> list[str]:
-        """What is wrong with the session at its end, one line each; empty when all is well."""
+        """Problems of the session at its end, one line each; empty when all is well."""
         problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
         if left := self.left_over():
             problems.append(f"left under checkpoints: {', '.join(left)}")
@@ -252,7 +252,7 @@ class CrashRun:
         return found
 
     def _report_problems(self, reported: Ended, kept: Mapping[str, Any]) -> list[str]:
-        """What was reported must be what is kept."""
+        """Problems of a report that is not what is kept."""
         keys = ("status", "reason", "text", "stepCount", "usage", "toolCalls")
         if self._output == "json":
             said = json.loads(reported.out)

@@ -313,7 +313,7 @@ def _error(code: int, path: str) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """What came of one write: its bytes before `head` and from `tail` on. Those between are as they were; `grown`:
+    """The outcome of one write: its bytes before `head` and from `tail` on. Those between are as they were; `grown`:
     where nothing was, they are zeros."""
 
     head: int
@@ -335,11 +335,11 @@ class Outcome(Protocol):
     """Decides what a power loss leaves. Asked once about each name and each change that was not synced."""
 
     def name(self, versions: int) -> int:
-        """Which of its versions a name has: 0 is the durable one, `versions - 1` the newest."""
+        """The version that a name has: 0 is the durable one, `versions - 1` the newest."""
         ...
 
     def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:
-        """What is left of a write; `first` and `last` of those on the whole disk that were not synced."""
+        """The rest of a write; `first` and `last` of those on the whole disk that were not synced."""
         ...
 
 
@@ -436,7 +436,7 @@ class Inode:
             self.durable = _applied(self.durable, change, WriteOutcome.all_of(len(change.data)))
 
     def fail_to_sync(self) -> None:
-        """What was not durable is clean in the cache from now on, and perhaps not on the disk."""
+        """Fail to sync: what was not durable is clean in the cache from now on, and perhaps not on the disk."""
         for change in self.changes:
             change.lost = change.lost or not change.durable
 
@@ -474,7 +474,7 @@ def _applied(content: bytes, change: Change, kept: WriteOutcome) -> bytes:
 
 
 class Directory:
-    """What stands under the name of a directory."""
+    """The entry under the name of a directory."""
 
 
 Entry = Inode | Directory | None
@@ -508,7 +508,7 @@ class Names:
         return made
 
     def after_power_loss(self, outcome: Outcome) -> Names:
-        """What is there at the next boot."""
+        """The names at the next boot."""
         numbers = [each.number for inode in self._inodes() for each in inode.uncertain()]
         first, last = min(numbers, default=0), max(numbers, default=0)
         files: dict[int, Inode] = {}
@@ -519,7 +519,7 @@ class Names:
         return made
 
     def get(self, path: str) -> Entry:
-        """What `path` stands for now."""
+        """The entry of `path` now."""
         name = self.by_path.get(path)
         if name is not None:
             return name.versions[-1]
@@ -555,7 +555,7 @@ class Names:
         return list({id(entry): entry for entry in entries if isinstance(entry, Inode)}.values())
 
     def _left(self, outcome: Outcome) -> dict[str, Entry]:
-        """What each path stands for at the next boot."""
+        """The entry of each path at the next boot."""
         chosen = {}
         for path, name in self.by_path.items():
             possible = len(name.versions) - name.durable
@@ -576,7 +576,7 @@ def _is_root(path: str) -> bool:
 
 
 def _once(files: dict[int, Inode], entry: Entry, make: Callable[[Inode], Inode]) -> Entry:
-    """What `make` makes of `entry`, if that is a file; the same for all names of one file."""
+    """Apply `make` to `entry`, if that is a file; the same for all names of one file."""
     if not isinstance(entry, Inode):
         return entry
     if id(entry) not in files:

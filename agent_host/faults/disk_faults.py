@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong at which call. `written` is the share of its data that a failing write leaves behind."""
+    """Faults by the call at which they occur. `written` is the share of its data that a failing write leaves behind."""
 
     fail_call: int | None = None
     code: int = errno.EIO

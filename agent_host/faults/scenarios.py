@@ -1,5 +1,5 @@
-"""What a fault run puts a session through: a workspace, the model's side of the conversation, and what must hold at
-the end. `Effects` is the built-in one; see docs/faults.md for one of your own."""
+"""Scenarios of fault runs: a workspace, the model's side of the conversation, and what must hold at the end. `Effects`
+is the built-in one; see docs/faults.md for one of your own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ diff --git a/settings.ini b/settings.ini
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What a session that has ended left behind.
+    """The leftovers of a session that has ended.
 
     `result` is its result.json, `history` the messages of its whole thread, `events` its run log, `text` what the
     process that reported the end wrote to stdout, `patch` what it showed as changed (None with `--output json`).
@@ -76,7 +76,7 @@ class Scenario:
         raise NotImplementedError
 
     def check(self, outcome: RunOutcome) -> list[str]:
-        """What is wrong with the end, one line each; a run checks thread, totals and answer itself."""
+        """Problems of the end, one line each; a run checks thread, totals and answer itself."""
         raise NotImplementedError
 
 
@@ -119,7 +119,7 @@ def _usage(number: int) -> dict[str, int]:
 
 
 def effect_problems(workspace: Path, words: Sequence[str]) -> list[str]:
-    """What is wrong with effects.log, in which each of `words` must stand once."""
+    """Problems of effects.log, in which each of `words` must stand once."""
     made = collections.Counter((workspace / "effects.log").read_text().split())
     names = sorted({*made, *words})
     return [f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in words)]

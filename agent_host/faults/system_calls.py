@@ -33,8 +33,8 @@ _QUIET = ("strace", "-f", "-qq", "-e", "signal=none")
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What an undisturbed session asks of the system for its checkpoint: `files`, paths below the state directory, and
-    how often each call is made on them."""
+    """System calls of an undisturbed session for its checkpoint: `files`, paths below the state directory, and how
+    often each call is made on them."""
 
     files: tuple[str, ...]
     calls: Mapping[str, int]

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class Stores(NamedTuple):
-    """Where a session's artifacts are kept on this disk, and what takes them to the Workspace Service where that is
-    another place (`uploads_elsewhere`)."""
+    """The places of a session's artifacts on this disk, and the way to the Workspace Service if that is another place
+    (`uploads_elsewhere`)."""
 
     artifacts: ArtifactHome
     uploads: UploadQueue
@@ -49,8 +49,8 @@ class Stores(NamedTuple):
 
 
 class Backends:
-    """What `environ` and the settings say about services; `tokens` are sent to them. Nothing is connected before its
-    first use. `capability_grant` is what the Session Service gave last for the Backend Tool Service.
+    """Clients of the services that `environ` and the settings name; `tokens` are sent to them. Nothing is connected
+    before its first use. `capability_grant` is what the Session Service gave last for the Backend Tool Service.
 
     Raises UsageError for a URL or a token that cannot be used.
     """
@@ -73,12 +73,12 @@ class Backends:
         return self._urls.session is not None
 
     def sessions(self) -> SessionService:
-        """Who grants sessions."""
+        """The service that grants sessions."""
         url = self._urls.session
         return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
 
     def stores(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> Stores:
-        """Where the session's artifacts go."""
+        """The stores of a session's artifacts."""
         url, settings = self._urls.workspace, self._settings
         limits = UploadLimits(
             settings.integer("services.upload_max_pending_bytes"),
@@ -93,7 +93,7 @@ class Backends:
         return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
 
     def approvals(self, paths: SessionPaths) -> ApprovalReporter:
-        """What decisions are reported to."""
+        """The reporter of decisions."""
         url = self._urls.approval
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)

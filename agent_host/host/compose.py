@@ -1,4 +1,4 @@
-"""What a session's loop works with, put together: the runtime, the judge, the conversation."""
+"""Composition of a session's loop: the runtime, the judge, the conversation."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _local_tools(
     *,
     owns_process: bool,
 ) -> _LocalTools:
-    """What runs the tools of this machine."""
+    """The runtime of this machine's tools."""
     settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
     of_runtime = runtime_settings(
         settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
@@ -235,7 +235,7 @@ def _add_servers(
 
 
 def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:
-    """What looks at the workspace around commands, but for the host's own folders; None where it is switched off."""
+    """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
     if not resolved.settings.flag("tools.watch_changes"):
         return None
     own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
@@ -303,7 +303,7 @@ def runtime_settings(
 
 
 def sandbox_settings(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
-    """How the runtime holds commands, which has been found to work; None for not at all."""
+    """The sandbox settings of the runtime, which have been found to work; None for no sandbox."""
     if parts.scoping is None or not parts.scoping.holds:
         return None
     return SandboxSettings(

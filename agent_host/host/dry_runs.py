@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """What commands may do beside what the bundle says: the hosts that the user opens, those that the configuration
+    """Access of commands besides what the bundle says: the hosts that the user opens, those that the configuration
     blocks, and where the host keeps its own: its records, temporary directory and steering files."""
 
     opened: Widening = NO_WIDENING
@@ -76,7 +76,7 @@ class Held(NamedTuple):
     steering: tuple[str, ...] = ()
 
     def scoping(self, level: Level, environment: Environment, is_here: bool) -> Scoping:
-        """How commands are held at a level; `is_here`: the environment is this machine's."""
+        """The sandbox of commands at a level; `is_here`: the environment is this machine's."""
         gather = stated_machine(environment)
         if is_here:
             gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
@@ -163,7 +163,7 @@ class Tried(NamedTuple):
         return list(rows.values())
 
     def skill_limits(self, names: Sequence[str]) -> list[SkillTools]:
-        """What each of these skills leaves of the tools. Raises UsageError for one that cannot be used."""
+        """The limits that each of these skills sets on the tools. Raises UsageError for one that cannot be used."""
         from policy.rules.skills import skill_tools
 
         known = self.session_tools.names
@@ -252,7 +252,7 @@ class Tried(NamedTuple):
 
 
 def _kept(reasons: Mapping[str, str | None]) -> dict[str, Any]:
-    """Who keeps a tool, and the first reason; `reasons` are in order."""
+    """Name who withholds a tool, and the first reason; `reasons` are in order."""
     said = {who: why for who, why in reasons.items() if why is not None}
     return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
 
@@ -392,7 +392,7 @@ def case_refused(problem: str) -> Decision:
 
 
 class BundleReport(NamedTuple):
-    """What is said of a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
+    """A report on a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
     line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`."""
 
     problems: list[Problem]

@@ -71,8 +71,7 @@ def host_shell(workspace: str, temporary: str | None = None) -> str:
 
 
 def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
-    """What a command of a session finds in its environment, without what looks like a secret: policy reads lines by
-    it."""
+    """The environment of a session's commands, without what looks like a secret: policy reads lines by it."""
     shown = child_environment(
         os.environ,
         secret=secret_variables(settings),
@@ -124,7 +123,7 @@ def project_tool_names(workspace: str) -> frozenset[str]:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What the configuration takes away of the tools (SK 3.1)."""
+    """The limits that the configuration sets on the tools (SK 3.1)."""
     limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}
     allowed = frozenset(settings.names("tools.allowed"))
     if ALL_TOOLS not in allowed:

@@ -45,9 +45,9 @@ _MOST_BYTES_PER_TOKEN = 8
 
 
 class Gateway(NamedTuple):
-    """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is what
-    the first request reports: which dialect was found; "" where the dialect was named. `server_said` is what was taken
-    from the server's own word."""
+    """The address of the model, and the TLS context for it, which is made while a session opens. `said` is what the
+    first request reports: which dialect was found; "" where the dialect was named. `server_said` is what was taken from
+    the server's own word."""
 
     url: str
     tls: TlsContext
@@ -171,7 +171,7 @@ def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
 def make_client(
     settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str
 ) -> LlmClient:
-    """What asks the gateway. Its modules are imported here, with a session's first request."""
+    """Make the client of the gateway. Its modules are imported here, with a session's first request."""
     from agent_host.llm.client import LlmClient
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 
@@ -308,7 +308,7 @@ def report_window(emitter: Emitter, talk: Conversation, said: str, families: tup
 
 
 def advice(first_request: int, window: int | None, families: tuple[str, ...]) -> str:
-    """What helps where the first request, in tokens, leaves a window of so many little room, "" where it fits."""
+    """Advise if the first request, in tokens, leaves a window of so many little room, "" if it fits."""
     if window is None or first_request * 2 <= window:
         return ""
     fits = "leaves little room in" if first_request < window else "does not fit into"

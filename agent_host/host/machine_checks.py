@@ -98,7 +98,7 @@ def _python() -> Check:
 
 
 def _program() -> list[Check]:
-    """What this program runs from in the working directory, where a model would change it."""
+    """Warn if this program runs from the working directory, where a model would change it."""
     inside = import_isolation.places_in(os.path.realpath(os.getcwd()))
     if not inside:
         return []
@@ -182,8 +182,8 @@ def _is_far(url: str) -> bool:
 
 
 def _backend_tools(url: str, *, granted: bool) -> Check:
-    """What the Backend Tool Service lists for this host's token. `granted`: a Session Service may give the grants that
-    calls need; else they are signed here."""
+    """Check the list of the Backend Tool Service for this host's token. `granted`: a Session Service may give the
+    grants that calls need; else they are signed here."""
     name, shown, token = "backend tools", shown_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
     if not usable_in_header(token):
         return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} holds characters that no header can carry")
@@ -255,7 +255,7 @@ def _state_dir(path: str) -> Check:
 
 
 def _tokenizer(settings: Settings) -> Check:
-    """What tokens are counted with before the gateway counts them."""
+    """Check the tokenizer that counts tokens before the gateway does."""
     name, model = settings.text("llm.tokenizer"), model_of(settings)
     encoding = known_models().of(model).limits.tokenizer
     if name == ESTIMATE:
@@ -326,8 +326,8 @@ def _runs(pid: int) -> bool:
 
 
 def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
-    """Which levels hold commands here, tried with a small one, what the strongest of them cannot hold, and what a
-    command in the current directory may do under the policy of the configuration."""
+    """Check the sandbox levels of this machine, tried with a small command: what the strongest of them cannot enforce,
+    and what a command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
     wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]

@@ -138,7 +138,7 @@ def servers_of_user(
 
 
 def place_text(server: ServerConfig) -> str:
-    """What makes it this server and no other."""
+    """The text that identifies this server."""
     if isinstance(server.place, Http):
         return server.place.url
     return " ".join(server.place.argv)
@@ -246,7 +246,7 @@ class _Place:
 
     @property
     def _outside(self) -> tuple[str, ...]:
-        """Where no program of a server lies, unless its entry names it whole."""
+        """Directories in which no program of a server lies, unless its entry names it whole."""
         return (self._environment.workspace, *filter(None, (self._temporary,)))
 
     def _not_held(self) -> str | None:
@@ -257,7 +257,7 @@ class _Place:
         return None if denial is None else denial.reason
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
-        """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any
+        """The scope of a server's program: one of the user's has what its entry says, one of the bundle's what any
         command may do. The user's is read wherever it lies, and so are the absolute paths of its arguments: its script,
         a directory that it serves."""
         if self._scoping is None or not self._scoping.holds or self._bundle is None:
@@ -388,7 +388,7 @@ def user_servers(settings: Settings) -> dict[str, UserServer]:
 
 
 def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
-    """What the shape does not say of an entry."""
+    """The problem with an entry beyond its shape."""
     if not re.fullmatch(SERVER_NAME, entry.name):
         return f"name: {entry.name!r} names no server: 1 to 64 of A-Z a-z 0-9 _ - ."
     if entry.name in others:

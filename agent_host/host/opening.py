@@ -1,4 +1,4 @@
-"""How this process comes to its session (AH 3.2, 9.5): the services asked, the policy checked, all put together."""
+"""Opening of a session in this process (AH 3.2, 9.5): ask the services, check the policy, compose the parts."""
 
 from __future__ import annotations
 
@@ -500,7 +500,7 @@ def bundle_again(
 
 
 def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
-    """How commands of a session are held under what was granted. Raises UsageError."""
+    """The sandbox of a session's commands under a grant. Raises UsageError."""
     granted = grant.policy_bundle is not None
     steering = (*own_files(), *guarded_files(resolved.settings, resolved.workspace))
     return scoping_of(resolved, machine, level, steering=steering, granted=granted)
@@ -515,7 +515,7 @@ def beginning_of(
     *,
     learned: Mapping[str, Any],
 ) -> Beginning:
-    """What the first record of a new session holds. `learned` is what its gateway said (`server_settings.Informed`)."""
+    """The first record of a new session. `learned` is what its gateway said (`server_settings.Informed`)."""
     policy = policy_source(resolved.settings, grant.policy_bundle)
     started: dict[str, Any] = {
         "model": parts.model,

@@ -1,4 +1,4 @@
-"""What a session is started with, and where that comes from: the options, the configuration below them, the record."""
+"""Options of a session and their sources: the command line, the configuration below it, the record."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ _SANDBOX = "sandbox.level"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a session is started or resumed with; None leaves it to the configuration, or to the session on record.
+    """Options to start or resume a session with; None leaves a question to the configuration, or to the session on
+    record.
 
     `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `max_cost` is what the session may
     cost, in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend
     services' and `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter.
-    None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`.
-    `approvals` are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of
-    denied calls, which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands
-    started also when this process is killed; one session at a time may ask for it, and it takes every child of this
-    process for its own. `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
+    None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`. `approvals`
+    are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of denied calls,
+    which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands started also when
+    this process is killed; one session at a time may ask for it, and it takes every child of this process for its own.
+    `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
     """
 
     workspace: str | os.PathLike[str] | None = None
@@ -99,7 +100,7 @@ def _as_given(_: str, value: str) -> str:
 
 
 class OptionNames(NamedTuple):
-    """What messages call the options; by default as a program gives them. `client_workspace` is a workspace that the
+    """Names of the options in messages; by default as a program gives them. `client_workspace` is a workspace that the
     client of a server chose. `not_text` is the message for a value that is not UTF-8, by the name of its field or the
     key of its setting."""
 
@@ -238,7 +239,7 @@ def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
 
 
 def _unusable_tools(workspace: str) -> list[str]:
-    """What is wrong with the tools that the workspace brings."""
+    """Problems of the tools that the workspace brings."""
     if not os.path.isdir(os.path.join(workspace, ".agent", "tools")):
         return []
     from agent_host.host.workspace_tools import unusable_manifests  # with it comes what reads them
@@ -276,7 +277,7 @@ def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by:
 
 
 def known_models() -> KnownModels:
-    """What is known of models, by the user's configuration. Raises UsageError for one that cannot be used."""
+    """Facts about models, by the user's configuration. Raises UsageError for one that cannot be used."""
     return KnownModels(settings_from({}, workspace=None).models)
 
 

@@ -1,4 +1,4 @@
-"""What is decided about a session before anything of it is on disk."""
+"""Decisions about a session before anything of it is on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORT_TTL_S = 300
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
     servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
 
     machine: LocalMachine
@@ -74,8 +74,8 @@ class Parts(NamedTuple):
 
 
 def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
-    """How long a request is kept in the provider's cache: one hour costs more to write, and pays where a step may take
-    longer than five minutes, since a person is asked or commands may run that long."""
+    """The time for which a request is kept in the provider's cache: one hour costs more to write, and pays if a step
+    may take longer than five minutes, because a person is asked or commands may run that long."""
     chosen = settings.text("llm.cache_ttl")
     if chosen != "auto":
         return cast("CacheTtl", chosen)

@@ -51,7 +51,7 @@ class Unfinished(NamedTuple):
 def session_under(
     state_dir: str, key: str, same: tuple[OptionsSource, str] | None = None
 ) -> Unfinished | Result | None:
-    """What was begun under the id `key` that a user chose: its session, the result where that is over, else None.
+    """Find the session that a user began under the id `key`: the session, its result if it is over, else None.
 
     `same`: options and a prompt that have to be those it was begun with. Raises UsageError where they are not, for a
     key that is none and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
@@ -69,8 +69,8 @@ def session_under(
 
 
 def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
-    """What a person has to agree to before this session is resumed, None where that is nothing. What cannot be read is
-    for the resume to say."""
+    """The weaker sandbox that a person has to agree to before this session is resumed, None if there is none. What
+    cannot be read is for the resume to say."""
     limit = resolved.settings.integer("host.max_snapshot_bytes")
     if resolved.session_id is None or resolved.sandbox_named:
         return None
@@ -102,7 +102,7 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
 
 
 def own_sessions() -> Owner | None:
-    """Whose the sessions are that this user's programs begin; None where a Session Service says that."""
+    """The owner of sessions that this user's programs begin; None if a Session Service says that."""
     return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
 
 
@@ -131,7 +131,7 @@ def session_id_of(state_dir: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a task ended. `status` is TASK_COMPLETED, TASK_FAILED, TASK_CANCELLED or SESSION_PAUSED, `reason` a
+    """The end of a task. `status` is TASK_COMPLETED, TASK_FAILED, TASK_CANCELLED or SESSION_PAUSED, `reason` a
     documented name where it is not completed, `message` one line about it for a person, `text` the model's last answer.
     `details` is the whole result object of the command line, `records` the folder of what stays of the session.
     `unfinished`: the task is still open on record. `resumable`: `resume_task` can go on with it, or approve what was

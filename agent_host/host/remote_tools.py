@@ -154,8 +154,8 @@ def _terms(settings: Settings) -> Terms:
 
 
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
-    """What makes of a tool that takes the place of one of this machine (`insteadOf`) one whose calls need what that one
-    needs as well, and are judged by the same arguments."""
+    """Return a function that makes a tool which takes the place of one of this machine (`insteadOf`) into one whose
+    calls need what that one needs as well, and are judged by the same arguments."""
     sent = sent_elsewhere(bundle)
     here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
 
@@ -208,7 +208,7 @@ _NO_ANSWER: Final = "the record has no answer to this call: it did not run then"
 
 
 class Answer(NamedTuple):
-    """What the model read of a call then."""
+    """The answer that the model read of a call then."""
 
     text: str
     failed: bool

@@ -76,7 +76,7 @@ class Difference(NamedTuple):
 
 
 class Refusals(NamedTuple):
-    """What a sandbox refused to one call, on record and in the replay, a line each; `grant` is what the call asked for
+    """Denials of a sandbox to one call, on record and in the replay, a line each; `grant` is what the call asked for
     beyond its scope."""
 
     number: int
@@ -93,9 +93,9 @@ class Refusals(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What came of a replay: how many calls the record has, the first difference, and why a task ended early. `before`
-    and `now` say how commands were held on record and in the replay ({level, wanted, why?, scope?}), None where nothing
-    says it; `refusals` what a sandbox refused, and what calls asked of it."""
+    """The outcome of a replay: how many calls the record has, the first difference, and why a task ended early.
+    `before` and `now` say how commands were held on record and in the replay ({level, wanted, why?, scope?}), None
+    where nothing says it; `refusals` what a sandbox refused, and what calls asked of it."""
 
     calls: int
     difference: Difference | None
@@ -117,7 +117,7 @@ class _Call(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What a replay has done: its calls by their ids, and how commands were held, as each start says it."""
+    """The progress of a replay: its calls by their ids, and the sandbox of commands, as each start says it."""
 
     calls: dict[str, _Call]
     sandboxes: list[Mapping[str, Any]]
@@ -163,8 +163,8 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
 
 
 def _take_along(state_dir: str, scratch: str) -> None:
-    """What is known of the tools of MCP servers: with it policy says of them what it says in a session of now, also
-    where their server does not answer. Tokens of OAuth are those of the user: a copy that is renewed would end them."""
+    """Copy the lists of MCP servers' tools: with them policy decides as in a session of now, also if their server does
+    not answer. Tokens of OAuth are those of the user: a copy that is renewed would end them."""
     copy_lists(state_dir, scratch, "mcp:")
     tokens = os.path.join(os.path.realpath(state_dir), TOKENS)
     with contextlib.suppress(OSError):  # a Windows without links: the server wants a new authorization then

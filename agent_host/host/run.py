@@ -107,6 +107,6 @@ async def _resumed(opener: SessionOpener, resolved: ResolvedOptions) -> Session:
 
 
 def new_session(resolved: ResolvedOptions, environment: str) -> NewSession:
-    """What a session of this machine's own user is asked for with."""
+    """The request for a session of this machine's own user."""
     client = {"name": "agent-host", "version": __version__}
     return NewSession(LOCAL, LOCAL, environment, (resolved.workspace,), client, CAPABILITIES)

@@ -1,4 +1,4 @@
-"""How a session's commands are held: what the settings want, what works on this machine, what the user opens."""
+"""The sandbox of a session's commands: what the settings want, what works on this machine, what the user opens."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
 
 
 def _rows(directory: str) -> Levels:
-    """What was found by files in `directory`."""
+    """Findings about levels by files in `directory`."""
     from tool_runtime.sandbox import levels
 
     looked = [levels.look(level, directory) for level in LEVELS[:0:-1]]  # the strongest tries the others on its way
@@ -119,7 +119,7 @@ def _rows(directory: str) -> Levels:
 
 
 def _rows_in_session(temporary: str) -> Levels:
-    """What was found by files in a session's own directory, which need not be there yet."""
+    """Findings about levels by files in a session's own directory, which need not be there yet."""
     is_there = os.path.isdir(temporary)
     with contextlib.suppress(OSError):  # then the trial says what is wrong with it
         temporary_directory.make(temporary)
@@ -166,8 +166,8 @@ def refuse_domains_of_a_service(resolved: ResolvedOptions) -> None:
 def scoping_of(
     resolved: ResolvedOptions, machine: LocalMachine, level: Level, *, steering: tuple[str, ...], granted: bool
 ) -> Scoping:
-    """How the commands of a session are held. `granted`: its bundle is of the Session Service, and the user opens
-    nothing. Raises UsageError."""
+    """The sandbox of a session's commands. `granted`: its bundle is of the Session Service, and the user opens nothing.
+    Raises UsageError."""
     opened = () if granted else opened_domains(resolved.settings)
     return Scoping(
         level.level,
@@ -183,7 +183,7 @@ def scoping_of(
 
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
-    """What the level refuses on this machine although the scope gives it, in words for people."""
+    """Describe what the level denies on this machine although the scope allows it, for people."""
     from tool_runtime.platform.landlock_rules import rules_for, rules_in_view  # only where commands are held
 
     return (rules_in_view if level == "namespace" else rules_for)(scope).notes

@@ -77,7 +77,7 @@ class Secrets(NamedTuple):
 
 
 def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
-    """What takes secrets out of what is shown of a session that no process has, as it does in the session: `settings`
+    """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
     are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
     from agent_host.host.mcp_servers import secret_values  # most of a start does without
 
@@ -90,7 +90,7 @@ def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
-    """What the bundle and the settings have taken out of all that is kept and sent (AH 8.7)."""
+    """The redaction that the bundle and the settings ask for, of all that is kept and sent (AH 8.7)."""
     return Redaction(
         bundle.redaction_rules,
         key=lambda: redaction_key(resolved.state_dir),

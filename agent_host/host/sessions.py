@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Closing(NamedTuple):
-    """What the end of a session left. `result_file` is where the result is kept, None where it is not; `problem` what
+    """The leftovers of a session's end. `result_file` is where the result is kept, None where it is not; `problem` what
     the disk refused, in one line, and `resumable` whether the session can be resumed for that; `undelivered` is one
     line for each observer that did not get all events."""
 
@@ -68,7 +68,7 @@ class Session:
 
     @property
     def found_on_disk(self) -> tuple[str, ...]:
-        """What was wrong with the files of a resumed session and was put right, one line each."""
+        """Problems in the files of a resumed session that were put right, one line each."""
         return tuple(_found(self._session.report))
 
     @property
@@ -78,8 +78,8 @@ class Session:
 
     @property
     def policy_notice(self) -> str | None:
-        """What a bundle that is none of the built-ins admits beyond what it names, in one line; None where there is
-        nothing to say."""
+        """A note on what a bundle that is none of the built-ins allows beyond what it names, in one line; None if there
+        is nothing to say."""
         return self._session.policy_notice()
 
     @property
@@ -90,7 +90,7 @@ class Session:
 
     @property
     def closing(self) -> Closing:
-        """What its end left; complete once the session has ended."""
+        """The leftovers of its end; complete once the session has ended."""
         ending = self._session.ending
         return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.undelivered))
 
@@ -122,11 +122,11 @@ class Session:
         self._session.interrupt()
 
     def cut_off(self) -> Result:
-        """How the running task stands as this process leaves it, which was ended by force."""
+        """The result of the running task as this process leaves it, which was ended by force."""
         return self._result(self._session.cut_off())
 
     def patch(self) -> str:
-        """What the session has changed in its workspace so far, as a unified diff."""
+        """The changes of the session in its workspace so far, as a unified diff."""
         return self._session.patch()
 
     async def _ended(self) -> Result:

@@ -33,7 +33,7 @@ def has_skills(settings: Settings) -> bool:
 
 
 def enabled_tools(settings: Settings) -> Limits:
-    """What the configuration does not enable of the family's tools (SK 3.2)."""
+    """The tools of the family that the configuration does not enable (SK 3.2)."""
     return frozenset({only_enabled(settings.names(SETTING))})
 
 
@@ -72,7 +72,7 @@ def skill_scripts(
 
 
 def script_runs(state: Checkpoint) -> int:
-    """How many scripts the current task has begun to run, by what is on record."""
+    """The number of scripts that the current task has begun to run, by the record."""
     finished = () if state.task is None else state.task.finished_calls
     under_way = () if state.open_step is None else state.open_step.calls
     return sum(name == _RUN_SCRIPT and code in _HAS_RUN for name, _, code in finished) + sum(

@@ -51,8 +51,8 @@ def workspace_tools(workspace: str, state_dir: str, index: SkillIndex | None, ta
 
 
 def unusable_manifests(workspace: str) -> list[str]:
-    """What is wrong with the manifests of the workspace's tools: a line for each of the first, and how many more there
-    are. Blocking."""
+    """Problems of the manifests of the workspace's tools: a line for each of the first, and how many more there are.
+    Blocking."""
     lines = _lines(specs_in(workspace)[1])
     more = len(lines) - _MAX_TOLD
     return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more manifests of {FOLDER} cannot be used"]

@@ -213,7 +213,8 @@ _WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means; one that the provider may add later is not known to be the end."""
+    """Return the meaning of a stop reason of this dialect; one that the provider may add later is not known to be the
+    end."""
     return _MEANINGS.get(stop_reason, "unknown")
 
 
@@ -386,7 +387,7 @@ class AnthropicAssembler:
         return self._close_ends() if self._halves else None
 
     def _close_ends(self) -> str:
-        """What is shown for first halves whose second never came."""
+        """The text for first halves whose second never came."""
         closed = ""
         for block in self._blocks:
             if block.open_end:
@@ -441,7 +442,7 @@ class AnthropicAssembler:
 
 
 def _opaque_parts(blocks: list[_Block], *, cut: bool) -> tuple[tuple[Block, ...], Order, int]:
-    """What only the provider reads of the blocks of an answer, the order of its parts, and how many were dropped. A
+    """Return the provider's own parts of the blocks of an answer, the order of its parts, and how many were dropped. A
     block that the answer ended in is not kept, and of an answer that was `cut` no thinking without its signature."""
     opaque: list[Block] = []
     order: list[int | Literal["call", "block"]] = []

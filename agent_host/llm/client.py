@@ -38,7 +38,7 @@ _AGAIN = {"true": True, "false": False}
 
 
 class RetryHints(NamedTuple):
-    """What the headers of an answer ask of a client, as the official SDKs read them. `again`: whether the request is to
+    """Hints on retries in the headers of an answer, as the official SDKs read them. `again`: whether the request is to
     be repeated (x-should-retry), None where that is not said; `after_s`: after which wait."""
 
     again: bool | None = None
@@ -254,7 +254,7 @@ class LlmClient:
         return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token, at=self._shown)
 
     def _short(self, text: str) -> str:
-        """What a gateway said, in one line of a length to be shown."""
+        """Shorten a gateway's text to one line that can be shown."""
         return " ".join(without_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
 
 
@@ -284,7 +284,7 @@ class _Body:
 
 
 def _event_source() -> type[EventSource]:
-    """What reads server-sent events, imported once the first request is out: it brings httpx, a quarter of a start."""
+    """Import the reader of server-sent events once the first request is out: it brings httpx, a quarter of a start."""
     import agent_host.lean_httpx  # noqa: F401  # isort: skip  first, since httpx-sse imports httpx itself
     from httpx_sse import EventSource
 
@@ -292,7 +292,7 @@ def _event_source() -> type[EventSource]:
 
 
 def _decoder_of(answer: Answer) -> Callable[[bytes], Iterable[bytes]]:
-    """What decompresses the body in small pieces. Raises UnknownCoding."""
+    """Return the decoder that decompresses the body in small pieces. Raises UnknownCoding."""
     return decoder(answer.headers.get("content-encoding", ""))
 
 
@@ -431,8 +431,8 @@ class UnknownCoding(Exception):
 
 
 def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
-    """What makes pieces of at most 64 KiB of each chunk of a body with this Content-Encoding; a chunk that is not coded
-    is its own piece.
+    """Return the decoder that makes pieces of at most 64 KiB of each chunk of a body with this Content-Encoding; a
+    chunk that is not coded is its own piece.
 
     Raises UnknownCoding. What is returned raises StreamProtocolError for what cannot be decompressed.
     """

@@ -1,5 +1,5 @@
-"""What no first reply waits for: the LLM client, whose imports are half of a start, and the table of models. Both are
-made when they are first needed."""
+"""Lazy LLM client and model table: both are expensive to import and not needed for the first reply. Both are made when
+they are first needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """What answers the loop's requests."""
+    """The model that answers the loop's requests."""
 
     async def stream(
         self,
@@ -70,7 +70,7 @@ class DeferredClient:
 
 
 class KnownModels:
-    """What is known of models, with `configured`, the section `[models]`, over the shipped table; see
+    """Facts about models, with `configured`, the section `[models]`, over the shipped table; see
     `agent_host.llm.models.Models`."""
 
     def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class KnownModels:
         return any(field in entry for name, entry in self._configured.items() if fits(name, model))
 
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
-        """What `usage` costs, which is `by_model`; None where that is not known."""
+        """The cost of `usage`, which is `by_model`; None if it is not known."""
         return self._known().cost(usage, by_model) if self._configured else None
 
     def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:

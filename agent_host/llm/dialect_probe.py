@@ -45,7 +45,7 @@ def probe(settings: Settings, url: str, token: str | None) -> tuple[str, str]:
 
 
 def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
-    """What is said of a gateway whose answers, by path, tell nothing."""
+    """The error for a gateway whose answers, by path, tell nothing."""
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
     text = f"--dialect auto: it cannot be seen what the gateway at {_shown(url)} speaks ({said}); name the dialect"
     if set(statuses.values()) <= _NO_TOKEN:

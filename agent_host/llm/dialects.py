@@ -67,7 +67,7 @@ def names_cache(settings: Settings) -> bool:
 
 
 def provider_of(name: str) -> str:
-    """What OpenTelemetry calls the provider whose dialect this is."""
+    """OpenTelemetry's name of the provider whose dialect this is."""
     return _PROVIDERS.get(name, name)
 
 

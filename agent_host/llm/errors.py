@@ -1,4 +1,4 @@
-"""What an error of a gateway means, by its HTTP status, its names and its words: one set of tables for every dialect.
+"""Meanings of a gateway's errors, by HTTP status, names and words: one set of tables for every dialect.
 
 docs/gateway-errors.md is made from them. Names count before words, since words may quote what was sent. Words are RE2's
 and are looked for in a bounded text, so that no answer costs more than its length.
@@ -36,7 +36,7 @@ Kind = Literal[
 
 
 class Meant(NamedTuple):
-    """What a kind of error does: what is said of it, the error that is raised, its code where that is not the class's
+    """The consequences of a kind of error: its message, the error that is raised, its code if that is not the class's
     own, and what to do."""
 
     says: str
@@ -158,7 +158,7 @@ _GENERAL: Final = frozenset({"failed", "refused"})
 
 
 class Reading(NamedTuple):
-    """How an HTTP status is read: what its body may say that it means, the first of them first, and what it means where
+    """The reading of an HTTP status: what its body may say that it means, the first of them first, and what it means if
     the body says none of these."""
 
     may: tuple[Kind, ...]
@@ -191,25 +191,25 @@ _NO_STATUS: Final[tuple[Kind, ...]] = (
 
 
 def kind_of_answer(status: int, said: Said) -> Kind:
-    """What an HTTP answer with an error means."""
+    """Classify an HTTP answer with an error."""
     return _kind(said, reading_of(status))
 
 
 def kind_of_event(said: Said, *, passing: bool) -> Kind:
-    """What an error inside an answer means, which has no HTTP status but the one it names. `passing`: it may have gone
-    by the next try, as far as the tables know nothing of it."""
+    """Classify an error inside an answer, which has no HTTP status but the one it names. `passing`: it may have gone by
+    the next try, as far as the tables know nothing of it."""
     if said.status is None:
         return _kind(said, Reading(_NO_STATUS, "failed" if passing else "refused"))
     return _kind(said, reading_of(said.status))
 
 
 def reading_of(status: int) -> Reading:
-    """How a status is read that may have no row."""
+    """The reading of a status, which may have no row."""
     return STATUSES.get(status, _FAILURE if status >= 500 else _OTHER_REFUSAL)
 
 
 def limit_of(said: Said) -> int | None:
-    """How many tokens the model takes, where an error that is too long says so."""
+    """The number of tokens that the model takes, if an error that is too long says so."""
     if said.limit is not None:
         return said.limit
     found = shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
@@ -409,8 +409,8 @@ _NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z0-9_]{2,60}|[A-Za-z]{2,60}(?:Error|
 
 
 class Said(NamedTuple):
-    """What an error says. `message` is for people, "" where there is none; `names` are its types, codes and reasons in
-    small letters; `status` is the HTTP status that stands in it, and `limit` the tokens that the model takes."""
+    """The parts of an error. `message` is for people, "" where there is none; `names` are its types, codes and reasons
+    in small letters; `status` is the HTTP status that stands in it, and `limit` the tokens that the model takes."""
 
     message: str
     names: frozenset[str] = frozenset()
@@ -419,7 +419,7 @@ class Said(NamedTuple):
 
 
 def read(body: bytes) -> Said:
-    """What the body of an answer says; of one that is no JSON, or of an unknown shape, its text."""
+    """Read the body of an answer; of one that is no JSON, or of an unknown shape, its text."""
     said = read_value(parsed(body))
     return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
 
@@ -433,7 +433,7 @@ def parsed(body: bytes) -> Any:
 
 
 def read_value(value: Any) -> Said:
-    """What a JSON value says; nothing where it is of an unknown shape."""
+    """Read an error from a JSON value; empty if it is of an unknown shape."""
     messages: dict[str, None] = {}
     names: set[str] = set()
     status = limit = None

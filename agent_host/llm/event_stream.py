@@ -1,4 +1,5 @@
-"""What httpx-sse reads an answer from: text as it arrives, of which no line and no event is larger than allowed.
+"""The source from which httpx-sse reads an answer: text as it arrives, of which no line and no event is larger than
+allowed.
 
 httpx-sse keeps a line until it ends and an event until the empty line behind it, so bytes are counted before it has
 them.

@@ -1,4 +1,5 @@
-"""How much and how long an answer of the gateway may be: the bounds of AH 6.3 that `[llm]` of the settings gives."""
+"""Limits on the size and the time of an answer of the gateway: the bounds of AH 6.3 that `[llm]` of the settings
+gives."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class Patience:
             self.timeout.reschedule(self._next())
 
     def what_was_missed(self) -> str:
-        """What the gateway has not done in time, behind its name."""
+        """The part of the answer that the gateway has not given in time, with its name before it."""
         if self.timeout.when() == self._end:
             return f"was not done after {self._timeouts.answer_s:g} s (llm.answer_timeout_s)"
         return f"sent no content for {self._timeouts.progress_s:g} s (llm.progress_timeout_s)"

@@ -1,10 +1,11 @@
-"""What a server on this machine or a private network says of itself: the models that it serves, and their windows.
+"""Facts that a server on this machine or a private network gives about itself: the models that it serves, and their
+windows.
 
-Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio,
-SGLang), and Ollama's `/api/show` with `/api/ps`. Nothing is posted to a gateway that has none of the other pages. A
-gateway on the internet is asked nothing: its models are in the shipped table, and it might count the requests. All of
-it takes at most `PATIENCE_S`; a server that does not answer is known as little as one that has none of these pages. A
-name is only asked if the address behind it is private, seen once connected and before anything is sent.
+Pages of several servers are read: llama.cpp's `/props`, `/v1/models` where it gives a length (vLLM, LM Studio, SGLang),
+and Ollama's `/api/show` with `/api/ps`. Nothing is posted to a gateway that has none of the other pages. A gateway on
+the internet is asked nothing: its models are in the shipped table, and it might count the requests. All of it takes at
+most `PATIENCE_S`; a server that does not answer is known as little as one that has none of these pages. A name is only
+asked if the address behind it is private, seen once connected and before anything is sent.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _API = r"/v1(?:/.*)?$|/(?:messages|chat/completions|responses)$"
 
 
 class ServerFacts(NamedTuple):
-    """What a server says: `models` by their ids, in its order, `context_tokens` of the model that was asked for, or of
-    the only one, and the page that says so; None and "" where nobody says. `takes_tools` is False where the server says
-    that the model takes none."""
+    """Facts that a server gives: `models` by their ids, in its order, `context_tokens` of the model that was asked for,
+    or of the only one, and the page that says so; None and "" if nobody says. `takes_tools` is False where the server
+    says that the model takes none."""
 
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
@@ -59,9 +60,9 @@ def is_local(url: str) -> bool:
 async def ask_server(
     url: str, model: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext]
 ) -> ServerFacts | None:
-    """What the local server at `url` says, with its windows for `model`, "" for the only one that it serves. `headers`
-    are those of requests to it, `tls` gives what an https URL needs. None where it does not answer within `PATIENCE_S`,
-    or is not ready."""
+    """Ask the local server at `url`, for the windows of `model`, "" for the only one that it serves. `headers` are
+    those of requests to it, `tls` gives what an https URL needs. None where it does not answer within `PATIENCE_S`, or
+    is not ready."""
     place = place_of(url)
     secure = tls() if place.scheme == "https" else None
     root = re.sub(_API, "", place.target.partition("?")[0].rstrip("/"))

@@ -1,4 +1,4 @@
-"""What is known of a model: its limits, by the shipped table and the user's, and its prices, by the user's alone.
+"""Facts about models: limits, by the shipped table and the user's, and prices, by the user's alone.
 
 Money is counted in whole picos, millionths of a millionth of the currency: a price of 3.00 for a million tokens is
 3,000,000 picos for one, and no sum of tokens is ever rounded.
@@ -23,7 +23,7 @@ _CACHE_WRITE, _CACHE_WRITE_1H = 1.25, 2.0
 
 
 class Limits(NamedTuple):
-    """What a model takes; None where it is not known. `context_tokens` are input and answer together, and
+    """Limits of a model; None for one that is not known. `context_tokens` are input and answer together, and
     `cache_minimum_tokens` the shortest prefix that its provider caches. `thinking_bound`: its provider refuses a thread
     in which anything in front of its thinking was changed. `tokenizer` is its encoding of tiktoken."""
 
@@ -48,7 +48,7 @@ class Prices(NamedTuple):
     currency: str
 
     def of(self, usage: TokenUsage) -> int:
-        """What `usage` costs."""
+        """The cost of `usage`."""
         read, written, long = usage.cache_read_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
         return (
             max(0, usage.input_tokens - read - written) * self.input
@@ -59,7 +59,7 @@ class Prices(NamedTuple):
         )
 
     def most_for_input(self, tokens: int) -> int:
-        """What input of so many tokens costs at most: nothing of it is read from the cache, all is written to it."""
+        """The highest cost of so many tokens of input: nothing of it is read from the cache, all is written to it."""
         return tokens * max(self.input, self.cache_write)
 
 
@@ -71,7 +71,7 @@ class ModelFacts(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What something costs."""
+    """A cost."""
 
     picos: int
     currency: str
@@ -98,14 +98,14 @@ class Models:
         self._known: dict[str, ModelFacts] = {}
 
     def of(self, model: str) -> ModelFacts:
-        """What is known of `model`. Each limit comes from the first entry that has it, the prices from the first entry
+        """The facts about `model`. Each limit comes from the first entry that has it, the prices from the first entry
         that has any."""
         if model not in self._known:
             self._known[model] = self._look_up(model)
         return self._known[model]
 
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
-        """What `usage` costs, which is `by_model`; None where not all of it has a model with a price. Nothing that was
+        """The cost of `usage`, which is `by_model`; None if not all of it has a model with a price. Nothing that was
         used costs nothing, in the currency of the prices."""
         currency = self.currency
         if currency is None or self.unpriced(usage, by_model) is not None:

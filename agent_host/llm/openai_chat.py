@@ -243,7 +243,7 @@ _MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means."""
+    """Return the meaning of a stop reason of this dialect."""
     return _MEANINGS.get(stop_reason, "unknown")
 
 
@@ -320,7 +320,8 @@ class ChatAssembler:
         )
 
     def _detail(self, stop_reason: str, meaning: Meaning) -> str:
-        """Which limit cut the answer; what the model said when it refused, in one line, or what filtered it."""
+        """Name the limit that cut the answer; else the model's words when it refused, in one line, or what filtered
+        it."""
         said = repaired(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
         return (said or stop_reason) if meaning in ("cut", "blocked") else ""
 
@@ -431,7 +432,7 @@ class ChatAssembler:
         return self._closed_text() if self._halves and reason else ""
 
     def _closed_text(self) -> str:
-        """What is shown for a first half whose second never came."""
+        """The text for a first half whose second never came."""
         end, self._open_text = self._repaired(self._open_text), ""
         self._texts.append(end)
         return end

@@ -217,7 +217,7 @@ _UNNAMED: Final = "message"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means."""
+    """Return the meaning of a stop reason of this dialect."""
     return _MEANINGS.get(stop_reason, "unknown")
 
 
@@ -414,7 +414,7 @@ class ResponsesAssembler:
 
 
 def _type_of(data: dict[str, Any]) -> str:
-    """What an event without a name is; some proxies send errors without a type as well."""
+    """The type of an event without a name; some proxies send errors without a type as well."""
     return text_in(data.get("type")) or ("error" if data.get("error") else "")
 
 

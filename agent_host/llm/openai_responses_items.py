@@ -1,4 +1,4 @@
-"""Which event of a Responses stream belongs to which item of its output (AH 6.3)."""
+"""Items of a Responses stream, and the events that belong to each (AH 6.3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 
 class Place(NamedTuple):
-    """How an event names its item: by its id, "" for none, and by its place in the output, None for none."""
+    """The name that an event gives its item: its id, "" for none, and its place in the output, None for none."""
 
     item_id: str
     number: int | None
@@ -121,7 +121,7 @@ class StreamedItems:
 
 
 def kind_of(item: Mapping[str, Any]) -> Kind:
-    """What an item is here. Raises ValueError for one without a type."""
+    """The kind of an item. Raises ValueError for one without a type."""
     kind = item.get("type")
     if not isinstance(kind, str) or not kind:
         raise ValueError("an item without a type")
@@ -236,7 +236,7 @@ class ResponsesOutput:
 
     @property
     def refusal(self) -> str:
-        """What the model said when it refused, "" where it did not."""
+        """The model's words when it refused, "" if it did not."""
         return "".join(part for item in self._items.in_order() for part in item.refused)
 
     @property

@@ -154,7 +154,7 @@ def _grouped(name: str, entries: Iterable[str]) -> Iterable[list[str]]:
 
 
 def _fragment_of(name: str, entry: str) -> Any:
-    """What the fragments of one entry have in common; None for one that is whole."""
+    """The common beginning of the fragments of one entry; None for one that is whole."""
     value = orjson.loads(entry) if name in ("reasoning_details", "thinking_blocks") else None
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None

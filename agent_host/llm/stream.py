@@ -1,4 +1,4 @@
-"""What a model call gives, whatever the gateway's dialect (AH 6.3)."""
+"""Results of a model call, whatever the gateway's dialect (AH 6.3)."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """What marks this dialect's blocks on record; it never changes."""
+        """The mark of this dialect's blocks on record; it never changes."""
         ...
 
     @property
     def path(self) -> str:
-        """Where requests are posted, behind the gateway's URL."""
+        """The path of requests, after the gateway's URL."""
         ...
 
     @property
@@ -133,7 +133,7 @@ class Dialect(Protocol):
 
     @property
     def tail(self) -> bytes:
-        """What closes the request's JSON behind the last message."""
+        """The end of the request's JSON after the last message."""
         ...
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:

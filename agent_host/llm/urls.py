@@ -1,4 +1,4 @@
-"""Where the gateway is: its URL and token, checked before anything is sent, and shown without what is secret.
+"""The gateway's URL and token, checked before anything is sent, and shown without what is secret.
 
 Nothing here needs httpx, whose import takes as long as the rest of a session's start.
 """
@@ -41,8 +41,8 @@ def checked_url(url: str) -> GatewayUrl:
 
 
 class Place(NamedTuple):
-    """Where requests go, as they say it. `host` is a name or an address, `port` None for the usual one, `target` path
-    and query, `named` what stands in the header `host`, `user` "name:password" where the URL has one."""
+    """The address of requests. `host` is a name or an address, `port` None for the usual one, `target` path and query,
+    `named` what stands in the header `host`, `user` "name:password" where the URL has one."""
 
     scheme: str
     host: str
@@ -89,9 +89,9 @@ def _on_the_network(host: str) -> str:
 
 
 def request_url(url: str, path: str) -> str:
-    """Where the gateway named by `url` takes requests of a dialect with this `path`, such as `/v1/messages`. Gateways
-    are named with the path, with its version, and with neither; a URL that ends in the path behind the version is
-    taken as it is. A query stays behind it."""
+    """The URL at which the gateway named by `url` takes requests of a dialect with this `path`, such as `/v1/messages`.
+    Gateways are named with the path, with its version, and with neither; a URL that ends in the path behind the version
+    is taken as it is. A query stays behind it."""
     place, mark, query = url.partition("?")
     place = place.rstrip("/")
     version, tail = path[: path.index("/", 1)], path[path.index("/", 1) :]

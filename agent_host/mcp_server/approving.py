@@ -1,4 +1,5 @@
-"""Who approves a call of a task that another program has handed in: the person behind that program, by elicitation."""
+"""Approvals of calls in a task that another program has handed in: by the person behind that program, by
+elicitation."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _FORM: Final[dict[str, Any]] = {
 
 
 class Answer(NamedTuple):
-    """What a person said to a question; `answers` are the fields of a form."""
+    """A person's answer to a question; `answers` are the fields of a form."""
 
     approved: bool
     scope: str = "once"
@@ -70,18 +71,18 @@ def form_request(question: Question) -> types.ElicitRequest:
 
 
 def _form_of(question: Question) -> dict[str, Any]:
-    """What is asked for: whether a call may run, or what a server that the task uses asks in the middle of one."""
+    """The form of a question: whether a call may run, or what a server that the task uses asks in the middle of one."""
     return _FORM if question.form is None else dict(question.form)
 
 
 def message_of(question: Question) -> str:
-    """What the person reads."""
+    """The text for the person."""
     why = "" if question.description in ("", question.summary) else f"\n{question.description}"
     return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
 
 
 def answer_in(question: Question, result: types.ElicitResult) -> Answer:
-    """What a form says. All but an approval is a denial."""
+    """Read the answer in a form. All but an approval is a denial."""
     content: Mapping[str, Any] = result.content or {}
     if question.form is not None:
         return Answer(result.action == "accept", answers=content)

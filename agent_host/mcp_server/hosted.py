@@ -150,7 +150,7 @@ class HostedSession:
         await self._child.leave()
 
     async def report(self) -> dict[str, Any]:
-        """How far the task is, and once it is over all that is known of it. Raises Refused."""
+        """Report the state of the task, and once it is over all that is known of it. Raises Refused."""
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
             waiting = [question.as_json for question in self.questions.values()]

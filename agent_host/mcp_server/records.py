@@ -1,5 +1,4 @@
-"""What is on record of tasks, for a client that asks by session and task id: also of those that another process has or
-had."""
+"""Tasks on record, for a client that asks by session and task id: also those that another process has or had."""
 
 from __future__ import annotations
 
@@ -42,9 +41,9 @@ class Records:
         stored_sessions(self._state_dir).record(session_id, self.owner)
 
     def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
-        """How far a task of the session is, by default the last one, and once it is over all that is known of it; of a
-        session without a task its row in lists. Raises SessionNotFound, UsageError for a task that it does not know,
-        CheckpointUnreadable."""
+        """Report the state of a task of the session, by default the last one, and once it is over all that is known of
+        it; of a session without a task its row in lists. Raises SessionNotFound, UsageError for a task that it does not
+        know, CheckpointUnreadable."""
         record = stored_sessions(self._state_dir).record(session_id, self.owner)
         ids = record.task_ids
         if task_id is None and not ids:

@@ -34,7 +34,7 @@ class Feed:
             outbox.close()
 
     def since(self, event_id: int) -> Since:
-        """What GetEvents asks for; see `EventRing.since`."""
+        """Answer GetEvents; see `EventRing.since`."""
         return self._ring.since(event_id)
 
     def take(self, event: Event) -> None:

@@ -19,7 +19,7 @@ _FIRST_FIELD: Final = b"content-length:"
 
 
 class FramingError(Exception):
-    """What replaces a message that cannot be read; `str()` says why."""
+    """The error in place of a message that cannot be read; `str()` says why."""
 
 
 class LineTooLong(FramingError):
@@ -53,8 +53,8 @@ class Framing:
         return list(self._splitter.feed(data))
 
     def end(self) -> bytes | FramingError | None:
-        """What the end of the stream leaves: a last line without its newline, or an error for a message that was cut
-        off; None when nothing is left."""
+        """Take the end of the stream: a last line without its newline, or an error for a message that was cut off; None
+        when nothing is left."""
         if self._splitter is None:
             first, self._first = self._first, b""
             return first or None
@@ -187,7 +187,7 @@ class HeaderSplitter:
             self._header_bytes = 0
 
     def _find_header(self, piece: bytes, *, whole: bool) -> bytes | None:
-        """What there is of a line that begins with Content-Length; None for any other."""
+        """The present part of a line that begins with Content-Length; None for any other."""
         room = len(_FIRST_FIELD) - len(self._line)
         self._line += piece[:room]
         if self._line.lower() != _FIRST_FIELD:

@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What one line held. A batch is answered by one array."""
+    """The messages of one line. A batch is answered by one array."""
 
     requests: Sequence[Request]
     is_batch: bool = False
@@ -131,8 +131,8 @@ def _invalid(id_json: bytes, message: str) -> Request:
 
 
 def _with_half_characters(line: bytes) -> Any:
-    """What JavaScript makes of a text that was cut within a character is JSON all the same (`"\\ud83d"`), and orjson
-    does not read it. None for everything else that it refuses."""
+    """Decode JSON with half of a character in it (`"\\ud83d"`), as JavaScript writes a text that was cut within one;
+    orjson refuses it. None for everything else that it refuses."""
     if b"\\u" not in line:
         return None
 
@@ -200,8 +200,8 @@ def prose(most_chars: int, *, least_chars: int = 0) -> Text:
 
 
 def ignored(shape: Params, value: Mapping[str, Any]) -> list[str]:
-    """What a reply lists as `ignored`: the paths of unknown members of `value`, which fits; sorted, the first 100, each
-    cut at 200 characters."""
+    """The paths of unknown members of `value`, which fits, for the field `ignored` of a reply; sorted, the first 100,
+    each cut at 200 characters."""
     unknown = list(shape.unknown(value))
     return [path[:_MAX_LISTED_CHARS] for path in sorted(unknown)[:_MAX_LISTED]] if unknown else unknown
 

@@ -259,7 +259,8 @@ class Methods:
 
 
 def _owner_in(params: Mapping[str, Any]) -> Owner | None:
-    """Whose sessions are asked for, where a request says both; a session of this process says it better."""
+    """The owner of the sessions that are asked for, if a request says both parts; a session of this process says it
+    better."""
     if "userId" in params and "tenantId" in params:
         return Owner(params["tenantId"], params["userId"])
     return None

@@ -99,7 +99,7 @@ class Server:
         task.add_done_callback(self._closing.discard)
 
     async def _depart(self, client: Connection) -> None:
-        """What a client asked for before it went is done all the same, a Shutdown above all."""
+        """Do what a client asked for before it went, a Shutdown above all."""
         await _within(client.finish(), _ANSWERS_S)
         await client.close()
         if self._client is not None:

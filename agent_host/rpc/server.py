@@ -45,7 +45,7 @@ _DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 
 
 class Method(NamedTuple):
-    """What a name stands for: the shape of its parameters, and who serves it."""
+    """A method: the shape of its parameters, and its handler."""
 
     shape: Params
     serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]

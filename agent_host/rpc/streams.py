@@ -177,7 +177,7 @@ class ThreadedReader:
 
 
 class _Writer:
-    """What both writers have: a count of what waits, and who waits for it to be gone."""
+    """The common part of both writers: a count of what waits, and who waits for it to be gone."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0

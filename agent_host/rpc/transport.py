@@ -1,6 +1,5 @@
-"""What a client is to the server: bytes that come, and bytes that go. Writing never waits; what the other side does not
-take stays with the channel, and the writer can see how much that is.
-"""
+"""A client as the server sees it: bytes that come, and bytes that go. Writing never waits; what the other side does not
+take stays with the channel, and the writer can see how much that is."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Protocol
 
 
 class Receiver(Protocol):
-    """What receives the messages of the other side."""
+    """The receiver of the other side's messages."""
 
     def received(self, data: bytes) -> None:
         """The next bytes."""
@@ -24,7 +23,7 @@ class Channel(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What was written and not taken yet."""
+        """The bytes that were written and not taken yet."""
         ...
 
     def write(self, data: bytes) -> None:

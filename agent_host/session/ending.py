@@ -38,7 +38,7 @@ _OBSERVERS_S = 1.0
 
 
 class SessionEnd:
-    """How one session ends. `service` gets to know of it, `resources` are let go.
+    """The end of one session. `service` gets to know of it, `resources` are let go.
 
     `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
     session can then be resumed although its task is over.

@@ -1,4 +1,4 @@
-"""What a session starts from: its ids and its policy bundle, checked (AH 3.2)."""
+"""The start of a session: its ids and its policy bundle, checked (AH 3.2)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def load_bundle(
 
 
 class PolicySource(NamedTuple):
-    """Where a session's policy comes from: a built-in's name or a file, and the sha256, in hex, of what stands there;
-    the name is None for a bundle of the Session Service."""
+    """The source of a session's policy: a built-in's name or a file, and the sha256, in hex, of its content; the name
+    is None for a bundle of the Session Service."""
 
     name: str | None
     digest: str
@@ -89,7 +89,7 @@ def policy_name(settings: Settings) -> str:
 
 
 def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySource:
-    """Where the bundle of `load_bundle` comes from. Raises UsageError when there is no such file."""
+    """The source of `load_bundle`'s bundle. Raises UsageError when there is no such file."""
     if granted is not None:
         return PolicySource(None, sha256(granted).hexdigest())
     name = policy_name(settings)
@@ -168,7 +168,7 @@ def _configured(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, 
 def _places(
     environment: Environment, state_dir: str, session_id: str, tools: Mapping[str, Sequence[str]] = {}
 ) -> Places:
-    """What stands for the placeholders of a bundle in this session."""
+    """The values of a bundle's placeholders in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     return Places(
         workspace=environment.workspace,
@@ -186,7 +186,7 @@ def _real(path: str | None) -> str | None:
 
 
 def own_files() -> tuple[str, ...]:
-    """What steers this program for its user."""
+    """The files that configure this program for its user."""
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
 
@@ -224,7 +224,7 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
 
 
 def _programs(settings: Settings) -> tuple[str, ...]:
-    """What the user's configuration adds to a built-in's list of commands. Raises UsageError."""
+    """The programs that the user's configuration adds to a built-in's list of commands. Raises UsageError."""
     names = settings.names("policy.allowed_commands")
     if names:
         from agent_host.session import external_bundles

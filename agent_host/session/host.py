@@ -147,7 +147,7 @@ class SessionHost:
     async def preview(
         self, session_id: str, owner: Owner | None, task_id: str | None, file_paths: Sequence[str] | None
     ) -> tuple[list[FilePatch], str | None]:
-        """What a session or one of its tasks changed, and why that may not be all; as for `state`."""
+        """The changes of a session or one of its tasks, and why that may not be all; as for `state`."""
         try:
             session = self.at_work(session_id)
         except (SessionNotFound, SessionNotReady) as error:
@@ -156,8 +156,8 @@ class SessionHost:
         return await session.preview(task_id, file_paths), session.unseen(task_id)
 
     async def _record(self, session_id: str, owner: Owner | None, error: AgentHostError) -> SessionRecord:
-        """What is on record of a session that this process does not have. Raises `error` where that is nothing, or not
-        the owner's, and for this process's own session while it ends."""
+        """The record of a session that this process does not have. Raises `error` where that is nothing, or not the
+        owner's, and for this process's own session while it ends."""
         if self._session is not None and self._session.session_id == session_id:
             raise error
         try:

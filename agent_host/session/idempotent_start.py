@@ -1,4 +1,5 @@
-"""What was begun under an id that the user chose, for `run --session-id ID --or-resume` (interface section 1)."""
+"""Sessions that were begun under an id that the user chose, for `run --session-id ID --or-resume` (interface section
+1)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Over(NamedTuple):
 
 
 def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | Over | None:
-    """What lies under `key`; None where nothing was begun. A snapshot above the limit is not read. Changes nothing.
+    """Find the session that was begun under `key`; None if there is none. A snapshot above the limit is not read.
+    Changes nothing.
 
     Raises UsageError for a key that is none and for a session that was removed before its end, CheckpointUnreadable for
     one that is damaged, or whose result is: what it did is not known well enough to go on with it unasked.
@@ -80,7 +82,7 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
 
 
 def start_record(state_dir: str, key: str, prompt: str) -> dict[str, str]:
-    """What the first record of a session keeps for `refuse_another`."""
+    """The entry in the first record of a session for `refuse_another`."""
     return {"key": key, "promptMark": prompt_mark(state_dir, prompt)}
 
 

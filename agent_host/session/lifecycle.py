@@ -91,7 +91,7 @@ class Session:
 
     @property
     def identity(self) -> SessionIdentity:
-        """Who and where it is."""
+        """The session's identity."""
         return self._ctx.state.identity
 
     @property
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def report(self) -> LoadReport:
-        """What was found on disk besides the session when it was opened."""
+        """The findings on disk besides the session when it was opened."""
         return self._ctx.journal.store.report
 
     @property
@@ -168,8 +168,8 @@ class Session:
         self._ctx.emitter.flush()
 
     def policy_notice(self) -> str | None:
-        """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
-        nothing."""
+        """A note for the user on a bundle that is none of the built-ins, in one line; None if there is nothing to
+        say."""
         bundle = self._ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
@@ -178,7 +178,7 @@ class Session:
         return in_one_line(bundle)
 
     def sandbox_notice(self) -> str | None:
-        """What a user should know of how commands are held, in one line; None where they are held as was asked for."""
+        """A note for the user on the sandbox of commands, in one line; None if it is as was asked for."""
         judge = self._ctx.judge
         return None if judge.scoping is None else judge.scoping.notice(judge.bundle, judge.environment)
 
@@ -187,7 +187,7 @@ class Session:
         return unknown_approvals(self._ctx.judge.bundle, self._ctx.judge.tools, names)
 
     def patch(self) -> str:
-        """What the session changed, as a unified diff."""
+        """The changes of the session, as a unified diff."""
         from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
         return patches.as_text(patches.preview_of(self._ctx)(), self.unseen())
@@ -198,8 +198,8 @@ class Session:
         return first_versions(self._ctx.state).unseen_in(task_id)
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """What the session or one of its tasks changed, file by file; see `session.patches.preview`. Raises UsageError
-        for a task that it does not know."""
+        """The changes of the session or one of its tasks, file by file; see `session.patches.preview`. Raises
+        UsageError for a task that it does not know."""
         from agent_host.session import patches  # see `patch`
 
         try:
@@ -447,7 +447,7 @@ class Session:
         return self._life.state is SessionStatus.FAILED
 
     def _broken(self, error: BaseException) -> None:
-        """What is on record stays, and a resume goes on from there."""
+        """Leave the session as it is on record: a resume continues from there."""
         self._life.fire("fail")
         payload = {"reason": ErrorCode.INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
         self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)

@@ -1,4 +1,4 @@
-"""How a session comes to its store: with its first state, or as the last process left it (AH 3.2, 9.5)."""
+"""Opening of a session's store: with its first state, or as the last process left it (AH 3.2, 9.5)."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers", "mode
 
 
 class Owner(NamedTuple):
-    """Whose session it is."""
+    """The owner of a session."""
 
     tenant_id: str
     user_id: str
 
 
 class ResolvedOptions(NamedTuple):
-    """What a session is started with: the options of a client, the configuration below them, and for a resume what is
+    """Options that a session is started with: those of a client, the configuration below them, and for a resume what is
     on record. Paths are absolute.
 
     `flags` are the settings that the client gave: a resume takes them over from the run. `session_id` is the one that
     is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
     of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
-    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record. `ended_too`:
-    a session that has ended is resumed as well, for its next task.
+    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record. `ended_too`: a
+    session that has ended is resumed as well, for its next task.
     """
 
     settings: Settings
@@ -147,8 +147,9 @@ def _of_damage(error: state_errors.Damaged) -> str:
 def recorded_options(
     state_dir: str, session_id: str, *, snapshot_limit_bytes: int, ended_too: bool = False
 ) -> dict[str, Any]:
-    """What the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of the user's
-    configuration, for the session's own settings stand on record. With `ended_too` also of one that has ended.
+    """The options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of
+    the user's configuration, for the session's own settings stand on record. With `ended_too` also of one that has
+    ended.
 
     Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing in them was whole);
     changes nothing else on disk.
@@ -216,7 +217,7 @@ def prepare_state_dir(state_dir: str) -> None:
 
 
 class Beginning(NamedTuple):
-    """What a session begins with. `temporary` is its temporary directory; `started` what it was started with, in
+    """The beginning of a session. `temporary` is its temporary directory; `started` what it was started with, in
     addition to the command line; `task` its first task, where it is there already: then the session is on record with
     it, or not at all."""
 

@@ -1,4 +1,4 @@
-"""What the session, or one of its tasks, has changed: file by file for a review, and all of it as a patch to read.
+"""Changes of the session, or of one of its tasks: file by file for a review, and all of it as a patch to read.
 
 `preview` reads files and compares them, which may take a while. What it needs of the session is in its arguments, so
 that it can run in another thread:
@@ -184,7 +184,7 @@ def _file_patch(
     workspace: str,
     lost: Collection[str],
 ) -> FilePatch | None:
-    """What happened to one file; None when nothing did in the end."""
+    """The patch of one file; None when nothing changed in the end."""
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
         return None
@@ -281,7 +281,7 @@ def _version(name: str | None, kept: Callable[[str], bytes | None], missing: str
 
 
 def _content(path: str, before: bytes) -> bytes:
-    """What is in the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
+    """The content of the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
     target = link_at(path)
     if target is not None:
         return target
@@ -353,7 +353,8 @@ class GitPatch(NamedTuple):
 def git_patch(
     name: str, before: bytes | None, after: bytes | None, *, mode: str = PLAIN_FILE, old_mode: str | None = None
 ) -> GitPatch:
-    """What turns `before` into `after`, of which one may be None (no file) and none larger than MAX_PATCH_BYTES.
+    """The patch that turns `before` into `after`, of which one may be None (no file) and none larger than
+    MAX_PATCH_BYTES.
 
     `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What becomes a link, or
     was one, is deleted and added.
@@ -383,8 +384,8 @@ def git_patch(
 
 
 def git_rename(old_name: str, name: str, before: bytes, after: bytes, alike: int) -> GitPatch | None:
-    """What renames the file, and turns `before` into `after`; None where they differ and one is no text, or too long
-    for a diff of lines. `alike` is how much of them is the same, in percent."""
+    """The patch that renames the file, and turns `before` into `after`; None if they differ and one is no text, or too
+    long for a diff of lines. `alike` is how much of them is the same, in percent."""
     text = (
         f"diff --git {quoted(f'a/{old_name}')} {quoted(f'b/{name}')}\n"
         f"similarity index {alike}%\nrename from {quoted(old_name)}\nrename to {quoted(name)}\n"

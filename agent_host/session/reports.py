@@ -1,4 +1,4 @@
-"""What is reported of a session on request: its state, and the result object of a task that ended."""
+"""Reports on a session: its state, and the result object of a task that ended."""
 
 from __future__ import annotations
 
@@ -86,8 +86,9 @@ def cost_fields(ctx: LoopContext, owner: Checkpoint | Task) -> dict[str, Any]:
 
 
 def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """What of the current task, or of the last one, the Workspace Service has not stored: {artifactName, artifactType,
-    message, storageRef?, toolCallId?}. `history` is such a row for the history, None where there is nothing to say."""
+    """The artifacts of the current task, or of the last one, that the Workspace Service has not stored: {artifactName,
+    artifactType, message, storageRef?, toolCallId?}. `history` is such a row for the history, None where there is
+    nothing to say."""
     task = ctx.task
     waiting = [row for row in ctx.state.uploads.values() if row["taskId"] == task.task_id]
     rows = [_missing(row, row["why"]) for row in task.not_uploaded] + [_missing(row, _WAITS) for row in waiting]

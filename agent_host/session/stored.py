@@ -92,8 +92,9 @@ class StoredSession(NamedTuple):
 
 
 class StoredSessions:
-    """What lies under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost; `cleaner`
-    gives what takes secrets out of the files that a session has changed, None where nobody knows what is one."""
+    """The sessions under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost;
+    `cleaner` gives what takes secrets out of the files that a session has changed, None where nobody knows what is
+    one."""
 
     def __init__(
         self,
@@ -124,8 +125,8 @@ class StoredSessions:
         return sorted(newest.values(), key=lambda one: (one.updated_at, one.session_id), reverse=True)
 
     def record(self, session_id: str, owner: Owner | None = None) -> SessionRecord:
-        """What is on record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that is
-        not there, or not the owner's, UsageError for an id that is none."""
+        """The record of the session and its tasks, resumable or ended. Raises SessionNotFound for one that is not
+        there, or not the owner's, UsageError for an id that is none."""
         with state_errors_translated():
             paths = SessionPaths(self._state_dir, session_id)
             summary = self._store.summary(session_id)
@@ -214,7 +215,7 @@ def can_go_on(summary: Summary) -> bool:
 
 
 def _of_ended(paths: SessionPaths) -> StoredSession | None:
-    """What a session's result says of it; None where that is none of ours."""
+    """The row of a session that ended, by its result; None if that is none of ours."""
     try:
         kept = orjson.loads(LOCAL_DISK.read(paths.result))
         values = [kept[key] for key in _KEPT]
@@ -241,7 +242,7 @@ def _of_ended(paths: SessionPaths) -> StoredSession | None:
 
 
 def _usage_of_ended(kept: dict[str, Any]) -> dict[str, Any] | None:
-    """What a result keeps of it, None for one of an earlier version and for what is no usage."""
+    """The usage in a result, None for one of an earlier version and for what is no usage."""
     usage = kept.get("sessionUsage")
     counts = ("inputTokens", "outputTokens", "cachedInputTokens")
     if not isinstance(usage, dict) or any(type(usage.get(name)) is not int for name in counts):

@@ -47,10 +47,9 @@ _ENDING: Final = ("verdict", "endedBy", "retryable")
 
 
 class SessionRecord(NamedTuple):
-    """What is on record of one session: its `row` in lists, its state, None where it cannot be read, and where the
-    records of one that `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of
-    one that has ended. `versions` gives
-    what gives a version of a file by its name; `cleaner` is that of StoredSessions."""
+    """The record of one session: its `row` in lists, its state, None if it cannot be read or if the records of one that
+    `has_ended` were not kept, its messages as JSON, oldest first, its run log, and the result of one that has ended.
+    `versions` gives what gives a version of a file by its name; `cleaner` is that of StoredSessions."""
 
     row: StoredSession
     state: Checkpoint | None
@@ -141,7 +140,7 @@ class SessionRecord(NamedTuple):
         raise self._unknown(task_id)
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
-        """What the session or one of its tasks changed; see `session.patches.preview`. Raises UsageError for a task
+        """The changes of the session or one of its tasks; see `session.patches.preview`. Raises UsageError for a task
         that it does not know, and where what files held was not kept; CheckpointUnreadable."""
         from agent_host.session.patches import preview  # comparing files is a large import
 
@@ -231,13 +230,13 @@ class SessionRecord(NamedTuple):
         return {"taskId": task_id, **fields, **said, **({"denied": denied} if denied else {})}
 
     def _began_at(self, task_id: str) -> str:
-        """When the task was begun, in RFC 3339, as its first message has it."""
+        """The time when the task was begun, in RFC 3339, as its first message has it."""
         quoted = orjson.dumps(task_id)
         named = (orjson.loads(data) for data in self.messages if quoted in data)
         return next((str(one["timestamp"]) for one in named if one.get("taskId") == task_id), self.row.updated_at)
 
     def _text_of(self, task_id: str) -> str:
-        """What the model said last in the task."""
+        """The model's last words in the task."""
         quoted = orjson.dumps(task_id)
         for data in reversed(self.messages):
             if quoted in data and b'"role":"assistant"' in data:
@@ -247,7 +246,7 @@ class SessionRecord(NamedTuple):
         return ""
 
     def _mark_of(self, task_id: str) -> Mapping[str, Any]:
-        """How the task ended last, by the run log."""
+        """The last end of the task, by the run log."""
         marks = (one for one in reversed(self.log.marks) if one.get("taskId") == task_id and one["mark"] in _OF_TASK)
         return next(marks, {})
 

@@ -79,7 +79,7 @@ class TaskRunner:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the session has had, in whichever process."""
+        """The number of tasks that the session has had, in whichever process."""
         state = self._ctx.state
         return len(state.earlier_tasks) + (state.task is not None)
 
@@ -91,13 +91,13 @@ class TaskRunner:
 
     @property
     def last_end(self) -> TaskEnd | None:
-        """How the last task of this process ended, None before one did."""
+        """The end of the last task of this process, None before one ended."""
         running = self._running
         done = running is not None and running.done() and not running.cancelled() and running.exception() is None
         return running.result() if running is not None and done else None
 
     def end_on_record(self) -> TaskEnd | None:
-        """How the last task ended, in this process or before; None for a session without any."""
+        """The end of the last task, in this process or before; None for a session without any."""
         return self.last_end or (None if self._ctx.state.task is None else self._told_again())
 
     def start(self, task: NewTask, *, queued: bool = False) -> None:
@@ -307,10 +307,11 @@ class TaskRunner:
         return self._wind_up(self._told_again())
 
     def _wind_up(self, end: TaskEnd) -> TaskEnd:
-        """What follows the end of a task; a resume does it again when the process died before it was through.
+        """Do what follows the end of a task; a resume does it again when the process died before it was through.
 
         It waits for nothing: the event, the state and whether another task may start say the same at every moment. The
-        history follows (interface section 2)."""
+        history follows (interface section 2).
+        """
         ctx = self._ctx
         self._took_ms = self._so_far_ms
         self._settle()

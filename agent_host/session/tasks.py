@@ -1,4 +1,4 @@
-"""What each task of a session found and left at a path: which versions of a file a preview compares. Pure."""
+"""Versions that each task of a session found and left at a path, for a preview to compare. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FirstVersions(NamedTuple):
 
 
 def first_versions(state: Checkpoint) -> FirstVersions:
-    """What `state` knows of them."""
+    """The first versions on record in `state`."""
     tasks = [(task.task_id, dict(task.baselines)) for task in state.earlier_tasks]
     if state.task is not None:
         tasks.append((state.task.task_id, dict(state.task.baselines)))

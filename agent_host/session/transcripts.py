@@ -57,10 +57,10 @@ _OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs",
 
 
 class RunLog(NamedTuple):
-    """What the run log of a session says of its calls, by id, its marks, and what each turn of the model used, by its
-    step; `sandboxes` has how commands were held at the start and after each resume: {level, wanted, why?, scope?};
-    `asked` are the questions of the last process that have no answer, by approval, and `denied` the calls that were
-    not approved, in one line each, by task. A log that was cut has less."""
+    """The run log of a session by calls, marks, and the usage of each turn of the model, by its step; `sandboxes` has
+    the sandbox of commands at the start and after each resume: {level, wanted, why?, scope?}; `asked` are the questions
+    of the last process that have no answer, by approval, and `denied` the calls that were denied. A log that was cut
+    has less."""
 
     calls: dict[str, dict[str, Any]]
     marks: list[dict[str, Any]]

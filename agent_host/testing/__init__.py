@@ -1,4 +1,4 @@
-"""What users' tests need: the scripted gateway and the mock services, over real HTTP on loopback.
+"""Helpers for users' tests: the scripted gateway and the mock services, over real HTTP on loopback.
 
 `MockGateway` answers model requests from a `Script` (docs/mock-gateway.md), `MockServices` stands for the backend
 services (docs/services.md). Each is imported when it is first used.

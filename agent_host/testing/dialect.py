@@ -1,4 +1,4 @@
-"""What the gateway asks of a wire dialect, and the values that pass between the two."""
+"""The interface between the gateway and a wire dialect, and the values that pass between the two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What a script can see of a request, whatever the dialect.
+    """The part of a request that a script can see, whatever the dialect.
 
     `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
     without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
@@ -58,7 +58,7 @@ class Dialect(Protocol):
 
     @property
     def closing_events(self) -> int:
-        """How many of the last events of a stream declare the answer complete."""
+        """The number of last events of a stream that declare the answer complete."""
         ...
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
@@ -137,7 +137,7 @@ def progress(answers: Iterable[Sequence[object]]) -> tuple[int, int]:
 
 
 def mark_of(model: str, thinking: object) -> str:
-    """What the ids of calls behind this thinking of `model` end with; empty where there is none."""
+    """The end of the ids of calls after this thinking of `model`; empty if there is none."""
     return f"_t{_digest(model)[:4]}{_digest(thinking)[:12]}" if thinking else ""
 
 

@@ -45,7 +45,7 @@ _MAX_RECORDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What is kept of one request. Times are of `time.monotonic_ns`; the answer's are 0 until it has come to that.
+    """A record of one request. Times are of `time.monotonic_ns`; the answer's are 0 until it has come to that.
 
     `number` counts from 1. `session`, `model`, `message_count` and `turn` (the script's turn number) are None when the
     request was refused before they were known; `body` is None unless bodies are kept.
@@ -118,7 +118,7 @@ class MockGateway(MockServer):
 
     @property
     def failures(self) -> list[str]:
-        """What did not go as the script expects, one line each, the last 10,000. Any thread may ask."""
+        """Departures from the script, one line each, the last 10,000. Any thread may ask."""
         return list(self._failures)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:

@@ -1,4 +1,5 @@
-"""What every mock server has: it listens on loopback, on the event loop that is there or in a thread of its own."""
+"""The common part of mock servers: each listens on loopback, on the event loop that is there or in a thread of its
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a provider's cache would read and write of each request: the rules of today's providers, simulated.
+"""A simulation of a provider's prompt cache: what it would read and write of each request by the rules of today's
+providers.
 
 A request is a row of pieces: tools, system prompt, blocks of messages. A provider with marks (Anthropic) writes what
 stands before each mark, and reads by looking some pieces back from a mark for what was written before. One without

@@ -61,7 +61,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ConditionKind:
-    """How one condition is read (raises `values.BadValue`) and judged (None means met)."""
+    """The reader (raises `values.BadValue`) and the judge (None means met) of one condition."""
 
     read: Callable[[Any], Any]
     miss: Callable[[Any, RequestView], str | None]
@@ -229,7 +229,7 @@ class Turn:
 
     @property
     def kind(self) -> TurnKind:
-        """How the answer is sent."""
+        """The way in which the answer is sent."""
         if self.hang:
             return "hang"
         if self.garbage is not None:
@@ -248,7 +248,7 @@ class Turn:
 
     @property
     def limit(self) -> int | None:
-        """How often the turn is served in one session; None is no limit."""
+        """The number of times that the turn is served in one session; None is no limit."""
         if self.times is None:
             return 1 if self.fails and self.when is None else None
         return self.times if isinstance(self.times, int) else None

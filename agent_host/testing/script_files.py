@@ -17,7 +17,7 @@ _FILE_KEYS = ("count_tokens", "turn", "vars")
 
 
 class ScriptFile(NamedTuple):
-    """What a script file says; variables and turns are not yet checked."""
+    """A script file; variables and turns are not yet checked."""
 
     variables: Mapping[str, Any]
     turns: Sequence[Mapping[str, Any]]

@@ -100,7 +100,7 @@ class MockServices(MockServer):
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """What was stored, in order, histories apart. A repeated Idempotency-Key stores nothing."""
+        """The artifacts that were stored, in order, without histories. A repeated Idempotency-Key stores nothing."""
         return tuple(self._state.artifacts.values())
 
     @property

@@ -120,7 +120,7 @@ def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ())
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """What to say of a key that is not among `known`."""
+    """The message for a key that is not among `known`."""
     return f"is not known{hint_at(key, list(known))}"
 
 

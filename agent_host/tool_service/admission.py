@@ -1,4 +1,5 @@
-"""How many calls of a tenant run at once, and how many wait for that. What is beyond both is refused at once.
+"""Admission of calls: how many of a tenant run at once, and how many wait for that. What is beyond both is refused at
+once.
 
 A call holds one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or over all
 workers where they share a database (`agent_host.tool_service.postgres`).
@@ -38,7 +39,7 @@ class Slot(NamedTuple):
 
 
 class Slots(Protocol):
-    """Where the slots of all tenants are counted. `shared`: other processes take them as well."""
+    """The counter of the slots of all tenants. `shared`: other processes take them as well."""
 
     shared: bool
 

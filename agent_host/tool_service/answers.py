@@ -1,5 +1,4 @@
-"""What has become of the calls of an idempotency key: whoever sends a key again gets the answer, and nothing runs
-twice.
+"""Answers to calls by their idempotency keys: whoever sends a key again gets the answer, and nothing runs twice.
 
 A key holds within tenant, session and tool, for calls of the same arguments. Answers are kept for a bounded time, in
 this process (`MemoryAnswers`) or, for several workers, in PostgreSQL (`agent_host.tool_service.postgres`).
@@ -26,7 +25,7 @@ State = Literal["new", "running", "answered", "other_arguments", "lost"]
 
 
 class Place(NamedTuple):
-    """Where a key holds."""
+    """The scope of a key."""
 
     tenant: str
     session_id: str
@@ -35,8 +34,8 @@ class Place(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of a key. `new`: whoever asked has it to run, and nobody else. `lost`: it ran in a worker that
-    died, or its answer was let go early; its outcome is unknown. `body` is the answer."""
+    """The state of a key. `new`: whoever asked has it to run, and nobody else. `lost`: it ran in a worker that died, or
+    its answer was let go early; its outcome is unknown. `body` is the answer."""
 
     state: State
     body: bytes | None = None
@@ -50,8 +49,8 @@ class Answers(Protocol):
     long as it is not known; no call is taken then."""
 
     async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
-        """What is known of the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call
-        that is lost is `new` again."""
+        """Claim the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call that is
+        lost is `new` again."""
         ...
 
     async def release(self, place: Place) -> None:
@@ -63,7 +62,7 @@ class Answers(Protocol):
         ...
 
     async def find(self, place: Place) -> Known | None:
-        """What is known of a key; None for nothing."""
+        """The state of a key; None for an unknown one."""
         ...
 
     async def wait(self, place: Place, timeout_s: float) -> Known | None:

@@ -34,9 +34,9 @@ _LEAST_TOKEN: Final = 16
 
 
 class Limits(NamedTuple):
-    """What a tenant may ask for. So many calls run at once, over all workers that share a database, and wait in each
-    worker; so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the
-    answer; what a call stores has at most `max_stored_bytes` in all."""
+    """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
+    so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
+    what a call stores has at most `max_stored_bytes` in all."""
 
     max_concurrent: int = 32
     max_queued: int = 256
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """What the file says of one tenant, values resolved."""
+    """The configuration of one tenant, values resolved."""
 
     name: str
     token: str
@@ -96,7 +96,7 @@ _WIRE_NAMES = {
 
 
 def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str, BackendTool]) -> Configuration:
-    """What the file at `path` says; paths of {file: PATH} are relative to its directory. Raises UsageError with every
+    """Read the file at `path`; paths of {file: PATH} are relative to its directory. Raises UsageError with every
     problem by its path in the file, and no value."""
     content = _content(path)
     problems: list[str] = []
@@ -183,7 +183,7 @@ class _Resolver:
 
 
 def _crossed(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:
-    """What no shape sees: tokens that two tenants share or no header carries, tools that are not there."""
+    """Problems that no shape sees: tokens that two tenants share or no header carries, tools that are not there."""
     problems: list[str] = []
     holders: dict[str, str] = {}
     for name, tenant in tenants.items():

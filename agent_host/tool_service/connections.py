@@ -31,15 +31,15 @@ _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\nconten
 
 
 class Room(NamedTuple):
-    """How many connections a process serves, and how many may wait to be accepted. asyncio accepts all of the latter at
-    once, and fails loudly when it finds no descriptor for one."""
+    """The number of connections that a process serves, and how many may wait to be accepted. asyncio accepts all of the
+    latter at once, and fails loudly when it finds no descriptor for one."""
 
     connections: int
     backlog: int
 
     @classmethod
     def found(cls) -> Room:
-        """What the descriptors of this process allow, of which it takes as many as it may."""
+        """The number that the descriptors of this process allow, of which it takes as many as it may."""
         if sys.platform == "win32":
             return cls(_MAX_CONNECTIONS, _MAX_BACKLOG)
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)

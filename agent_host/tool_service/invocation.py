@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How a tool ended: a status, text or an error, and what was stored."""
+    """The end of a tool's run: a status, text or an error, and what was stored."""
 
     status: str
     text: str | None
@@ -231,7 +231,7 @@ def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
 
 
 def place_of(call: Call, key: str) -> Place:
-    """Where the key of a call holds."""
+    """The scope of a call's key."""
     return Place(call.tenant, call.session_id, call.tool_name, key)
 
 

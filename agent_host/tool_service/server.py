@@ -227,7 +227,7 @@ def application(
 
 
 class _Parts:
-    """What the application is put together from."""
+    """The parts of the application."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class _Parts:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[Answers, Invoker]]:
-        """What keeps answers and what runs calls. At the end the services are told what they do not know yet, and
+        """The store of answers and the invoker. At the end the services are told what they do not know yet, and
         everything is released."""
         answers, slots = await _answers(self._configuration), _slots(self._configuration)
         for tenant in self.tenants.all.values():
@@ -278,7 +278,7 @@ class _Parts:
 
 
 async def _answers(configuration: Configuration) -> Answers:
-    """Where answers are kept."""
+    """The store of answers."""
     if configuration.answers_url is None:
         return MemoryAnswers()
     from agent_host.tool_service.postgres import PostgresAnswers
@@ -287,7 +287,7 @@ async def _answers(configuration: Configuration) -> Answers:
 
 
 def _slots(configuration: Configuration) -> Slots:
-    """What counts the calls that run: over all services that share a database."""
+    """The counter of running calls: over all services that share a database."""
     if configuration.answers_url is None:
         return LocalSlots()
     from agent_host.tool_service.postgres import PostgresSlots

@@ -1,5 +1,5 @@
-"""Where the large outputs of a call go (BT, "Data Store"): the Workspace Service, the tenant's bucket for what is
-larger than it takes, or a directory of this machine where no service is named."""
+"""Storage of a call's large outputs (BT, "Data Store"): the Workspace Service, the tenant's bucket for what is larger
+than it takes, or a directory of this machine if no service is named."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class BucketSettings(NamedTuple):
 
 
 class S3Client(Protocol):
-    """What is used of boto3's client, which ships no types."""
+    """The used part of boto3's client, which ships no types."""
 
     def head_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's
     def get_object(self, **arguments: Any) -> dict[str, Any]: ...  # noqa: D102  boto3's

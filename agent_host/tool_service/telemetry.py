@@ -1,5 +1,5 @@
-"""What the Telemetry Service and the Audit Service are told of calls (BT, "Tool Invocation Flow"), and what Prometheus
-reads.
+"""Reports on calls to the Telemetry Service and the Audit Service (BT, "Tool Invocation Flow"), and the metrics that
+Prometheus reads.
 
 Nothing waits for them: events stand in bounded queues, and what is lost is counted.
 """
@@ -36,7 +36,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class Outcome(NamedTuple):
-    """How a call ended: `status` of its result, `code` of its error, size and hash of the text that it gave, what was
+    """The end of a call: `status` of its result, `code` of its error, size and hash of the text that it gave, what was
     stored."""
 
     status: str

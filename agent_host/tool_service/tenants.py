@@ -147,7 +147,7 @@ class Handles:
         return f"{PREFIX}{payload}.{self._mac(payload)}"
 
     def opened(self, handle: str) -> SecretName:
-        """What a handle of this tenant stands for. Raises ToolFault for any other text."""
+        """Open a handle of this tenant. Raises ToolFault for any other text."""
         payload, _, mac = handle.removeprefix(PREFIX).partition(".")
         right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS
         if not right or not hmac.compare_digest(mac, self._mac(payload)):

@@ -1,4 +1,4 @@
-"""What a backend tool is to the service. Packages bring more of them by the entry point group
+"""A backend tool as the service sees it. Packages bring more of them by the entry point group
 `agent_host.backend_tools`: each entry names one `BackendTool`.
 
 A tool is built once for each tenant that configures it, from that tenant's configuration and nothing else: no call can
@@ -68,9 +68,9 @@ class RunningTool(Protocol):
 
 
 class TenantServices(NamedTuple):
-    """What a tool of a tenant may use besides its own configuration. `secret` gives the value that stands behind a name
-    of the tenant's vault, `opened` that behind a handle, with the secret's name; both raise ToolFault. `sealed` makes
-    the handle of a version of a secret."""
+    """The means of a tenant's tool besides its own configuration. `secret` gives the value that stands behind a name of
+    the tenant's vault, `opened` that behind a handle, with the secret's name; both raise ToolFault. `sealed` makes the
+    handle of a version of a secret."""
 
     tenant: str
     secret: Callable[[str], Awaitable[str]]
@@ -80,7 +80,7 @@ class TenantServices(NamedTuple):
 
 
 class OpenedSecret(NamedTuple):
-    """What a handle stands for."""
+    """The secret behind a handle."""
 
     name: str
     value: str

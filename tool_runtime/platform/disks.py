@@ -1,4 +1,4 @@
-"""Which file systems answer at once: those on disks of this machine. A server or a program behind one may never."""
+"""File systems that answer at once: those on disks of this machine. A server or a program behind one may never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
+"""Variables that a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
 shell would read a line in another way than policy has. Programs that would wait for somebody get to know that nobody is
 there."""
 

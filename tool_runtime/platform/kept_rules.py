@@ -56,7 +56,7 @@ class KeptRules:
         self._mounts = select.poll()
 
     def get(self, scope: CommandScope) -> Kept:
-        """What a command under `scope` is held to, as the disk is now. Raises OSError."""
+        """Return the ruleset of a command under `scope`, as the disk is now. Raises OSError."""
         if self._has_mounted():
             self.forget()
         kept = self._kept.pop(scope, None)
@@ -69,7 +69,7 @@ class KeptRules:
         return kept
 
     def rules(self, scope: CommandScope) -> Rules:
-        """What was granted to the last command under `scope`."""
+        """The rules of the last command under `scope`."""
         kept = self._kept.get(scope)
         return self._make(scope) if kept is None else kept.rules
 

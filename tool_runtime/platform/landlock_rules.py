@@ -36,9 +36,9 @@ NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TER
 
 
 class Rules(NamedTuple):
-    """What is granted, and what of the scope that cannot say, in words for people. `closed` are writable directories
-    in which nothing new can be made. `named` are the places that the scope or the system names, `listed` directories
-    whose entries are granted, with what each was before it was listed."""
+    """Rules for Landlock, and the parts of the scope that they cannot express, in words for people. `closed` are
+    writable directories in which nothing new can be made. `named` are the places that the scope or the system names,
+    `listed` directories whose entries are granted, with what each was before it was listed."""
 
     rules: tuple[PathRule, ...]
     notes: tuple[str, ...] = ()
@@ -48,8 +48,9 @@ class Rules(NamedTuple):
 
 
 def rules_for(scope: CommandScope) -> Rules:
-    """What Landlock is to grant. Looks at the disk for what is hidden, and for its neighbours; what is not there needs
-    no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope names."""
+    """Make the rules for Landlock from a scope. Looks at the disk for what is hidden, and for its neighbours; what is
+    not there needs no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope
+    names."""
     granting = _Granting()
     if has_terminals():  # a rule for their folder would give what their users type as well
         granting.notes.append(NO_TERMINALS)
@@ -60,8 +61,8 @@ def rules_for(scope: CommandScope) -> Rules:
 
 
 def rules_in_view(scope: CommandScope) -> Rules:
-    """What Landlock is to grant to a program whose view of the disk covers what is hidden, and which has shared memory
-    and terminals of its own."""
+    """Make the rules for a program whose view of the disk covers what is hidden, and which has shared memory and
+    terminals of its own."""
     granting = _Granting()
     granting.name(_TERMINALS, _DEVICE)
     granting.grant_all(scope, ())
@@ -81,7 +82,7 @@ def has_terminals() -> bool:
 
 
 def stamp_of(directory: str) -> DirectoryStamp:
-    """What changes whenever an entry of the directory comes, goes or changes its name. Raises OSError."""
+    """A stamp that changes whenever an entry of the directory comes, goes or changes its name. Raises OSError."""
     found = os.lstat(directory)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
@@ -95,7 +96,7 @@ class _Granting:
         self._listed: dict[str, DirectoryStamp] = {}
 
     def done(self) -> Rules:
-        """What has been granted."""
+        """The rules so far."""
         granted = {rule.path for rule in self.rules}
         named = tuple(place for place in self._named if place in granted)
         return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed), named, self._listed)

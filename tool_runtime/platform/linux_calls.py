@@ -37,7 +37,8 @@ _CLONE_FS: Final = 0x200
 
 
 class Numbers(NamedTuple):
-    """What differs between architectures: the number by which the kernel names one to a filter, and system calls."""
+    """Numbers that differ between architectures: the one by which the kernel names one to a filter, and system
+    calls."""
 
     audit: int
     seccomp: int
@@ -66,7 +67,7 @@ def numbers() -> Numbers | None:
 
 
 def unknown_machine() -> OSError:
-    """What is raised on an architecture that is not known here."""
+    """The error for an architecture that is not known here."""
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 

@@ -43,9 +43,9 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 
 
 class Restriction(NamedTuple):
-    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`:
-    as root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset`
-    is one of `rules` that has been made before (`kept_rules`), and is there until the next command starts."""
+    """Restrictions of a thread. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`: as
+    root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset` is
+    one of `rules` that has been made before (`kept_rules`), and is there until the next command starts."""
 
     rules: Sequence[PathRule]
     abi: int
@@ -98,13 +98,13 @@ def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
 
 
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
-    """What a version of Landlock cannot hold, in words for people."""
+    """Describe what a version of Landlock cannot enforce, for people."""
     below_6 = _BELOW_6 if abi < landlock.WHOLE_ABI else ()
     return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *_unsupervised(is_supervised))
 
 
 def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
-    """What namespaces cannot hold; `processes`: there is one of processes among them."""
+    """Describe what namespaces cannot enforce; `processes`: there is one of processes among them."""
     others = () if processes else _OF_PROCESSES
     return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others, *_unsupervised(is_supervised))
 

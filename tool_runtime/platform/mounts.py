@@ -46,11 +46,11 @@ class View(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Which files the places of a view are, those that are there. A view that was made before is the one that would be
-    made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and the
-    folders of guarded ones, `others` (device, inode, time of the inode's last change) guarded and hidden places, which
-    lose what is mounted over them when another file gets their name, and `granted` (device, inode) places of Landlock's
-    rules, as far as they are shared."""
+    """The files that the places of a view are, as far as they are there. A view that was made before is the one that
+    would be made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and
+    the folders of guarded ones, `others` (device, inode, time of the inode's last change) guarded and hidden places,
+    which lose what is mounted over them when another file gets their name, and `granted` (device, inode) places of
+    Landlock's rules, as far as they are shared."""
 
     trees: dict[str, tuple[int, int]]
     others: tuple[tuple[int, int, int] | None, ...]
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 
 
 def look_at(view: View, granted: Iterable[str]) -> Seen:
-    """What the places of `view` and of its rules are now, by their names in this process."""
+    """Look at the places of `view` and of its rules, by their names in this process."""
     trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
     others = map(_status, (*view.guarded, *view.hidden))
     return Seen(

@@ -89,7 +89,7 @@ Instruction = tuple[int, int, int, int]
 
 
 class Filter(NamedTuple):
-    """What to build: for which architecture, how the network is held, and whether somebody is asked."""
+    """A filter to build: for which architecture, how the network is restricted, and whether a supervisor is asked."""
 
     machine: str
     network: Network
@@ -234,8 +234,8 @@ def _socketpair(wanted: Filter) -> list[Instruction]:
 
 
 def _sending(name: str, wanted: Filter) -> list[Instruction]:
-    """What is sent without an address goes where its socket is connected to. Where datagrams may go anywhere, where
-    they go is asked; a message has its address in memory, which a filter cannot read."""
+    """Rules for sending: data without an address goes where its socket is connected to. Where datagrams may go
+    anywhere, where they go is asked; a message has its address in memory, which a filter cannot read."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     ask: Instruction = (_RETURN, 0, 0, _NOTIFY)
     if not name.startswith("send") or wanted.network != "open" or not wanted.has_listener:

@@ -1,5 +1,5 @@
-"""Which socket answers at an address of this machine: asked of the kernel (sock_diag), and read from its table where it
-does not answer. The table takes longer to read the larger the machine is."""
+"""Owners of sockets at addresses of this machine: asked of the kernel (sock_diag), and read from its table if it does
+not answer. The table takes longer to read the larger the machine is."""
 
 from __future__ import annotations
 

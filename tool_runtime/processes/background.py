@@ -87,7 +87,7 @@ class Background:
 
     @property
     def total(self) -> int:
-        """How many bytes it has printed."""
+        """The number of bytes that it has printed."""
         return self._command.stdout.ends.total
 
     def read(self, start: int, limit: int) -> Piece:
@@ -138,7 +138,7 @@ class Background:
 
 
 def _kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
-    """What is kept of the output from byte `start` on, up to `limit` bytes, and where it begins. Raises OSError."""
+    """The kept output from byte `start` on, up to `limit` bytes, and where it begins. Raises OSError."""
     if start < output.spill.kept:
         return output.spill.read(start, limit), start
     tail = output.ends.tail(output.ends.total - start)

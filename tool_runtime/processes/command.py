@@ -80,8 +80,8 @@ class Captured:
             self._shown = ShownEnds(params.max_output_bytes, FIRST_BYTES)
 
     def rewritten(self) -> tuple[int, bool]:
-        """How many characters were drawn over or erased, which are not shown; and whether that is all, once the stream
-        is over: the middle of a very long one is not looked at."""
+        """The number of characters that were drawn over or erased, which are not shown; and whether that is all, once
+        the stream is over: the middle of a very long one is not looked at."""
         return (0, True) if self._shown is None else (self._shown.rewritten, self._shown.is_whole)
 
     def take(self, chunk: bytes) -> None:
@@ -266,7 +266,7 @@ class Command:
         return await self.kill()
 
     async def left(self) -> int:
-        """How many processes of the command there are, before `close`; 0 where nobody can tell (Windows)."""
+        """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
         return 0 if WINDOWS else len(await self._pool.run(self._members))
 
     def close(self) -> None:
@@ -294,8 +294,8 @@ class Command:
         return 128 - code if code < 0 else code
 
     def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """What a sandbox refused, once the command is over, by itself or because it `was_ended`. Where the command
-        succeeded only what somebody saw who was asked."""
+        """Return the denials of the sandbox, once the command is over, by itself or because it `was_ended`. Where the
+        command succeeded only what somebody saw who was asked."""
         if self._held is None:
             return ()
         printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})

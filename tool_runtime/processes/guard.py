@@ -1,4 +1,4 @@
-"""What commands start ends with this process, however it ends.
+"""Processes that commands start end with this process, however it ends.
 
 While a command runs this process adopts orphans, so that what leaves its session, its group and its environment behind
 is a descendant all the same; where the machine delegates a control group, commands have one of their own. A thread
@@ -127,7 +127,7 @@ class ProcessGuard:
             busy = bool(rows) or bool(self._leaders)
 
     def _rows(self) -> dict[int, ProcessEntry]:
-        """What commands have become: all descendants of this process but the watcher and those in its own process
+        """The processes of commands: all descendants of this process but the watcher and those in its own process
         group. Commands start in sessions of their own, from which nobody comes back; what is in this group was started
         by somebody else in this process, who waits for it."""
         rows = current.descendants(os.getpid())

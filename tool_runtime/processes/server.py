@@ -118,7 +118,7 @@ class ServerProcess:
 
     @property
     def ending(self) -> str:
-        """What is known of its end, where it came before anybody ended it; empty where it did not."""
+        """A note on its end, if it came before anybody ended it; else empty."""
         if not self._by_itself:
             return ""
         code = self._process.returncode
@@ -132,8 +132,8 @@ class ServerProcess:
         return errors[-1] if errors else lines[-1] if lines else ""
 
     def refusals(self, said: str | None = None) -> tuple[str, ...]:
-        """What its sandbox refused to it, each in a line, the first few: by what it `said` of a failure, by default to
-        stderr, and by what was seen of hosts and sockets since this was asked last."""
+        """Describe the denials of its sandbox, each in a line, the first few: by what it `said` of a failure, by
+        default to stderr, and by what was seen of hosts and sockets since this was asked last."""
         scope = self._params.scope
         if self._held is None or scope is None:
             return ()

@@ -62,7 +62,7 @@ class Definition(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What a source listed: its usable tools, and what is wrong with the others, by name."""
+    """The usable tools that a source listed, and the problems of the others, by name."""
 
     definitions: tuple[Definition, ...]
     rejected: Mapping[str, str] = {}
@@ -78,8 +78,8 @@ class Listed(NamedTuple):
 
 
 class KeptLists(Protocol):
-    """What is kept of one source's lists, on disk (`state.tool_lists`). Nothing raises: what cannot be read is not
-    there, and what cannot be written is not kept."""
+    """Stored lists of one source (`state.tool_lists`). Nothing raises: what cannot be read is not there, and what
+    cannot be written is not kept."""
 
     def newest(self) -> str | None:
         """The SHA-256 of the list that the source gave last."""
@@ -103,7 +103,7 @@ class KeptLists(Protocol):
 
 
 class Source(Protocol):
-    """Where tools are. `name` is how people know it: `mcp:fs`."""
+    """A source of tools. `name` is how people know it: `mcp:fs`."""
 
     @property
     def name(self) -> str:

@@ -61,7 +61,7 @@ _CONNECTION: Final = Record(
 
 
 class Database(Protocol):
-    """What queries are asked of."""
+    """The target of queries."""
 
     async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table: ...  # noqa: D102  see the class
 

@@ -250,8 +250,8 @@ async def _reset(connection: BoundedConnection) -> None:
 
 
 def _fault(error: psycopg.Error) -> ToolFault:
-    """What the server said of the query. Errors without a state are of the connection, and their text names its
-    host."""
+    """The fault for the server's error about the query. Errors without a state are of the connection, and their text
+    names its host."""
     if isinstance(error, AnswerTooLarge):
         return ToolFault(
             ErrorCode.TOOL_EXECUTION_FAILED, "the database's answer is too large: a plan or an error holds a huge value"
@@ -498,7 +498,7 @@ class _Gate:
         """Answers for which libpq's socket had no room yet."""
 
     def passing(self, gen: Generator[Any, Any, Any], limit_bytes: int) -> Generator[Any, Any, Any]:
-        """What `gen` gives in the end, its waits being for the server."""
+        """The result of `gen`, whose waits are for the server."""
         received = 0
         try:
             wanted = next(gen)

@@ -1,4 +1,4 @@
-"""What databases give, within caps, as JSON for the model."""
+"""Results of databases, within caps, as JSON for the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 class Caps(NamedTuple):
-    """How much of a query's rows is read: rows, bytes of their text, characters of one field; and how long it may
-    run."""
+    """Caps on a query's rows: rows, bytes of their text, characters of one field; and how long it may run."""
 
     max_rows: int = 1000
     max_bytes: int = 1024 * 1024
@@ -33,7 +32,7 @@ class Caps(NamedTuple):
         return cls()._replace(**{field: value[name] for name, field in names.items() if name in value})
 
     def field_chars(self, columns: int) -> int:
-        """How many characters of a field are asked for, so that a row of so many columns stays within `max_bytes`."""
+        """The number of characters of a field to ask for, so that a row of so many columns stays within `max_bytes`."""
         return max(64, min(self.max_field_chars, self.max_bytes // (4 * max(columns, 1))))
 
 

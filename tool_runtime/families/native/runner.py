@@ -79,7 +79,7 @@ class NativeRunner:
         self._tools: dict[str, Tool] = {}
 
     def tool(self, name: str) -> Tool:
-        """What runs the tool of this name. Raises KeyError for a name that is none of the family's."""
+        """Return the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
             for tool in self._of_kind(_KINDS[name]).tools():
                 self._tools[tool.spec.name] = tool._replace(names=FAULT_NAMES)

@@ -1,4 +1,4 @@
-"""What the Backend Tool Service answers, checked: it is input from outside like any other (BT, "API Endpoints").
+"""Answers of the Backend Tool Service, checked: they are input from outside like any other (BT, "API Endpoints").
 
 What it says becomes what a tool of this machine would have given: text and URIs, or a fault.
 """
@@ -89,9 +89,9 @@ def tools_of(body: bytes) -> Listed:
 
 
 def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], threshold: int) -> ToolOutput:
-    """What a call gave, by the ToolResult in `body`. Text of more than `threshold` bytes is left as an artifact, as
-    local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no result of this
-    call: whether the tool did its work is then not known."""
+    """Decode the output of a call from the ToolResult in `body`. Text of more than `threshold` bytes is left as an
+    artifact, as local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no
+    result of this call: whether the tool did its work is then not known."""
     value = _json(body)
     problem = first_problem(_RESULT, value)
     said = None if problem is None else problem.sentence

@@ -51,7 +51,7 @@ class HttpAnswer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What stands in front of the body."""
+        """The headers of the request."""
         ...
 
     @property
@@ -76,9 +76,9 @@ class Service(Protocol):
 
 
 class Terms(NamedTuple):
-    """How calls are made. `grant` makes the capability grant for a call of one tool, None where the host has no key;
-    `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool leaves.
-    `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again."""
+    """The terms on which calls are made. `grant` makes the capability grant for a call of one tool, None where the host
+    has no key; `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool
+    leaves. `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again."""
 
     grant: Callable[[str], str | None]
     grant_header: str
@@ -182,7 +182,8 @@ class Invocations:
         raise refused
 
     async def _found(self, request: ToolRequest, key: str, why: str) -> bytes:
-        """What the service knows of a call that was sent. Raises ToolFault, which says `why` nothing else is known."""
+        """Ask the service for the outcome of a call that was sent. Raises ToolFault, which says `why` nothing else is
+        known."""
         found = await self._ask(request, key, why)
         if found is None:
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
@@ -309,7 +310,7 @@ def _own(request: ToolRequest, body: bytes) -> bytes:
 
 
 def _with_advice(error: ServiceError) -> str:
-    """What went wrong, and what to look at where nothing answers."""
+    """Describe an error, with advice if nothing answers."""
     if not isinstance(error, ServiceUnreachable):
         return str(error)
     return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
