@@ -63,7 +63,7 @@ def grant_key(environ: Mapping[str, str]) -> bytes | None:
     return key
 
 
-def signed(grant: CapabilityGrant, key: bytes) -> str:
+def sign(grant: CapabilityGrant, key: bytes) -> str:
     """The grant as one line of text, for the header `X-Capability-Grant`."""
     payload = {
         "tenantId": grant.tenant_id,
@@ -79,7 +79,7 @@ def signed(grant: CapabilityGrant, key: bytes) -> str:
     return f"{_VERSION}.{encoded}.{_base64(_mac(encoded, key))}"
 
 
-def verified(text: str, key: bytes) -> CapabilityGrant:
+def verify(text: str, key: bytes) -> CapabilityGrant:
     """Verify a grant that was signed with `key`; whether it has expired is the caller's to ask. Raises GrantRefused."""
     parts = text.split(".")
     if len(text) > _MAX_GRANT_CHARS or len(parts) != 3 or parts[0] != _VERSION or not text.isascii():

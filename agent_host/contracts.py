@@ -101,13 +101,13 @@ class ToolSpec(NamedTuple):
     rare: Mapping[str, Any] = {}
 
     @property
-    def accepted(self) -> Mapping[str, Any]:
+    def schema_to_check(self) -> Mapping[str, Any]:
         """The schema that calls are judged by."""
         if not self.rare:
             return self.input_schema
         return {**self.input_schema, "properties": {**self.input_schema.get("properties", {}), **self.rare}}
 
-    def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
+    def complete(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
         kind, name = self.subject.kind, self.subject.argument
         if kind != "path" or not self.subject.or_workspace or arguments.get(name) is not None:
@@ -128,7 +128,7 @@ class ToolSpec(NamedTuple):
         """The needs of a call of these arguments besides the first capability."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
 
-    def needed(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def capabilities_for(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The capabilities that a call of these arguments needs, each once."""
         return tuple(dict.fromkeys((self.capability, *(need.capability for need in self.needs(arguments)))))
 

@@ -14,7 +14,7 @@ LINE_BYTES: Final = 400
 KEPT: Final = "\n\t"
 
 
-def escaped(text: str, keep: str = KEPT) -> str:
+def escape(text: str, keep: str = KEPT) -> str:
     """`text` with each character that does not print as its Python escape; those in `keep` stay as they are. What
     comes out has no lone surrogates."""
     if text.isprintable():
@@ -29,7 +29,7 @@ def name_for_json(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """`number` of what `noun` names: "1 step", "2 steps"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -37,25 +37,25 @@ def counted(number: int, noun: str) -> str:
 def one_line(text: str, max_bytes: int = LINE_BYTES) -> str:
     """`text` on one line, in at most `max_bytes` of JSON; `…` behind it where there was more."""
     kept = _fitting(text, max_bytes, keep="")
-    whole = escaped(text[:kept], keep="")
+    whole = escape(text[:kept], keep="")
     return whole if kept == len(text) else whole + "…"
 
 
-def clipped(text: str, max_bytes: int) -> str:
+def clip(text: str, max_bytes: int) -> str:
     """The start of `text`, escaped, in at most `max_bytes` of JSON; where it was cut, a note on a line of its own."""
     kept = _fitting(text, max_bytes)
-    whole = escaped(text[:kept])
+    whole = escape(text[:kept])
     return whole if kept == len(text) else f"{whole}\n[… {len(text) - kept} more characters are not shown]"
 
 
 def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
     """The number of characters of `text` that fit into `max_bytes` once they are escaped and encoded."""
     low, high = 0, min(len(text), max_bytes)
-    if json_size(escaped(text[:high], keep)) <= max_bytes:
+    if json_size(escape(text[:high], keep)) <= max_bytes:
         return high
     while low < high - 1:
         middle = (low + high) // 2
-        if json_size(escaped(text[:middle], keep)) <= max_bytes:
+        if json_size(escape(text[:middle], keep)) <= max_bytes:
             low = middle
         else:
             high = middle

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from agent_host.display_text import escaped, name_for_json
+from agent_host.display_text import escape, name_for_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,20 +56,20 @@ def nearest(path: str, is_admitted: Callable[[str], bool]) -> list[str]:
             likeness = matcher.ratio()
             if likeness >= _LIKENESS and name != wanted and is_admitted(os.path.join(above, name)):
                 found.append((-likeness, name))
-    return [escaped(name, "") for _, name in sorted(found)[:_MAX_NEAREST]]
+    return [escape(name, "") for _, name in sorted(found)[:_MAX_NEAREST]]
 
 
 def look_alikes(path: str) -> list[str]:
     """Names in the directory of the absolute `path` that look exactly like its last one, and are others."""
     above, wanted = os.path.split(path)
-    return [escaped(name, "") for name in _names(above) if name != wanted and _look_of(name) == _look_of(wanted)]
+    return [escape(name, "") for name in _names(above) if name != wanted and _look_of(name) == _look_of(wanted)]
 
 
 def _entry(directory: str, wanted: str, *, looks: bool) -> str | None:
     if "\\" not in wanted and not looks:
         return None
     names = list(_names(directory))
-    shown = [name for name in names if wanted in (escaped(name, ""), name_for_json(name))]
+    shown = [name for name in names if wanted in (escape(name, ""), name_for_json(name))]
     if len(shown) == 1:
         return shown[0]
     alike = [name for name in names if _look_of(name) == _look_of(wanted)] if looks and not shown else []

@@ -18,7 +18,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
 
 
-def shown_url(url: str) -> str:
+def displayable_url(url: str) -> str:
     """`url` without the user and password that may stand in it, for people to read."""
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
@@ -62,7 +62,7 @@ def _number(value: object) -> float | None:
     return None if math.isnan(number) else max(0.0, number)
 
 
-def without_html(text: str) -> str:
+def strip_html(text: str) -> str:
     """`text` with the title of an HTML page in place of the page, else with what it shows: proxies answer with pages,
     alone or quoted by a server behind them."""
     begins = re.search(r"(?i)<(?:!doctype\s+html|html|head|body)\b", text)
@@ -106,7 +106,7 @@ class TlsContext:
 
     def _load_roots(self) -> None:
         try:
-            self._context = ssl.create_default_context() if _has_system_roots() else _packaged_roots()
+            self._context = ssl.create_default_context() if _has_system_roots() else _roots_of_package()
         except OSError as error:
             self._error = error
 
@@ -116,7 +116,7 @@ def _has_system_roots() -> bool:
     return bool(paths.cafile or paths.capath)
 
 
-def _packaged_roots() -> ssl.SSLContext:
+def _roots_of_package() -> ssl.SSLContext:
     from agent_host.lean_httpx import httpx
 
     return httpx.create_ssl_context()

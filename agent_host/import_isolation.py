@@ -35,7 +35,7 @@ def settle() -> None:
     """On the first import of `agent_host`: as the program, keep the workspace out; as part of another one, change
     nothing. Raises ImportError where that one's own packages are in the way."""
     if is_program():
-        keep_out(*_named_workspaces(sys.argv))
+        keep_out(*_workspaces_in(sys.argv))
         sys.meta_path.insert(0, _OwnPackages)
     else:
         refuse_others()
@@ -137,7 +137,7 @@ def _real(path: str) -> str:
         return path
 
 
-def _named_workspaces(arguments: "Sequence[str]") -> "Iterator[str]":
+def _workspaces_in(arguments: "Sequence[str]") -> "Iterator[str]":
     for place, word in enumerate(arguments):
         if word == _WORKSPACE_OPTION and place + 1 < len(arguments):
             yield arguments[place + 1]

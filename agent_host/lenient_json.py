@@ -19,7 +19,7 @@ def dumps(value: Any, *, option: int = 0) -> bytes:
         return text.encode() + (b"\n" if option & orjson.OPT_APPEND_NEWLINE else b"")
 
 
-def to_keep(data: bytes) -> bytes:
+def copy_to_keep(data: bytes) -> bytes:
     """`data` in a buffer of its own size: those that orjson returns are 4 KB at least and can be ten times as large as
     what is in them, which counts for what is kept."""
     return bytes(memoryview(data))

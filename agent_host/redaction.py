@@ -41,7 +41,7 @@ class Scrubber:
         known = {*self._secrets, *(one for one in secrets if one is not None and len(one) >= _MIN_CHARS)}
         # The longest first: one that is escaped once more, or that is another with more behind it, may hold the other.
         spellings = sorted({form for secret in known for form in _spellings(secret)}, key=len)[::-1]
-        self._in_json = tuple({_escaped(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
+        self._in_json = tuple({_escape(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
                                for form in spellings for ascii_only in (False, True)})  # fmt: skip
         self._spellings = spellings
         self._secrets = tuple(sorted(known, key=lambda one: (-len(one), one)))
@@ -67,7 +67,7 @@ class Scrubber:
 
     def value(self, value: Any, *, is_event: bool = False) -> Any:
         """A JSON value without the secrets, in new containers."""
-        known = self._without(value)
+        known = self._clean(value)
         return known if self.redaction is None else self.redaction.value(known, is_event=is_event)
 
     def json(self, data: bytes, *, is_event: bool = False) -> bytes:
@@ -95,15 +95,15 @@ class Scrubber:
         """An encoded event without the secrets, its envelope's own numbers as they are; see `Redaction.value`."""
         return self.json(data, is_event=True)
 
-    def _without(self, value: Any) -> Any:
+    def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
             for form in self._spellings:
                 value = value.replace(form, REDACTED)
             return value
         if isinstance(value, list):
-            return [self._without(item) for item in value]
+            return [self._clean(item) for item in value]
         if isinstance(value, dict):
-            return {self._without(key): self._without(item) for key, item in value.items()}
+            return {self._clean(key): self._clean(item) for key, item in value.items()}
         return value
 
 
@@ -113,10 +113,10 @@ def _spellings(secret: str) -> Iterator[str]:
         form = secret
         for _ in range(_NESTED_JSON):
             yield form
-            form = _escaped(form, ascii_only=ascii_only)
+            form = _escape(form, ascii_only=ascii_only)
 
 
-def _escaped(text: str, *, ascii_only: bool) -> str:
+def _escape(text: str, *, ascii_only: bool) -> str:
     """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `lenient_json` falls back on."""
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 

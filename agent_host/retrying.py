@@ -31,7 +31,7 @@ class RetryPolicy(NamedTuple):
     max_wait_s: float | None = None
 
 
-async def with_retries(
+async def call_with_retries(
     passing: type[Passing],
     attempt: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
@@ -71,9 +71,9 @@ async def _again(
     def wait(state: RetryCallState) -> float:
         error = error_of(state)
         if error.retry_after_s is not None:
-            return waiting.within(error, min(error.retry_after_s, policy.max_retry_after_s))
+            return waiting.bound(error, min(error.retry_after_s, policy.max_retry_after_s))
         # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
-        return waiting.within(error, min(policy.max_s, policy.base_s / 2 + backoff(state) / 2))
+        return waiting.bound(error, min(policy.max_s, policy.base_s / 2 + backoff(state) / 2))
 
     def report(state: RetryCallState) -> None:
         if state.next_action is not None:
@@ -105,15 +105,15 @@ class _Waiting:
     def is_over(self, error: GatewayUnavailable | ServiceUnavailable) -> bool:
         """True if the failure `error` is the last; called once for each."""
         self._left -= 1
-        until = self._until_of(error)
+        until = self._deadline_for(error)
         return self._left < 0 and (until is None or time.monotonic() >= until)
 
-    def within(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
+    def bound(self, error: GatewayUnavailable | ServiceUnavailable, wait_s: float) -> float:
         """The wait behind `error`: none goes beyond the time, so that the last try is made when it is up."""
-        until = self._until_of(error)
+        until = self._deadline_for(error)
         return wait_s if until is None else max(0.0, min(wait_s, until - time.monotonic()))
 
-    def _until_of(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
+    def _deadline_for(self, error: GatewayUnavailable | ServiceUnavailable) -> float | None:
         """The end of the wait for a server that gets ready, from its first such answer on; None for any other."""
         if not error.gets_ready or self._policy.max_wait_s is None:
             return None

@@ -30,7 +30,7 @@ def open_regular(path: str, flags: int, folder: int | None = None) -> int:
 def open_real(path: str) -> int:
     """A descriptor to read the regular file at the real path `path`: no link is followed on the way to it either, such
     as one that a command has put in the place of a folder. Raises OSError, ELOOP or ENOTDIR for a link."""
-    fd = opened_there(path, os.O_RDONLY | _FLAGS)
+    fd = open_there(path, os.O_RDONLY | _FLAGS)
     if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     if fd is not None:
@@ -62,7 +62,7 @@ def read_real(path: str, most: int) -> bytes:
 def link_at(path: str) -> bytes | None:
     """The target of the symbolic link at the real path, as it says; None if there is none, or a link is on the way."""
     parent, name = os.path.split(path)
-    folder = opened_there(parent, _FOLDER)
+    folder = open_there(parent, _FOLDER)
     try:
         if folder is not None:
             return os.fsencode(os.readlink(name, dir_fd=folder))
@@ -74,7 +74,7 @@ def link_at(path: str) -> bytes | None:
             os.close(folder)
 
 
-def opened_there(path: str, flags: int) -> int | None:
+def open_there(path: str, flags: int) -> int | None:
     """Descriptor of what lies at the path, by what the system says of the descriptor: whatever was moved meanwhile, it
     is no place that a link led to. None where the system does not say so. The caller closes it."""
     if not SAYS_PATHS or path.endswith(_GONE):

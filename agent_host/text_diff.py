@@ -76,21 +76,21 @@ def _lines(data: bytes) -> list[bytes]:
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change], above: int) -> Iterator[bytes]:
     """The hunks of texts that have `above` more lines before these, the same ones."""
-    for group in _grouped(found):
+    for group in _group(found):
         before = min(_CONTEXT, group[0].i1)
         after = min(_CONTEXT, len(old) - group[-1].i2)
         i, i_end = group[0].i1 - before, group[-1].i2 + after
         j, j_end = group[0].j1 - before, group[-1].j2 + after
         yield b"@@ -%s +%s @@\n" % (_range(above + i, above + i_end), _range(above + j, above + j_end))
         for i1, i2, j1, j2 in group:
-            yield from _marked(b" ", old[i:i1])
-            yield from _marked(b"-", old[i1:i2])
-            yield from _marked(b"+", new[j1:j2])
+            yield from _mark(b" ", old[i:i1])
+            yield from _mark(b"-", old[i1:i2])
+            yield from _mark(b"+", new[j1:j2])
             i = i2
-        yield from _marked(b" ", old[i:i_end])
+        yield from _mark(b" ", old[i:i_end])
 
 
-def _grouped(found: Sequence[Change]) -> Iterator[list[Change]]:
+def _group(found: Sequence[Change]) -> Iterator[list[Change]]:
     """Changes whose context would touch, together."""
     group: list[Change] = []
     for change in found:
@@ -102,7 +102,7 @@ def _grouped(found: Sequence[Change]) -> Iterator[list[Change]]:
         yield group
 
 
-def _marked(mark: bytes, lines: Sequence[bytes]) -> Iterator[bytes]:
+def _mark(mark: bytes, lines: Sequence[bytes]) -> Iterator[bytes]:
     for line in lines:
         yield mark + line if line.endswith(b"\n") else mark + line + b"\n\\ No newline at end of file\n"
 
@@ -117,7 +117,7 @@ def _range(start: int, stop: int) -> bytes:
 # Texts that are too large for a diff
 
 
-def replaced_lines(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
+def count_replaced(before: bytes, size: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
     """(put in, taken out) when all between the common first and last lines is replaced; None for what is no UTF-8 text.
 
     The new text has `size` bytes; `read` gives at most so many of them (the second number) from an offset on. Raises
@@ -270,11 +270,11 @@ class _Comparison:
         """The changes in order. Parts wait on a stack, so that no text is nested too deeply."""
         waiting = [_Part(0, len(self._a), 0, len(self._b))]
         while waiting:
-            part = self._trimmed(waiting.pop())
-            waiting += reversed(self._divided(part))
+            part = self._trim(waiting.pop())
+            waiting += reversed(self._divide(part))
         return self._found
 
-    def _trimmed(self, part: _Part) -> _Part:
+    def _trim(self, part: _Part) -> _Part:
         """Without the equal lines at its start and end."""
         a, b = self._a, self._b
         i1, i2, j1, j2, depth = part
@@ -284,7 +284,7 @@ class _Comparison:
             i2, j2 = i2 - 1, j2 - 1
         return _Part(i1, i2, j1, j2, depth)
 
-    def _divided(self, part: _Part) -> list[_Part]:
+    def _divide(self, part: _Part) -> list[_Part]:
         """The parts that `part` falls into; none when it is done, and then its changes are found."""
         i1, i2, j1, j2, depth = part
         if i1 == i2 or j1 == j2 or (depth < _REST and set(self._a[i1:i2]).isdisjoint(self._b[j1:j2])):
@@ -294,7 +294,7 @@ class _Comparison:
         if (x, y) != (i2, j2) and depth < _MAX_DEPTH:
             anchors = _anchors(self._a, self._b, part)
             if anchors:
-                return _between(anchors, part)
+                return _parts_between(anchors, part)
         if (x, y) == (i1, j1):  # the budget is spent
             self._found += _gaps([], part)
             return []
@@ -326,7 +326,7 @@ class _Comparison:
                 steps += x - begun + 2
                 if x == n and y == m:
                     self._budget -= steps
-                    return _walked_back(rounds, k, x, i1, j1), (i2, j2)
+                    return _walk_back(rounds, k, x, i1, j1), (i2, j2)
         self._budget -= steps
         ends = [(reached[middle + k], k) for k in _diagonals(len(rounds) - 1, n, m)]
         # Ways that left the part are among them: they are never the shortest, and nobody stops them.
@@ -334,7 +334,7 @@ class _Comparison:
         if not inside:
             return [], (i1, j1)
         _, x, k = max(inside)
-        return _walked_back(rounds, k, x, i1, j1), (i1 + x, j1 + x - k)
+        return _walk_back(rounds, k, x, i1, j1), (i1 + x, j1 + x - k)
 
 
 def _diagonals(edits: int, n: int, m: int) -> range:
@@ -350,7 +350,7 @@ def _step(reached: Sequence[int], at: int, *, first: bool, last: bool) -> int:
     return reached[at - 1] + 1
 
 
-def _walked_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> list[tuple[int, int, int]]:
+def _walk_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> list[tuple[int, int, int]]:
     """The runs of equal lines on the way to `x` on the diagonal `k`, first to last."""
     runs: list[tuple[int, int, int]] = []
     for edits in range(len(rounds) - 1, -1, -1):
@@ -396,7 +396,7 @@ def _anchors(a: list[int], b: list[int], part: _Part) -> list[tuple[int, int]]:
     return row[::-1]
 
 
-def _between(anchors: list[tuple[int, int]], part: _Part) -> list[_Part]:
+def _parts_between(anchors: list[tuple[int, int]], part: _Part) -> list[_Part]:
     """The parts that begin at the part's start and behind each anchor; an anchor is an equal line and needs no part."""
     parts = []
     i, j = part.i1, part.j1

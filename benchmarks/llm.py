@@ -110,7 +110,7 @@ def _token_equivalents(dialect: Dialect, work: Work) -> tuple[float, float]:
     sent = equivalents = 0.0
     for step in range(work.steps):
         thread.fit(work.window - tokens_of(head))
-        request = orjson.loads(b"".join([head, *thread.encoded(), dialect.tail]))
+        request = orjson.loads(b"".join([head, *thread.encode_window(), dialect.tail]))
         counts = cache.count("m", wire.pieces(request), has_marks=wire.has_cache_marks)
         sent += counts.whole
         fresh = counts.whole - counts.read - counts.written
@@ -155,7 +155,7 @@ async def _both(name: str, url: str, rounds: int) -> tuple[float, float]:
     head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")
 
     async def ours() -> None:
-        await client.stream(head, thread.encoded(), _shown.append)
+        await client.stream(head, thread.encode_window(), _shown.append)
 
     try:
         async with _SDKS[name](url) as theirs:
@@ -196,7 +196,7 @@ async def _waits(name: str, pieces: int) -> list[float]:
         thread.add_task(Message("user", _QUESTION, 5))
         head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")
         try:
-            await client.stream(head, thread.encoded(), on_text)
+            await client.stream(head, thread.encode_window(), on_text)
         finally:
             await client.aclose()
     return waits[pieces // 10 :]  # the first ones import

@@ -220,7 +220,7 @@ class LocalToolRouter:
         """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
         schema, judge = self._judges.get(spec.name, (None, None))
         if judge is None or schema is not spec.input_schema:
-            judge = judge_of(spec.accepted, foreign=spec.foreign_schema)
+            judge = judge_of(spec.schema_to_check, foreign=spec.foreign_schema)
             self._judges[spec.name] = spec.input_schema, judge
         return judge
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from agent_host import lenient_json
-from agent_host.display_text import LINE_BYTES, clipped, json_size, one_line
+from agent_host.display_text import LINE_BYTES, clip, json_size, one_line
 from agent_host.safe_open import open_real
 from agent_host.text_diff import hunks
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
@@ -61,7 +61,7 @@ class Screen(NamedTuple):
 
     def text(self, text: str, max_bytes: int) -> str:
         """`text` with its lines, in at most `max_bytes` of JSON and the note of a cut."""
-        return clipped(self.scrub(text), max_bytes)
+        return clip(self.scrub(text), max_bytes)
 
     def path(self, path: str) -> str:
         """A path, whole in all but odd cases."""
@@ -108,7 +108,7 @@ _SECRET_HEADERS: Final = (
 async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
     """`act` for a person, without what `scrub` takes out. What is on the disk is read in a thread."""
     screen = Screen(scrub)
-    shown = await _described(act, screen)
+    shown = await _describe(act, screen)
     asked = widening_of_facts(act.facts)
     if asked is None:
         return shown
@@ -119,7 +119,7 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
     return Description(screen.line(f"{shown.summary} ({'; '.join(opens)})"), {"sandboxGrant": grant, **shown.details})
 
 
-async def _described(act: Act, screen: Screen) -> Description:
+async def _describe(act: Act, screen: Screen) -> Description:
     facts, display = act.facts, act.spec.display
     if display == "command" and isinstance(facts, CommandFacts):
         return _command(act, facts, screen)

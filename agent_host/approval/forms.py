@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_host import lenient_json
-from agent_host.display_text import clipped, one_line
+from agent_host.display_text import clip, one_line
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
 from policy.urls import UrlProblem, host_of
@@ -135,7 +135,7 @@ def form_of(
     source: str, message: str, schema: Mapping[str, Any] | None, url: str | None, scrub: Callable[[str], str]
 ) -> Form:
     """The question as it is shown, with `scrub` over every text of it. Raises UnusableForm."""
-    said = clipped(scrub(message), 4 * _MAX_WORDS_BYTES)
+    said = clip(scrub(message), 4 * _MAX_WORDS_BYTES)
     if url is not None:
         if scrub(url) != url:
             raise UnusableForm("its URL holds a secret")

@@ -47,7 +47,7 @@ def place_of(facts: ActionFacts | None) -> str | None:
     return _BETWEEN.join(map(_recordable, paths)) if paths else None
 
 
-def moved(asked: str | None, now: str | None) -> str | None:
+def move_problem(asked: str | None, now: str | None) -> str | None:
     """Why an approval of what acts at the place `asked` is none for what acts at `now`; None when it is one."""
     if asked is None or asked == now:
         return None

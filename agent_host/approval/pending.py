@@ -90,7 +90,7 @@ class PendingApprovals:
         waiting = self._waiting.get(approval_id)
         return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
 
-    def listed(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """The waiting calls, oldest first: each the payload of its `approval_requested` with its session, task and
         step."""
         return [

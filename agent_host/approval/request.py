@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import orjson
 
-from agent_host.display_text import clipped, one_line
+from agent_host.display_text import clip, one_line
 from agent_host.ids import REPLAY_PREFIX
 from config.lean_typing import NamedTuple
 from state.records import ApprovalAnswered
@@ -63,7 +63,7 @@ class ApprovalRequest(NamedTuple):
         return {
             "approvalId": self.approval_id,
             "title": one_line(self.title),
-            "description": clipped(self.description, _MAX_DESCRIPTION_BYTES),
+            "description": clip(self.description, _MAX_DESCRIPTION_BYTES),
             "actionSummary": self.action_summary,
             "riskLevel": self.risk_level,
             "risks": [one_line(risk) for risk in self.risks[:_MAX_RISKS]],
@@ -90,7 +90,7 @@ class ApprovalAnswer(NamedTuple):
     arguments: Mapping[str, Any] | None = None
 
     @property
-    def said_no(self) -> bool:
+    def is_denial(self) -> bool:
         """True when somebody denied it, and not only nobody was there to approve it."""
         return not (self.approved or self.unattended or self.timed_out)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from agent_host import ApprovalAnswer
 from agent_host.cli.screen import in_ci, styled
 from agent_host.cli.streams import put
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +70,7 @@ def agrees(question: str) -> bool:
     """True if the person types `y` to a question; anything else, and the end of input, is no."""
     if sys.platform != "win32":
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    put(sys.stderr, f"{escaped(question)} y yes, n no: ")
+    put(sys.stderr, f"{escape(question)} y yes, n no: ")
     return sys.stdin.readline(_LINE_BYTES).strip().lower() == "y"
 
 
@@ -221,12 +221,12 @@ def _shown(payload: Mapping[str, Any]) -> Iterator[str]:
         yield _field("header", f"{one['name']}: {one.get('value', '(not shown)')}")
     for line in str(details.get("diff", "")).splitlines():
         colour = _COLOURS.get(line[:1]) if colours else None
-        text = escaped(line, keep="\t")
+        text = escape(line, keep="\t")
         yield f"  {text}\n" if colour is None else f"  {colour}{text}{_PLAIN}\n"
 
 
 def _field(label: str, text: str) -> str:
-    first, *rest = escaped(text).split("\n")
+    first, *rest = escape(text).split("\n")
     return f"  {label + ':':<10} {first}\n" + "".join(f"{'':<13}{line}\n" for line in rest)
 
 
@@ -250,7 +250,7 @@ def prompt_of(field: FormField, problem: str) -> str:
     name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
     lines.append(f"  {name}{f': {field.description}' if field.description else ''}\n")
     lines += [f"    {number} {words}\n" for number, (_, words) in enumerate(field.choices, 1)]
-    return escaped(f"{''.join(lines)}  {_hint(field)}: ")
+    return escape(f"{''.join(lines)}  {_hint(field)}: ")
 
 
 def _hint(field: FormField) -> str:

@@ -13,7 +13,7 @@ from agent_host.cli.progress import OUTPUT_PREFIX, Progress
 from agent_host.cli.screen import Block, can_draw
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
-from agent_host.display_text import counted
+from agent_host.display_text import count_noun
 from agent_host.errors import CANCELLED
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import JsonLines
@@ -133,7 +133,7 @@ def _show_totals(result: Result, patch: str) -> None:
     tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
         sys.stderr,
-        f"\n{counted(result.step_count, 'step')}, {counted(len(details['toolCalls']), 'tool call')}, {tokens}, "
+        f"\n{count_noun(result.step_count, 'step')}, {count_noun(len(details['toolCalls']), 'tool call')}, {tokens}, "
         f"{details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
     )
 

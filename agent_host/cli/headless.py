@@ -105,11 +105,11 @@ def resume(namespace: argparse.Namespace) -> int:
 
 def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
-        resolved = line.source.resumed(session_id, ended_too=prompt is not None)
+        resolved = line.source.resolve_resume(session_id, ended_too=prompt is not None)
         weaker = weaker_sandbox(resolved) if can_ask(no_input=line.no_input) else None
         if weaker is not None and agrees(f"{weaker.details['held']} Go on so?"):
             line.source.choose_sandbox(weaker.details["level"])
-            resolved = line.source.resumed(session_id, ended_too=prompt is not None)
+            resolved = line.source.resolve_resume(session_id, ended_too=prompt is not None)
         return _drive(line, resolved, prompt, resumes=True)
     except SandboxWeaker as error:
         command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"

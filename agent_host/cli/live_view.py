@@ -7,7 +7,7 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,7 +156,7 @@ class OutputLines:
 
 
 def _shown(line: str) -> str:
-    return escaped(_last_state(_STYLE.sub("", line)), keep="\t").expandtabs()
+    return escape(_last_state(_STYLE.sub("", line)), keep="\t").expandtabs()
 
 
 def _last_state(line: str) -> str:

@@ -16,10 +16,10 @@ from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import given_settings, scope_in_words, state_dir_of
 from agent_host.cli.streams import answer, notice
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
-from agent_host.host.options import anchored
+from agent_host.host.options import anchor
 from config import json_text
 from config.load import read_regular_file
 from config.policies import BUILT_IN, as_file
@@ -59,7 +59,7 @@ def validate(namespace: argparse.Namespace) -> int:
     """`policy validate`: every problem of a bundle with its JSON path, exit 2 when there is one; else what its
     lists allow besides the programs that they name."""
     try:
-        raw = read_regular_file(anchored(namespace.file))
+        raw = read_regular_file(anchor(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
     flags = {key: value for key, value in given_settings(namespace).items() if key == _LEVEL}
@@ -119,7 +119,7 @@ def tried(namespace: argparse.Namespace) -> Tried:
 
 
 def _workspace(namespace: argparse.Namespace) -> str:
-    return anchored(namespace.workspace or ".", os.path.realpath)
+    return anchor(namespace.workspace or ".", os.path.realpath)
 
 
 def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
@@ -165,7 +165,7 @@ def _lines(file: str) -> Iterator[bytes]:
         yield from _bounded(sys.stdin.buffer)
         return
     try:
-        with open(anchored(file), "rb") as handle:
+        with open(anchor(file), "rb") as handle:
             yield from _bounded(handle)
     except OSError as error:
         raise UsageError(f"--batch {file}: {error.strerror}") from error
@@ -224,4 +224,4 @@ def _in_words(decision: Decision, level: SandboxLevel) -> str:
 
 def _line(said: object) -> str:
     """The text on one line: names and values of a bundle do not steer a terminal."""
-    return escaped(str(said), keep="")
+    return escape(str(said), keep="")

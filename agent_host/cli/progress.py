@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_host.cli.live_view import OutputLines
 from agent_host.cli.screen import in_ci
 from agent_host.cli.streams import put
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 from agent_host.events.kinds import EventType
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Progress:
             if call_id in self._outputs:
                 self._print_output(call_id, self._outputs[call_id].end())
         elif kind is EventType.TOOLS_UNAVAILABLE:
-            self._put(self._stamped(f"  warning {escaped(event.public_payload['message'], keep='')}"))
+            self._put(self._stamped(f"  warning {escape(event.public_payload['message'], keep='')}"))
         elif kind is EventType.APPROVAL_REQUESTED:
             self.clear()
         elif kind is EventType.APPROVAL_RESOLVED:
@@ -239,7 +239,7 @@ class Call:
         payload: dict[str, Any] = self.requested.public_payload
         subject = " ".join(str(payload.get("summary", "")).split())
         subject = f"{subject[:_SUBJECT_CHARS]}…" if len(subject) > _SUBJECT_CHARS else subject
-        return escaped(f"{payload['toolName']} {subject}".rstrip(), keep="")
+        return escape(f"{payload['toolName']} {subject}".rstrip(), keep="")
 
 
 class Running:

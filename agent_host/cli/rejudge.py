@@ -10,8 +10,8 @@ from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.display_text import counted, one_line
-from agent_host.host.replay import NOT_ON_RECORD, rejudged_calls
+from agent_host.display_text import count_noun, one_line
+from agent_host.host.replay import NOT_ON_RECORD, rejudge_calls
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def rejudge(namespace: argparse.Namespace) -> int:
     """`policy rejudge`: those calls that would be decided differently, or with `--output json` all of them."""
-    rows = rejudged_calls(
+    rows = rejudge_calls(
         policy_only(namespace),
         session_id=namespace.session_id,
         workspace=namespace.workspace,
@@ -48,4 +48,4 @@ def _lines(rows: list[Rejudged]) -> Iterator[str]:
     calls = len(rows) - edited
     changed = sum(row.differs for row in rows)
     forms = f", {edited} edited" if edited else ""
-    yield f"{counted(calls, 'call')}{forms}, {changed} decided differently\n"
+    yield f"{count_noun(calls, 'call')}{forms}, {changed} decided differently\n"

@@ -11,7 +11,7 @@ import orjson
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.display_text import counted, one_line
+from agent_host.display_text import count_noun, one_line
 from agent_host.errors import UsageError
 from agent_host.host.replay import replay_session
 
@@ -80,7 +80,7 @@ def _sandbox(done: Replayed) -> str:
 
 
 def _compared(done: Replayed) -> str:
-    calls = counted(done.calls, "call")
+    calls = count_noun(done.calls, "call")
     ended = f"a task ended otherwise: {one_line(done.ended)}\n" if done.ended else ""
     found = done.difference
     if found is None:

@@ -11,7 +11,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals
 from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
-from agent_host.host.options import LayeredOptions, anchored
+from agent_host.host.options import LayeredOptions, anchor
 from agent_host.host.serve import look_ahead
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         else:
             from agent_host.rpc.sockets import listening
 
-            path = anchored(socket) if sys.platform != "win32" else socket
+            path = anchor(socket) if sys.platform != "win32" else socket
             async with listening(path, server.accept):
                 await server.run()
     except asyncio.CancelledError:
@@ -82,7 +82,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         return exit_codes.FAILED
     if server.gave_up:
         notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
-    for line in () if host.session is None else host.session.undelivered:
+    for line in () if host.session is None else host.session.delivery_problems:
         notice(line)
     if host.failure is not None:
         notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")

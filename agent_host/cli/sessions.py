@@ -11,7 +11,7 @@ import orjson
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import PRUNE_OPTIONS, prunes, state_dir_of
 from agent_host.cli.streams import answer, notice
-from agent_host.display_text import counted, escaped
+from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.options import snapshot_limit
 from agent_host.host.records import UNREADABLE, stored_sessions
@@ -44,9 +44,9 @@ def sessions(namespace: argparse.Namespace) -> int:
 def _line(one: StoredSession) -> str:
     """One row of the list for a person."""
     held = f" (held by process {one.pid})" if one.pid else ""
-    status = one.in_words
+    status = one.description
     held += " (resumable)" if one.resumable else ""
-    title = escaped(one.prompt if one.status == UNREADABLE else one.title, keep="")
+    title = escape(one.prompt if one.status == UNREADABLE else one.title, keep="")
     return f"{one.session_id}  {one.updated_at}  {status}{held}  {one.step_count} steps  {title}\n"
 
 
@@ -126,7 +126,7 @@ class _Report:
         count = len(self.pruned)
         done = "would be pruned" if self._dry_run else "pruned"
         freed = f"{_size_text(self._freed)} {'to free' if self._dry_run else 'freed'}"
-        lines.append(f"{counted(count, 'session')} {done}, {freed}, {self.kept} kept\n")
+        lines.append(f"{count_noun(count, 'session')} {done}, {freed}, {self.kept} kept\n")
         answer("".join(lines))
 
     def _to_json(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli.streams import notice
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 from agent_host.host.options import LayeredOptions, OptionNames, SessionOptions, is_default_state_dir, state_dir_from
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def sandbox_in_words(said: Mapping[str, Any]) -> str:
     if said.get("scope"):
         return scope_in_words(said["scope"], told=False)
     why = f" ({said['why']})" if said.get("why") else ""
-    return f"{escaped(f'no sandbox holds commands{why}', keep='')}\n"
+    return f"{escape(f'no sandbox holds commands{why}', keep='')}\n"
 
 
 def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
@@ -240,7 +240,7 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
         *(_unheld(row["unheld"]) if told else _counted(row["unheld"])),
         *(f"  refused as well: {one}" for one in row.get("withheld", ())),
     ]
-    return "".join(f"{escaped(line, keep='')}\n" for line in lines if not line.endswith(" -"))
+    return "".join(f"{escape(line, keep='')}\n" for line in lines if not line.endswith(" -"))
 
 
 def _unheld(rules: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import orjson
 from agent_host import lenient_json
 from agent_host.cli.shared import sandbox_in_words, state_dir_of, tokens_in_words
 from agent_host.cli.streams import answer
-from agent_host.display_text import escaped, one_line
+from agent_host.display_text import escape, one_line
 from agent_host.errors import UsageError
 from agent_host.host.records import session_id_of, stored_sessions
 
@@ -82,11 +82,11 @@ def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> 
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
-    status = f"{session.in_words}{', resumable' if session.resumable else ''}"
+    status = f"{session.description}{', resumable' if session.resumable else ''}"
     held = f", held by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
     yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"
-    yield f"workspace: {escaped(session.workspace, keep='')}\n"
+    yield f"workspace: {escape(session.workspace, keep='')}\n"
     if session.usage is not None:
         yield f"tokens: {tokens_in_words(session.usage)}\n"
     if sandbox is not None:
@@ -107,7 +107,7 @@ def _used(turn: dict[str, Any] | None) -> str:
 
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
-        said = "".join(f": {escaped(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
+        said = "".join(f": {escape(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
         level = f", commands held at the level {item['sandbox']['level']}" if "sandbox" in item else ""
         yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):
@@ -121,7 +121,7 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
 
 def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     arguments = lenient_json.dumps(item.get("editedArguments", item["arguments"])).decode()
-    shown = escaped(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
+    shown = escape(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
     outcome = item["status"] + (f" {item['code']}" if "code" in item else "")
     outcome = f"exit code {item['exitCode']}" if item.get("exitCode") else outcome
     yield f"  {one_line(item['toolName'])} {shown} — {outcome}\n"
@@ -142,7 +142,7 @@ def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
 
 def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
     """Text behind `head`, its further lines indented; cut to some lines unless `whole`."""
-    lines = escaped(text).rstrip("\n").split("\n")
+    lines = escape(text).rstrip("\n").split("\n")
     if not whole:
         cut = [line if len(line) <= _FOLDED_CHARS else line[:_FOLDED_CHARS] + "…" for line in lines[:_FOLDED_LINES]]
         more = len(lines) - len(cut)

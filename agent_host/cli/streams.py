@@ -71,9 +71,9 @@ def notice(line: str) -> None:
     """One line on stderr; characters that would steer a terminal are shown as their escapes."""
     text = " ".join(line.split())
     if not text.isprintable():
-        from agent_host.display_text import escaped  # what hardly any line needs
+        from agent_host.display_text import escape  # what hardly any line needs
 
-        text = escaped(text, keep="")
+        text = escape(text, keep="")
     put(sys.stderr, f"agent-host: {text}\n")
 
 

@@ -74,7 +74,7 @@ class AuditRecords:
         if event.event_type is EventType.TOOL_COMPLETED:
             return event.encode(event.envelope_of(self._record(event)))
         if event.event_type is EventType.ARTIFACT_UPLOADED:
-            return event.encode(event.envelope_of(_uploaded(payload))) if "toolCallId" in payload else None
+            return event.encode(event.envelope_of(_upload_fields(payload))) if "toolCallId" in payload else None
         if event.event_type is EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
             policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
             _remember(self._answers, payload["approvalId"], policy)
@@ -115,7 +115,7 @@ class AuditRecords:
         }
 
 
-def _uploaded(payload: dict[str, Any]) -> dict[str, Any]:
+def _upload_fields(payload: dict[str, Any]) -> dict[str, Any]:
     return {name: payload[name] for name in ("toolCallId", "artifactUri", "storageRef") if name in payload}
 
 

@@ -169,7 +169,7 @@ class Event:
 
     def keep(self, line: bytes) -> None:
         """Take `line`, which holds no secret, for the event's."""
-        self._line = lenient_json.to_keep(line)
+        self._line = lenient_json.copy_to_keep(line)
 
     @staticmethod
     def lines(events: Sequence[Event], are_clean: Callable[[bytes], bool]) -> list[bytes]:
@@ -177,7 +177,7 @@ class Event:
         fresh = [event for event in events if event.encoded is None]
         if len(fresh) > 1:
             made = [lenient_json.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
-            searched = map(_searched, fresh, made)
+            searched = map(_secret_part, fresh, made)
             if are_clean(b"".join((lenient_json.dumps(fresh[0].chain), *searched))):
                 for event, line in zip(fresh, made, strict=True):
                     event.keep(line)
@@ -194,9 +194,9 @@ class Event:
     def encode(self, value: dict[str, Any]) -> bytes:
         """A payload about this event as one line of JSON with its newline, without secrets."""
         line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-        return lenient_json.to_keep(line if self._scrub is None else self._scrub(line))
+        return lenient_json.copy_to_keep(line if self._scrub is None else self._scrub(line))
 
-    def as_sent(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
+    def trim(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
         """This event for one client. `text` is what the pieces of a stream from the event `first_id` to this one come
         to; `dropped` events right before them are not sent to that client."""
         payload = self.payload if text is None else {**self.payload, "text": text}
@@ -215,7 +215,7 @@ class Event:
         return sent
 
 
-def _searched(event: Event, line: bytes) -> bytes:
+def _secret_part(event: Event, line: bytes) -> bytes:
     """The part of an event's line that a secret may stand in. For `COUNTING` events that is their texts; the ids of
     tasks are texts of a client."""
     if event.event_type not in COUNTING or event.undelivered:

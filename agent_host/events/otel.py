@@ -37,13 +37,13 @@ def otel_sink(
 
     `provider` is the gateway's dialect, as the conventions name it, and `gateway` its URL. The file `trace_file` is
     where the last span is kept, to which the process that resumes the session links its own; "" keeps none."""
-    signals = frozenset(signal for signal in _SIGNALS if _wanted(environ, signal))
+    signals = frozenset(signal for signal in _SIGNALS if _is_wanted(environ, signal))
     if not signals or find_spec("opentelemetry") is None:
         return None
     return OtelSink(signals, provider=provider, gateway=gateway, trace_file=trace_file)
 
 
-def _wanted(environ: Mapping[str, str], signal: str) -> bool:
+def _is_wanted(environ: Mapping[str, str], signal: str) -> bool:
     upper = signal.upper()
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False

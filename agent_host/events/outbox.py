@@ -125,7 +125,7 @@ class _Waiting:
         """The number of these events."""
         return 1 if self.texts is None else len(self.texts)
 
-    def continued_by(self, event: Event) -> bool:
+    def continues(self, event: Event) -> bool:
         """True if `event` is of the same stream; what an attempt says that failed is a stream of its own."""
         last = self.last
         if event.step_id != last.step_id or event.event_type is not last.event_type or event.task_id != last.task_id:
@@ -145,11 +145,11 @@ class _Waiting:
         self.last = event
         self.size += len(text)
 
-    def sent(self, dropped: int) -> Event:
+    def merge(self, dropped: int) -> Event:
         """One event for all of it, with the number of the last piece; `dropped` events are missing before it."""
         if self.texts is not None:
-            return self.last.as_sent(first_id=self.first_id, text="".join(self.texts), dropped=dropped)
-        return self.last if not dropped else self.last.as_sent(dropped=dropped)
+            return self.last.trim(first_id=self.first_id, text="".join(self.texts), dropped=dropped)
+        return self.last if not dropped else self.last.trim(dropped=dropped)
 
 
 class Outbox:
@@ -209,14 +209,14 @@ class Outbox:
         self._tail, self._bytes = None, 0
         batch = []
         for one in waiting:
-            batch.append(one.sent(one.place - self._given - 1))
+            batch.append(one.merge(one.place - self._given - 1))
             self._given = one.place + one.count - 1
         return batch
 
     def _put_piece(self, event: Event) -> None:
         text = _text_of(event)
         tail = self._tail
-        if tail is not None and tail.size < _MAX_JOINED_BYTES and tail.continued_by(event):
+        if tail is not None and tail.size < _MAX_JOINED_BYTES and tail.continues(event):
             tail.join(event, text)
             self._bytes += len(text)
         else:

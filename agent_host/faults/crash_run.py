@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from agent_host.display_text import counted
+from agent_host.display_text import count_noun
 from agent_host.faults.census import left_by
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
@@ -258,7 +258,7 @@ class CrashRun:
             said = json.loads(reported.out)
             return [f"{key}: reported {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
         usage = kept["usage"]
-        steps, calls = counted(kept["stepCount"], "step"), counted(len(kept["toolCalls"]), "tool call")
+        steps, calls = count_noun(kept["stepCount"], "step"), count_noun(len(kept["toolCalls"]), "tool call")
         totals = f"{steps}, {calls}, {usage['inputTokens']} tokens in"
         # What was cached of them stands between the two.
         ends = rf"{re.escape(totals)}(?: \([^)\n]*\))?, {usage['outputTokens']} out"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.emitter import Losses
-from agent_host.http import TlsContext, shown_url
+from agent_host.http import TlsContext, displayable_url
 from agent_host.llm.dialects import provider_of
-from agent_host.llm.urls import checked_url
+from agent_host.llm.urls import check_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
@@ -97,7 +97,7 @@ class Backends:
         url = self._urls.approval
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)
-        where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
+        where = paths.approvals if url is None else f"the approval service ({displayable_url(url)})"
         self.losses.watch(where, reporter)
         return reporter
 
@@ -109,7 +109,7 @@ class Backends:
         from agent_host.host.remote_tools import ToolService
 
         client = self._client_with(url, self._tokens.tools)
-        return ToolService.at(url, client, self._tokens.grant_key, lambda: self.capability_grant)
+        return ToolService.connect(url, client, self._tokens.grant_key, lambda: self.capability_grant)
 
     def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
@@ -122,9 +122,9 @@ class Backends:
 
         found: list[Sink] = []
         if self._urls.audit is not None:
-            found.append(self._observed("the audit service", self._urls.audit, remote_services.audit_sink))
+            found.append(self._sink("the audit service", self._urls.audit, remote_services.audit_sink))
         if self._urls.telemetry is not None:
-            found.append(self._observed("the telemetry service", self._urls.telemetry, remote_services.telemetry_sink))
+            found.append(self._sink("the telemetry service", self._urls.telemetry, remote_services.telemetry_sink))
         if not traced:
             return found
         provider = provider_of(dialect)
@@ -135,7 +135,7 @@ class Backends:
         self.losses.watch("OpenTelemetry", traces)
         return [*found, traces]
 
-    def undelivered(self) -> list[str]:
+    def delivery_problems(self) -> list[str]:
         """One line for each observer that did not get all there was; complete once they are closed."""
         lines = [str(loss) for loss in self.losses.so_far()]
         if self._traces is not None and self._traces.unusable is not None:
@@ -150,9 +150,9 @@ class Backends:
         """Close the connections."""
         await asyncio.gather(*(client.aclose() for client in self._clients.values()))
 
-    def _observed(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
+    def _sink(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
         sink = make(self._client(url))
-        self.losses.watch(f"{name} ({shown_url(url)})", sink)
+        self.losses.watch(f"{name} ({displayable_url(url)})", sink)
         return sink
 
     def _client(self, url: str) -> ServiceClient:
@@ -192,5 +192,5 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
         async with MockGateway(script) as gateway:
             yield gateway.url
     else:
-        checked_url(url)
+        check_url(url)
         yield url

@@ -11,7 +11,6 @@ from agent_host.approval.gate import WatchedGate
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.host.environment import (
-    allowed_variables,
     families_of,
     has_native,
     limits_of,
@@ -19,10 +18,11 @@ from agent_host.host.environment import (
     native_roots,
     project_tool_names,
     secret_variables,
+    variables_to_allow,
 )
 from agent_host.host.gateway import make_client, make_conversation, put_under_parts, report_window
 from agent_host.host.secrets import redaction_of
-from agent_host.host.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
+from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
 from agent_host.judging.environment import Registry
 from agent_host.judging.host_tools import HostTools
 from agent_host.judging.judge import Judge
@@ -106,7 +106,7 @@ async def make_context(
             parts.bundle,
             parts.machine.environment,
             Registry(await router.tools()),
-            limits_of(settings) | (enabled_tools(settings) if scripts is not None else NO_LIMITS),
+            limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
             utc_now,
             outputs=outputs.maker_of,
             approved=local.approved,
@@ -288,7 +288,7 @@ def runtime_settings(
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
-        env_allowed=allowed_variables(settings),
+        env_allowed=variables_to_allow(settings),
         temporary=temporary,
         on_output=live_output.take,
         guard_processes=guard_processes,

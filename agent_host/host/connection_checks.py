@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.display_text import counted, one_line
+from agent_host.display_text import count_noun, one_line
 from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.environment import this_environment
@@ -19,15 +19,15 @@ from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import Refused, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens
-from agent_host.http import LOOPBACK, TlsContext, first_line, shown_url, without_html
+from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, strip_html
 from agent_host.lean_httpx import httpx
 from agent_host.llm import errors
-from agent_host.llm.dialects import find_dialect, named_dialect
+from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.event_stream import whole_events
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
@@ -69,15 +69,15 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
     `auto` its dialect is looked for anew, and kept in `state_dir`."""
     try:
-        host = checked_url(url).host
-        token = checked_token(Tokens.read().gateway)
-        headers = checked_headers(settings.pairs("llm.headers"))
-        dialect, found = named_dialect(settings) or find_dialect(settings, url, token, state_dir, anew=True)
+        host = check_url(url).host
+        token = check_token(Tokens.read().gateway)
+        headers = check_headers(settings.pairs("llm.headers"))
+        dialect, found = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, anew=True)
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *headers.values()])
-    shown, began = shown_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
+    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
     try:
         with httpx.stream(
             "POST",
@@ -93,7 +93,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
     read = errors.read(data)
-    said = scrubber.text(one_line(without_html(read.message) or "an empty answer", _SAID_BYTES))
+    said = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
         kind = kind_of_answer(status, read)
         return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"
@@ -107,8 +107,8 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
     what it did. One request of up to `_DEEP_TOKENS` tokens."""
     try:
-        token = checked_token(Tokens.read().gateway)
-        dialect, _ = named_dialect(settings) or find_dialect(settings, url, token, state_dir)
+        token = check_token(Tokens.read().gateway)
+        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir)
         turn = asyncio.run(_tool_call(settings, url, dialect, token))
     except (UsageError, GatewayError, GuardrailBlocked) as error:
         return False, str(error)
@@ -203,7 +203,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
         bundle = scoping = sandbox = None
         if level != "none" or used.is_untried:
             tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
-            bundle = tried.in_use._replace(mcp_servers=())
+            bundle = tried.bundle_in_use._replace(mcp_servers=())
             scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
@@ -230,18 +230,18 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
 async def _check(servers: list[ServerConfig | Refused], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
     router = LocalToolRouter(runtime)
     try:
-        return list(await asyncio.gather(*(_checked(one, runtime, router) for one in servers)))
+        return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
     finally:
         await router.aclose()
 
 
-async def _checked(
+async def _check_server(
     server: ServerConfig | Refused, runtime: RuntimeSettings, router: LocalToolRouter
 ) -> tuple[str, bool, str]:
     if isinstance(server, Refused):
         return server.name, False, server.why
     source = McpSource(server, runtime, router.start_program)
-    place = shown_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
+    place = displayable_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
     is_held = isinstance(server.place, Stdio) and server.place.scope is not None
     try:
         listed = await source.list()
@@ -250,7 +250,7 @@ async def _checked(
         return server.name, False, f"{place}: {fault}{held}"
     finally:
         await source.aclose()
-    return server.name, True, f"{place} answers, {counted(len(listed.definitions), 'tool')}{listed.left_out}"
+    return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.left_out}"
 
 
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
@@ -281,7 +281,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         os.environ["PATH"] = trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))
         await asyncio.to_thread(webbrowser.open, url)
 
-    async def sent_back() -> AuthorizationCodeResult:
+    async def await_redirect() -> AuthorizationCodeResult:
         async with asyncio.timeout(_AUTHORIZE_S):
             return await answered
 
@@ -296,7 +296,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         server._replace(connect_timeout_s=_AUTHORIZE_S),
         runtime,
         router.start_program,
-        browser=Browser(send_to, sent_back, port),
+        browser=Browser(send_to, await_redirect, port),
     )
     async with listening:
         try:
@@ -306,4 +306,4 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         finally:
             await source.aclose()
             await router.aclose()
-    return f"{server.name} is authorized, {counted(len(listed.definitions), 'tool')}"
+    return f"{server.name} is authorized, {count_noun(len(listed.definitions), 'tool')}"

@@ -18,16 +18,16 @@ from agent_host import lenient_json
 from agent_host.errors import ErrorCode
 from agent_host.host.environment import command_environment, families_of, limits_of, native_list, this_environment
 from agent_host.host.local_tools import AlsoElsewhere, argument_problem, built_in, usable
-from agent_host.host.options import changed_bundle, existing_directory, portable, settings_from
-from agent_host.host.python_tools import installed_names
-from agent_host.host.sandboxing import LEVEL, Level, level_to_try, opened_domains, withheld
-from agent_host.host.skills import enabled_tools, skill_called, skill_index, skill_scripts
+from agent_host.host.options import bundle_changes, existing_directory, portable, settings_from
+from agent_host.host.python_tools import names_of_packages
+from agent_host.host.sandboxing import LEVEL, Level, domains_to_open, level_to_try, withheld
+from agent_host.host.skills import limits_of_family, skill_called, skill_index, skill_scripts
 from agent_host.host.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge_case
-from agent_host.judging.environment import Registry, on_this_disk
+from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, guarded_files, own_files
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, files_to_guard, own_files
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import estimate
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
@@ -95,7 +95,7 @@ class Held(NamedTuple):
         )
 
 
-def without_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments but for what the call asks for beyond its sandbox, which policy has read."""
     return {name: value for name, value in arguments.items() if name != SANDBOX_GRANT}
 
@@ -142,7 +142,7 @@ class Tried(NamedTuple):
         return Registry((*stand_ins, *built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
 
     @property
-    def known_tools(self) -> Registry:
+    def all_tools(self) -> Registry:
         """Those of a session, behind them those of all families, and what a server may have."""
         return AlsoElsewhere((*self.session_tools, *built_in()))
 
@@ -157,7 +157,7 @@ class Tried(NamedTuple):
         if any(row["offered"] for name, row in rows.items() if name not in readers):
             # What reads stored outputs needs what the calls needed that left them.
             for name in readers:
-                rows[name] |= _kept(
+                rows[name] |= _withholder(
                     {who: withheld_by(limits, name, CapabilityName.FILE_READ) for who, limits in self._limits(in_use)}
                 )
         return list(rows.values())
@@ -175,11 +175,11 @@ class Tried(NamedTuple):
         return found
 
     @property
-    def in_use(self) -> PolicyBundle:
+    def bundle_in_use(self) -> PolicyBundle:
         """The bundle at the level for which this answers."""
-        return self.at(self.level.level)
+        return self.bundle_at(self.level.level)
 
-    def at(self, level: SandboxLevel) -> PolicyBundle:
+    def bundle_at(self, level: SandboxLevel) -> PolicyBundle:
         """The bundle where commands are held at this level."""
         return self.bundle if level == "none" or self.held is None else self.held
 
@@ -189,10 +189,10 @@ class Tried(NamedTuple):
         """The decision about one call, commands being held at this level; facts are those of this disk."""
         case = DryRunCase(tool_name, arguments)
         return judge_case(
-            self.at(level),
+            self.bundle_at(level),
             case,
             self.here,
-            self.known_tools,
+            self.all_tools,
             now=now,
             limits=self.limits,
             native=self.native,
@@ -205,7 +205,7 @@ class Tried(NamedTuple):
         return ("configuration", self.limits), ("skill", in_use)
 
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
-        entries = map(self.in_use.capability, spec.capabilities)
+        entries = map(self.bundle_in_use.capability, spec.capabilities)
         guarded = guarded_risk(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
         row = {
@@ -217,7 +217,9 @@ class Tried(NamedTuple):
             or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
             or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
-            **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
+            **_withholder(
+                {who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}
+            ),
         }
         patterns = [limit.commands for limit in sorted(in_use, key=order) if limit.commands is not None]
         if patterns and row["offered"] and spec.subject.kind in ("command", "program", "script"):
@@ -232,13 +234,16 @@ class Tried(NamedTuple):
         facts = NamedToolFacts(
             spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
         )
-        return check_tool(self.in_use, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
+        return (
+            check_tool(self.bundle_in_use, spec.capability, facts, now=datetime.now(UTC)).decision
+            == "APPROVAL_REQUIRED"
+        )
 
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
         os, workspace = self.here.os_family, self.here.workspace
         reason = functools.partial(
-            why_not_offered, self.in_use, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+            why_not_offered, self.bundle_in_use, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
         )
         for capability in spec.capabilities:
             why = reason(capability)
@@ -251,7 +256,7 @@ class Tried(NamedTuple):
         return None
 
 
-def _kept(reasons: Mapping[str, str | None]) -> dict[str, Any]:
+def _withholder(reasons: Mapping[str, str | None]) -> dict[str, Any]:
     """Name who withholds a tool, and the first reason; `reasons` are in order."""
     said = {who: why for who, why in reasons.items() if why is not None}
     return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
@@ -272,7 +277,7 @@ def policy_to_try(
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     temporary = session_directory(state_dir, named, os.environ)
     here = this_environment(workspace, command_environment(settings, temporary), temporary)
-    installed = installed_names(settings) if settings.names("tools.installed") else ()
+    installed = names_of_packages(settings) if settings.names("tools.installed") else ()
     bundle, held = (
         bundle_to_try(
             settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
@@ -283,7 +288,7 @@ def policy_to_try(
     return Tried(
         bundle,
         here,
-        limits_of(settings) | enabled_tools(settings),
+        limits_of(settings) | limits_of_family(settings),
         families_of(settings),
         native_list(settings, here.workspace),
         index,
@@ -292,14 +297,14 @@ def policy_to_try(
         _elsewhere(settings, bundle, here, state_dir, now),
         held,
         Held(
-            Widening(domains=opened_domains(settings)),
+            Widening(domains=domains_to_open(settings)),
             settings.names("policy.blocked_domains"),
             state_dir,
             temporary,
-            (*own_files(), *guarded_files(settings, here.workspace)),
+            (*own_files(), *files_to_guard(settings, here.workspace)),
         ),
         level or level_to_try(settings, state_dir, flags.get(LEVEL)),
-        (*settings.ignored, *changed_bundle(settings, state_dir)),
+        (*settings.ignored, *bundle_changes(settings, state_dir)),
     )
 
 
@@ -312,11 +317,11 @@ def _elsewhere(
     if bundle.mcp_servers or settings.tables("mcp.servers"):
         from agent_host.host import mcp_servers
 
-        found = mcp_servers.kept_tools(settings, bundle, here, state_dir, now)
+        found = mcp_servers.tools_on_record(settings, bundle, here, state_dir, now)
     if os.environ.get(TOOLS_URL_VARIABLE):
         from agent_host.host import remote_tools
 
-        found += remote_tools.kept_tools(os.environ, settings, bundle, state_dir)
+        found += remote_tools.tools_on_record(os.environ, settings, bundle, state_dir)
     return found
 
 
@@ -326,7 +331,7 @@ class DryRuns:
 
     def __init__(self, tried: Tried, now: datetime) -> None:
         self._tried = tried
-        self._tools = tried.known_tools
+        self._tools = tried.all_tools
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -353,7 +358,7 @@ class DryRuns:
         held = self.level_of(case)
         level = held.level
         case = case._replace(arguments=usable(self._tools.get(case.tool_name), case.arguments))
-        bundle = self._tried.at(level)
+        bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
             bundle = bundle.known(bundle, held=level != "none")
@@ -372,7 +377,7 @@ class DryRuns:
             approved=self._tried.of_workspace.approved,
         )
         spec = self._tools.get(case.tool_name)
-        arguments = case.arguments if level == "none" else without_grant(case.arguments)
+        arguments = case.arguments if level == "none" else drop_grant(case.arguments)
         problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
@@ -383,7 +388,7 @@ class DryRuns:
             bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
-        return on_this_disk(bundle, self._tried.here)
+        return resolve_places(bundle, self._tried.here)
 
 
 def case_refused(problem: str) -> Decision:
@@ -430,7 +435,9 @@ def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:
     head = dialect.head(
         model=model,
         max_output_tokens=1,
-        system=system_prompt(workspace=here.workspace, os_family=here.os_family, shell=here.shell, bundle=tried.in_use),
+        system=system_prompt(
+            workspace=here.workspace, os_family=here.os_family, shell=here.shell, bundle=tried.bundle_in_use
+        ),
         tools=[definition_of(spec) for spec in tried.session_tools if spec.name in offered],
     )
     return estimate(head.decode())

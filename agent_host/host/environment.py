@@ -77,12 +77,12 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
         secret=secret_variables(settings),
         passthrough=frozenset(settings.names("tools.env_passthrough")),
         temporary=temporary,
-        allowed=allowed_variables(settings),
+        allowed=variables_to_allow(settings),
     )
     return {name: value for name, value in shown.items() if not looks_secret(name)}
 
 
-def allowed_variables(settings: Settings) -> frozenset[str] | None:
+def variables_to_allow(settings: Settings) -> frozenset[str] | None:
     """The only variables that commands take over, None for all."""
     names = frozenset(settings.names("tools.env_allowed"))
     return None if ALL_TOOLS in names else names

@@ -73,7 +73,7 @@ def make_conversation(
         RetryPolicy(settings.integer("llm.max_retries"), *retry_s, max_wait_s=settings.number("llm.max_wait_s")),
         parts.count,
         parts.models,
-        _for_model(parts, scrubber, state),
+        _view_of_models(parts, scrubber, state),
         fallbacks=parts.fallbacks,
         takes_images=parts.takes_images,
         compaction=_compaction(settings, parts.bundle),
@@ -87,7 +87,7 @@ def put_under_parts(conversation: Conversation, parts: Parts, state: Checkpoint,
     conversation.model = conversation.default_model = parts.model
     conversation.fallbacks = parts.fallbacks
     conversation.models = parts.models
-    conversation.for_model = _for_model(parts, scrubber, state)
+    conversation.for_model = _view_of_models(parts, scrubber, state)
     if parts.bundle.redaction_rules or other_model:
         conversation.thread = _thread(parts, state, scrubber)
     conversation.make_head = _head_maker(parts, scrubber, state)
@@ -131,7 +131,7 @@ def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
     return state.flattened_messages if dropped is None else len(state.thread) - 1
 
 
-def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView:
+def _view_of_models(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView:
     def for_model(model: str, dropped: int | None = None) -> ForModel:
         own = parts._replace(model=model)
         return ForModel(_thread(own, state, scrubber, dropped), _head_maker(own, scrubber, state))
@@ -148,7 +148,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             model=parts.model,
             max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
-            tools=list(map(definition_of, judge.offered())),
+            tools=list(map(definition_of, judge.offered_tools())),
             session_id=state.identity.session_id,
         )
         made, marks_from = encode(), _marks_from(parts)
@@ -220,7 +220,7 @@ class Informed(NamedTuple):
     learned: Mapping[str, Any] = {}
 
 
-async def informed(
+async def ask_gateway(
     settings: Settings,
     dialect: Dialect,
     token: str | None,
@@ -243,7 +243,7 @@ async def informed(
         return Informed(settings)
     key = server_key(url, asked)
     if key in recorded:
-        facts = None if recorded[key] is None else ServerFacts.of(recorded[key])
+        facts = None if recorded[key] is None else ServerFacts.read_row(recorded[key])
     else:
         facts = await _facts(settings, url, dialect, token, state_dir, asked, anew=anew)
     learned = {key: None if facts is None else facts._asdict()}
@@ -267,25 +267,25 @@ async def _facts(
 ) -> ServerFacts | None:
     from agent_host.http import TlsContext
     from agent_host.llm.local_server import ServerFacts, ask_server
-    from agent_host.llm.urls import checked_headers, checked_token
+    from agent_host.llm.urls import check_headers, check_token
     from state.remembered import LocalServers
 
     kept = LocalServers(state_dir)
     known = None if anew else kept.of(url, model)
     if known is not None:
-        return ServerFacts.of(known)
-    headers = {**dialect.headers(checked_token(token)), **checked_headers(settings.pairs("llm.headers"))}
+        return ServerFacts.read_row(known)
+    headers = {**dialect.headers(check_token(token)), **check_headers(settings.pairs("llm.headers"))}
     headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
     facts = await ask_server(url, model, headers, TlsContext(url).get)
     if facts is None:  # it is loading, or not there yet
         known = kept.of(url, model, stale=True)
-        return None if known is None else ServerFacts.of(known)
+        return None if known is None else ServerFacts.read_row(known)
     with contextlib.suppress(WriteFailed):  # it is asked again then
         kept.keep(url, model, facts._asdict())
     return facts
 
 
-def with_fitting_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
+def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
     """The settings with the slim toolset where none was chosen and the model's window is known to be small. Without
     entries of `[models]` the shipped table stays unread, whose import is a part of a start."""
     if _TOOLSET in settings.chosen:

@@ -51,11 +51,11 @@ def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str
         return upload_problem(arguments)
     if spec is None:
         return None
-    return judge_of({**spec.accepted, "required": []}, foreign=spec.foreign_schema)(arguments)
+    return judge_of({**spec.schema_to_check, "required": []}, foreign=spec.foreign_schema)(arguments)
 
 
 def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments as the loop gives them to policy; see `ToolRouter.usable_arguments`."""
     if spec is None or spec is UPLOAD_ARTIFACT:
         return arguments
-    return usable_arguments(spec, arguments, judge_of(spec.accepted, foreign=spec.foreign_schema))
+    return usable_arguments(spec, arguments, judge_of(spec.schema_to_check, foreign=spec.foreign_schema))

@@ -20,14 +20,14 @@ from agent_host.errors import PolicyError, UsageError
 from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.environment import families_of, host_shell
-from agent_host.host.gateway import GATEWAY_SAYS, advice, informed, with_fitting_toolset
-from agent_host.host.options import known_models, settings_from
+from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
+from agent_host.host.options import model_facts, settings_from
 from agent_host.host.sandboxing import LEVEL, level_of, try_levels
 from agent_host.host.secrets import Tokens
-from agent_host.http import LOOPBACK, shown_url, usable_in_header
+from agent_host.http import LOOPBACK, displayable_url, usable_in_header
 from agent_host.lean_httpx import httpx
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.dialects import named_dialect, scripted_dialect
+from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
@@ -123,11 +123,11 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
     """The settings with what a local server says, and the model's window beside the first request of a session in the
     current directory; no check where no window is known, or there is no policy to make a request by."""
     chosen = settings.text("llm.model")
-    dialect = (named_dialect(settings) or scripted_dialect(settings)).dialect
+    dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
     is_ours = settings.text("host.policy") in BUILT_IN
     try:
         found = asyncio.run(
-            informed(
+            ask_gateway(
                 settings,
                 dialect,
                 Tokens.read().gateway,
@@ -141,7 +141,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):  # other checks say what is wrong with it
         return settings, []
-    settings, model = with_fitting_toolset(found.settings, tried.in_use), model_of(found.settings)
+    settings, model = fit_toolset(found.settings, tried.bundle_in_use), model_of(found.settings)
     window = KnownModels(settings.models).of(model).limits.context_tokens
     served = () if found.facts is None else found.facts.models
     said = found.said.removeprefix(GATEWAY_SAYS)
@@ -184,7 +184,7 @@ def _is_far(url: str) -> bool:
 def _backend_tools(url: str, *, granted: bool) -> Check:
     """Check the list of the Backend Tool Service for this host's token. `granted`: a Session Service may give the
     grants that calls need; else they are signed here."""
-    name, shown, token = "backend tools", shown_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
+    name, shown, token = "backend tools", displayable_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
     if not usable_in_header(token):
         return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} holds characters that no header can carry")
     try:
@@ -226,7 +226,7 @@ def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -
 
 
 def _answers(name: str, url: str, *, trust_env: bool) -> Check:
-    shown = shown_url(url)
+    shown = displayable_url(url)
     try:
         status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=trust_env).status_code
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -257,7 +257,7 @@ def _state_dir(path: str) -> Check:
 def _tokenizer(settings: Settings) -> Check:
     """Check the tokenizer that counts tokens before the gateway does."""
     name, model = settings.text("llm.tokenizer"), model_of(settings)
-    encoding = known_models().of(model).limits.tokenizer
+    encoding = model_facts().of(model).limits.tokenizer
     if name == ESTIMATE:
         hint = "" if encoding is None else f'; {one_line(model)} counts with {encoding}: llm.tokenizer = "auto" uses it'
         return Check("tokenizer", True, name + hint)
@@ -348,4 +348,4 @@ def _scope_here(flags: Mapping[str, Any], state_dir: str, level: Level) -> Mappi
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):
         return None
-    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.in_use, tried.here)
+    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.bundle_in_use, tried.here)

@@ -105,7 +105,7 @@ def add_servers(
         runtime.add_remote(provider)
 
 
-def kept_tools(
+def tools_on_record(
     settings: Settings, bundle: PolicyBundle, environment: Environment, state_dir: str, now: datetime
 ) -> tuple[ToolSpec, ...]:
     """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
@@ -173,27 +173,31 @@ class _Place:
         for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
             if ALL_TOOLS in enabled or name in enabled:
                 one = of_bundle.get(name)
-                found = self._of_user(self._users[name]) if one is None else self._of_bundle(one, self._users.get(name))
+                found = (
+                    self._user_server(self._users[name])
+                    if one is None
+                    else self._bundle_server(one, self._users.get(name))
+                )
                 if found is not None:
                     yield found
 
-    def _of_user(self, entry: UserServer) -> ServerConfig | Refused | None:
+    def _user_server(self, entry: UserServer) -> ServerConfig | Refused | None:
         if entry.command is not None:
             return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
         if entry.url is not None:
             return self._http(entry, entry.name, entry.url)
         return None  # it says more of a server that a bundle may have
 
-    def _of_bundle(self, server: McpServer, entry: UserServer | None) -> ServerConfig | Refused:
+    def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig | Refused:
         if server.url is not None:
             return self._http(entry, server.name, server.url)
         command = server.command or ""
-        refused = self._refused_program(command, server.args)
+        refused = self._program_problem(command, server.args)
         if refused is not None:
             return Refused(server.name, refused)
         return self._stdio(entry, server.name, command, server.args, server.environment_names)
 
-    def _refused_program(self, command: str, args: tuple[str, ...]) -> str | None:
+    def _program_problem(self, command: str, args: tuple[str, ...]) -> str | None:
         """Why a program that a bundle names is not started: its own Shell.Exec has to allow it, unasked."""
         try:
             facts = program_facts({"command": command, "args": list(args)}, self._environment, world_here())
@@ -253,7 +257,7 @@ class _Place:
         """Why no program may be started: a sandbox is to hold them, and does not work here."""
         if self._scoping is None or self._bundle is None:
             return None
-        denial = self._scoping.refused(self._bundle, CapabilityName.MCP_INVOKE)
+        denial = self._scoping.denial(self._bundle, CapabilityName.MCP_INVOKE)
         return None if denial is None else denial.reason
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
@@ -285,9 +289,9 @@ class _Place:
         folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
             token=token,
-            ca_file=_expanded(entry.ca_file),
-            client_cert=_expanded(entry.client_cert),
-            client_key=_expanded(entry.client_key),
+            ca_file=_expand(entry.ca_file),
+            client_cert=_expand(entry.client_cert),
+            client_key=_expand(entry.client_key),
             oauth_folder=folder,
         )
         return self._config(entry, name, place, may_ask=True)
@@ -308,7 +312,7 @@ def _same_origin(one: str, other: str) -> bool:
         return False
 
 
-def _expanded(path: Any) -> str | None:
+def _expand(path: Any) -> str | None:
     return None if path is None else os.path.abspath(os.path.expanduser(str(path)))
 
 

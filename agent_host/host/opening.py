@@ -19,18 +19,18 @@ from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under, utc_now
 from agent_host.host.environment import families_of, machine_of, project_tool_names
-from agent_host.host.gateway import Gateway, informed, with_fitting_toolset
+from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset
 from agent_host.host.parts import Parts
-from agent_host.host.python_tools import installed_names, python_tools, registry_with
+from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, redaction_of
 from agent_host.http import TlsContext
-from agent_host.llm.dialects import find_dialect, named_dialect, scripted_dialect
-from agent_host.services.endpoints import without_observers
+from agent_host.llm.dialects import dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.services.endpoints import drop_observers
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import (
-    guarded_files,
+    files_to_guard,
     load_bundle,
     own_files,
     policy_name,
@@ -134,17 +134,17 @@ class SessionOpener:
                     if backends.has_session_service:
                         resources.callback(keys.hold(resolved.state_dir, key).release, remove=False)
                         refuse_used_key(resolved.state_dir, key)
-            grant = await backends.sessions().create(introduced(new, resolved))
+            grant = await backends.sessions().create(introduce(new, resolved))
             refuse_incompatible(grant)
             backends.capability_grant = grant.capability_grant
-            async with _given_back(backends.sessions(), grant.session_id):
+            async with _give_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
                 machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-                resolved, bundle = await self._informed(
+                resolved, bundle = await self._ask_gateway(
                     resolved, lambda own: bundle_of(own, machine, grant, level), grant
                 )
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
@@ -153,7 +153,7 @@ class SessionOpener:
                 tools = python_tools(resolved.settings, self._tools)
                 refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
-                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
                     scoping=scoping_under(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
@@ -179,7 +179,7 @@ class SessionOpener:
         """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
         SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
         for a cursor that is none of the session's, and what `create` raises."""
-        resolved = self._source.resumed(session_id)
+        resolved = self._source.resolve_resume(session_id)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
             with contextlib.ExitStack() as opened:
@@ -187,7 +187,7 @@ class SessionOpener:
                 opened.callback(store.close)
                 refuse_foreign_cursor(store.state, cursor)
                 backends.know(store.state.identity)
-                grant = await self._granted_again(resolved, backends, store, cursor)
+                grant = await self._renew_grant(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
@@ -195,7 +195,7 @@ class SessionOpener:
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
                 refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
-                resolved, bundle = await self._informed(
+                resolved, bundle = await self._ask_gateway(
                     resolved,
                     lambda own: bundle_again(own, machine, grant, identity, level),
                     grant,
@@ -203,7 +203,7 @@ class SessionOpener:
                 )
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
-                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
                     scoping=scoping_under(resolved, machine, level, grant),
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
@@ -234,16 +234,16 @@ class SessionOpener:
         machine = machine_of(resolved, session.temporary)
         level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
         bundle = bundle_again(resolved, machine, grant, session.identity, level)
-        parts = Parts.of(resolved, machine, bundle, chosen.dialect)
+        parts = Parts.make(resolved, machine, bundle, chosen.dialect)
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant))
-        parts = parts.cached_for(resolved.settings, attended=self._attended)
+        parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
-        environ = os.environ if self._recorded is None else without_observers(os.environ)
+        environ = os.environ if self._recorded is None else drop_observers(os.environ)
         self._backends = Backends(environ, resolved.settings, self._tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
@@ -251,15 +251,15 @@ class SessionOpener:
     async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
         settings = resolved.settings
-        chosen = named_dialect(settings)
+        chosen = dialect_of_settings(settings)
         if chosen is None and settings.text("llm.gateway").startswith(MOCK_PREFIX):
-            chosen = scripted_dialect(settings)
+            chosen = dialect_of_script(settings)
         if chosen is None:
             chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
         self._chosen = chosen
         return chosen.dialect
 
-    async def _informed(
+    async def _ask_gateway(
         self,
         resolved: ResolvedOptions,
         bundle_for: Callable[[ResolvedOptions], PolicyBundle],
@@ -273,9 +273,9 @@ class SessionOpener:
         settings = resolved.settings
         if self._recorded is None:
             wanted = settings.text("llm.model")
-            found = await informed(
+            found = await ask_gateway(
                 settings,
-                (named_dialect(settings) or scripted_dialect(settings)).dialect,
+                (dialect_of_settings(settings) or dialect_of_script(settings)).dialect,
                 self._tokens.gateway,
                 resolved.state_dir,
                 model=wanted or bundle.llm_policy.allowed_models[0],
@@ -283,13 +283,13 @@ class SessionOpener:
                 recorded=started.get("servers", {}),
             )
             settings, self._server_said, self._learned = found.settings, found.said, found.learned
-        settings = with_fitting_toolset(settings, bundle)
+        settings = fit_toolset(settings, bundle)
         if settings is resolved.settings:
             return resolved, bundle
         self._resolved = informed_options = resolved._replace(settings=settings)
         return informed_options, bundle_for(informed_options)
 
-    async def _granted_again(
+    async def _renew_grant(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
     ) -> SessionGrant:
         state = store.state
@@ -302,7 +302,7 @@ class SessionOpener:
                 store.take_over()
                 store.delete()  # nobody will ever resume it (AH 9.6)
             temporary.remove(temporary_of(resolved.state_dir, state.identity))
-            kept = _kept_result(SessionPaths(resolved.state_dir, state.identity.session_id))
+            kept = _describe_result(SessionPaths(resolved.state_dir, state.identity.session_id))
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
             raise SessionNotFound(f"{error}; what is here of it is kept") from error
@@ -313,13 +313,13 @@ class SessionOpener:
         settings = resolved.settings
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
-        return Secrets.of(
+        return Secrets.collect(
             self._tokens,
             url,
             headers,
             redaction_of(resolved, bundle),
             proxies,
-            _of_servers(settings, bundle, resolved.state_dir),
+            _server_secrets(settings, bundle, resolved.state_dir),
         )
 
     def _tool_service(self, backends: Backends, bundle: PolicyBundle) -> ToolService | RecordedToolService | None:
@@ -363,7 +363,7 @@ class SessionOpener:
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
-        parts = parts.cached_for(resolved.settings, attended=self._attended)
+        parts = parts.set_cache_time(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said, self._server_said)
         ctx = await make_context(
@@ -390,7 +390,7 @@ class SessionOpener:
             service=backends.sessions(),
             resources=resources.pop_all(),
             settings=resolved.settings,
-            undelivered=backends.undelivered,
+            undelivered=backends.delivery_problems,
             losses=backends.losses,
         )
         await session.take_up_commands()
@@ -398,7 +398,7 @@ class SessionOpener:
         return session
 
 
-def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
+def _server_secrets(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
     """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
     if not (settings.tables("mcp.servers") or bundle.mcp_servers):
         return ()
@@ -407,13 +407,13 @@ def _of_servers(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Seq
     return secret_values(settings, bundle.mcp_servers, state_dir)
 
 
-def _kept_result(paths: SessionPaths) -> str:
+def _describe_result(paths: SessionPaths) -> str:
     """Words for a session that was over: its process died between its word to the service and its last file."""
     return f"; its task was over, the result is kept in {paths.result}" if os.path.exists(paths.result) else ""
 
 
 @contextlib.asynccontextmanager
-async def _given_back(service: SessionService, session_id: str) -> AsyncIterator[None]:
+async def _give_back(service: SessionService, session_id: str) -> AsyncIterator[None]:
     """A session that the service granted and that cannot begin here is none for the service either."""
     try:
         yield
@@ -438,7 +438,7 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 _swept: set[str] = set()
 
 
-def introduced(new: NewSession, resolved: ResolvedOptions) -> NewSession:
+def introduce(new: NewSession, resolved: ResolvedOptions) -> NewSession:
     """The request with what this host knows of itself, and what its client did not say."""
     known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
     return new._replace(session_id=resolved.session_id, client_info={**known, **new.client_info})
@@ -486,7 +486,7 @@ def bundle_of(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGr
         granted=grant.policy_bundle,
         temporary=machine.temporary,
         held=level.level != "none",
-        installed=installed_names(resolved.settings),
+        installed=names_of_packages(resolved.settings),
     )
 
 
@@ -502,7 +502,7 @@ def bundle_again(
 def scoping_under(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
     """The sandbox of a session's commands under a grant. Raises UsageError."""
     granted = grant.policy_bundle is not None
-    steering = (*own_files(), *guarded_files(resolved.settings, resolved.workspace))
+    steering = (*own_files(), *files_to_guard(resolved.settings, resolved.workspace))
     return scoping_of(resolved, machine, level, steering=steering, granted=granted)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import UsageError
 from agent_host.ids import REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
-from agent_host.session.opening import ResolvedOptions, recorded_options
+from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load
 from config.policies import BUILT_IN, names_file
@@ -29,12 +29,12 @@ __all__ = [
     "OptionNames",
     "ResolvedOptions",
     "SessionOptions",
-    "anchored",
-    "changed_bundle",
+    "anchor",
+    "bundle_changes",
     "existing_directory",
     "existing_workspace",
     "is_default_state_dir",
-    "known_models",
+    "model_facts",
     "portable",
     "settings_from",
     "snapshot_limit",
@@ -95,7 +95,7 @@ class SessionOptions:
         return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
 
-def _as_given(_: str, value: str) -> str:
+def _name_as_given(_: str, value: str) -> str:
     return f"SessionOptions: {value!r} is not UTF-8"
 
 
@@ -108,7 +108,7 @@ class OptionNames(NamedTuple):
     workspace: str = "the workspace"
     client_workspace: str = "the workspace"
     approvals: str = "SessionOptions.approvals"
-    not_text: Callable[[str, str], str] = _as_given
+    not_text: Callable[[str, str], str] = _name_as_given
 
 
 _AS_A_PROGRAM = OptionNames()
@@ -152,12 +152,12 @@ class LayeredOptions:
             named_by=self._names.workspace if workspace is None else self._names.client_workspace,
         )
 
-    def resumed(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
+    def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
         """For a session that is resumed: as it was started, with the options over it; with `ended_too` also one that
         has ended. Raises SessionNotFound, CheckpointUnreadable."""
         self.moved = self._workspace
         limit = snapshot_limit(self._flags, given_by=self._names.given_by)
-        recorded = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
+        recorded = read_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
         began_with = {} if families is None else {_TOOLSET: families}
         resolved = self._resolve(
@@ -183,7 +183,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in (*settings.ignored, *_unusable_tools(root), *changed_bundle(settings, self.state_dir)):
+        for line in (*settings.ignored, *_unusable_tools(root), *bundle_changes(settings, self.state_dir)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -210,7 +210,7 @@ class LayeredOptions:
 def existing_workspace(path: str, named_by: str) -> str:
     """The real path of a workspace, which messages call `named_by`. Raises UsageError where there is no such directory,
     or its name is not UTF-8."""
-    root = anchored(path, os.path.realpath)
+    root = anchor(path, os.path.realpath)
     if not _is_text(root):
         raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
     if not os.path.isdir(root):
@@ -224,7 +224,7 @@ def existing_directory(workspace: str) -> None:
         raise UsageError(f"--workspace {workspace}: there is no such directory")
 
 
-def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
+def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
     """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
     is none any more, or a home and there is none."""
     try:
@@ -247,7 +247,7 @@ def _unusable_tools(workspace: str) -> list[str]:
     return unusable_manifests(workspace)
 
 
-def changed_bundle(settings: Settings, state_dir: str) -> list[str]:
+def bundle_changes(settings: Settings, state_dir: str) -> list[str]:
     """Report that a session has changed the bundle file that is about to be used."""
     name = settings.text("host.policy")
     if not names_file(name):
@@ -276,7 +276,7 @@ def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by:
     return settings_from(own, workspace=None, given_by=given_by).integer(_SNAPSHOT_LIMIT)
 
 
-def known_models() -> KnownModels:
+def model_facts() -> KnownModels:
     """Facts about models, by the user's configuration. Raises UsageError for one that cannot be used."""
     return KnownModels(settings_from({}, workspace=None).models)
 
@@ -284,7 +284,7 @@ def known_models() -> KnownModels:
 def state_dir_from(chosen: str | None) -> str:
     """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError."""
     try:
-        return anchored(chosen) if chosen else default_state_dir()
+        return anchor(chosen) if chosen else default_state_dir()
     except NoHomeDirectory as error:
         raise UsageError(str(error)) from error
 
@@ -302,10 +302,10 @@ def portable(given: Mapping[str, Any]) -> dict[str, Any]:
     flags = dict(given)
     gateway = flags.get("llm.gateway", "")
     if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
-        flags["llm.gateway"] = MOCK_PREFIX + anchored(gateway.removeprefix(MOCK_PREFIX))
+        flags["llm.gateway"] = MOCK_PREFIX + anchor(gateway.removeprefix(MOCK_PREFIX))
     policy = flags.get("host.policy", "")
     if isinstance(policy, str) and names_file(policy):
-        flags["host.policy"] = anchored(policy)
+        flags["host.policy"] = anchor(policy)
     return flags
 
 

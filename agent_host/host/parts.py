@@ -48,7 +48,7 @@ class Parts(NamedTuple):
         return bool(self.models.of(model).limits.thinking_bound)
 
     @classmethod
-    def of(
+    def make(
         cls,
         resolved: ResolvedOptions,
         machine: LocalMachine,
@@ -67,7 +67,7 @@ class Parts(NamedTuple):
         count = _counter(settings, models, model)
         return cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
 
-    def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
+    def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
         says that a person answers approvals."""
         return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))

@@ -51,14 +51,14 @@ def tool(
     Policy judges each call by Tool.Invoke. Raises TypeError for a function that cannot be a tool.
     """
 
-    def made(function: Callable[..., Any]) -> PythonTool:
+    def make(function: Callable[..., Any]) -> PythonTool:
         text = description if description is not None else inspect.getdoc(function)
         called = str(name or getattr(function, "__name__", ""))
         if not text:
             raise TypeError(f"the tool {called} has neither a docstring nor a description for the model")
         return PythonTool(function, name=called, description=text, side_effects=side_effects, timeout_s=timeout_s)
 
-    return made if function is None else made(function)
+    return make if function is None else make(function)
 
 
 # The Python tools of a session: those that the embedding program gives, and those of installed packages that the
@@ -73,7 +73,7 @@ _ALLOW_SHADOW: Final = "native.allow_shadow"
 def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[PythonTool, ...]:
     """All Python tools of a session. Raises UsageError for a name that is taken or reserved, an entry point that is not
     there or gives no tools, and annotations without a schema."""
-    tools = (*given, *_installed(settings.names(_SETTING)))
+    tools = (*given, *_load(settings.names(_SETTING)))
     chosen = specs_of(families_of(settings))
     taken = {*BUILT_IN.names, *READ_SKILLS, *(spec.name for spec in chosen if not spec.name.startswith(RESERVED))}
     may_shadow = frozenset(tool.name for tool in given) if settings.flag(_ALLOW_SHADOW) else frozenset()
@@ -93,9 +93,9 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
     return tools
 
 
-def installed_names(settings: Settings) -> tuple[str, ...]:
+def names_of_packages(settings: Settings) -> tuple[str, ...]:
     """The names of the tools of the packages that the configuration names. Raises UsageError."""
-    return tuple(tool.name for tool in _installed(settings.names(_SETTING)))
+    return tuple(tool.name for tool in _load(settings.names(_SETTING)))
 
 
 def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:
@@ -103,7 +103,7 @@ def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Regis
     return Registry((*(tool.spec for tool in tools), *built_in(families)))
 
 
-def _installed(names: Sequence[str]) -> Iterator[PythonTool]:
+def _load(names: Sequence[str]) -> Iterator[PythonTool]:
     if not names:
         return
     from importlib.metadata import entry_points

@@ -34,7 +34,7 @@ def turn_of(dialect: Dialect, status: int, headers: Mapping[str, str], data: byt
 
     Raises StreamProtocolError for a stream that broke off, AnswerTooLarge.
     """
-    body = errors.parsed(data)
+    body = errors.parse(data)
     if status != httpx.codes.OK:
         said = errors.read(data)
         error = _error(said, body, lambda said: kind_of_answer(status, said))
@@ -44,11 +44,11 @@ def turn_of(dialect: Dialect, status: int, headers: Mapping[str, str], data: byt
         return {"garbage": data.decode("utf-8", "replace"), "headers": sent}
     if errors.is_whole_answer(body):
         with contextlib.suppress(LookupError, ValueError):
-            return _answered(dialect, list(dialect.whole(data.decode())))
-    return _answered(dialect, whole_events(data))
+            return _turn_of_events(dialect, list(dialect.whole(data.decode())))
+    return _turn_of_events(dialect, whole_events(data))
 
 
-def _answered(dialect: Dialect, events: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def _turn_of_events(dialect: Dialect, events: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The turn that gives a stream of these events, with the error that it may end in."""
     assembler = dialect.assembler()
     texts: list[str] = []
@@ -94,7 +94,7 @@ def _usage(answer: ModelTurn) -> dict[str, int]:
 def _stream_error(fault: StreamFault, event: str) -> dict[str, Any]:
     """The error in the middle of a stream. `failed`: the response itself ended so, as on the wire of Responses."""
     error = _error(errors.read_value(fault.body), fault.body, lambda said: kind_of_event(said, passing=fault.retryable))
-    value = errors.parsed(event.encode("utf-8", "replace"))
+    value = errors.parse(event.encode("utf-8", "replace"))
     return {**error, "failed": True} if isinstance(value, dict) and "response" in value else error
 
 

@@ -14,7 +14,7 @@ from agent_host.host.recorded_turns import turn_of
 from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import StreamProtocolError
-from agent_host.llm.urls import checked_url, password_of, request_url
+from agent_host.llm.urls import check_url, password_of, request_url
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import HttpServer
 from policy.redaction.redact import Redaction
@@ -78,7 +78,7 @@ class Recorder:
                 kind = answer.headers.get("content-type", "")
                 kept = {name: value for name in _KEPT_OF_ERRORS if (value := answer.headers.get(name))}
                 collected = bytearray()
-                await reply.relay(answer.status_code, {"content-type": kind, **kept}, _kept(answer, collected))
+                await reply.relay(answer.status_code, {"content-type": kind, **kept}, _collect(answer, collected))
         except httpx.HTTPError as error:
             self._on_skipped(f"the gateway failed: {type(error).__name__}: {error}")
             if not reply.status:
@@ -112,7 +112,7 @@ class Recorder:
 def create_script(path: str, url: str) -> IO[bytes]:
     """A new script file, for the answers of the gateway at `url`. Raises UsageError for a file that is there, for a
     name that is not of JSON lines, and for a URL that is none."""
-    checked_url(url)
+    check_url(url)
     if not path.endswith(".jsonl"):
         raise UsageError(f"--script {path}: a recorded script has JSON lines; its name ends in .jsonl")
     try:
@@ -123,7 +123,7 @@ def create_script(path: str, url: str) -> IO[bytes]:
         raise UsageError(f"--script {path}: cannot be written: {error.strerror}") from error
 
 
-async def _kept(answer: httpx.Response, collected: bytearray) -> AsyncIterator[bytes]:
+async def _collect(answer: httpx.Response, collected: bytearray) -> AsyncIterator[bytes]:
     """The pieces of the answer; those that were read are in `collected`."""
     async for piece in answer.aiter_raw():
         collected += piece

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import SandboxWeaker
-from agent_host.host.options import known_models, settings_from, snapshot_limit
+from agent_host.host.options import model_facts, settings_from, snapshot_limit
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Tokens, scrubber_on_record
 from agent_host.services.endpoints import endpoints
@@ -98,7 +98,7 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
         return scrubber_on_record(Tokens.read() if tokens is None else tokens, settings, state_dir, rules).data
 
-    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models(), cleaner=cleaner)
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 
 
 def own_sessions() -> Owner | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, signed
+from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, sign
 from agent_host.contracts import Need
 from agent_host.events.kinds import EventType
 from agent_host.host.environment import families_of
@@ -114,7 +114,7 @@ class ToolService(NamedTuple):
     given: Callable[[], str | None]
 
     @classmethod
-    def at(cls, url: str, client: Service, key: str | None, given: Callable[[], str | None]) -> ToolService:
+    def connect(cls, url: str, client: Service, key: str | None, given: Callable[[], str | None]) -> ToolService:
         """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
         return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given)
 
@@ -134,7 +134,7 @@ class ToolService(NamedTuple):
         )
 
 
-def kept_tools(
+def tools_on_record(
     environ: Mapping[str, str], settings: Settings, bundle: PolicyBundle, state_dir: str
 ) -> tuple[ToolSpec, ...]:
     """The service's tools, as it listed them last. Nothing is connected. Raises UsageError for a URL that is none."""
@@ -159,13 +159,13 @@ def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], 
     sent = sent_elsewhere(bundle)
     here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
 
-    def completed(spec: ToolSpec) -> ToolSpec:
+    def complete(spec: ToolSpec) -> ToolSpec:
         local = here.get(spec.name)
         if local is None:
             return spec
         return spec._replace(also=(Need(local.capability, local.subject), *local.also), category=local.category)
 
-    return completed
+    return complete
 
 
 class GrantMaker:
@@ -196,7 +196,7 @@ class GrantMaker:
         tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
         until = min(int(self._clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
         grant = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
-        return signed(grant, self._key)
+        return sign(grant, self._key)
 
 
 # Backend tools of a session that is run again: their definitions as the state directory keeps them, and their answers

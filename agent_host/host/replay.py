@@ -23,7 +23,7 @@ from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.options import SessionOptions, anchored, existing_directory, snapshot_limit
+from agent_host.host.options import SessionOptions, anchor, existing_directory, snapshot_limit
 from agent_host.host.remote_tools import Answer, RecordedToolService
 from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
@@ -128,7 +128,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     others. The records of the run are kept nowhere. Raises UsageError, SessionNotFound, and what opening a session
     raises."""
     paths = _paths(state_dir, session_id)
-    record, root = recorded(paths), anchored(workspace, os.path.realpath)
+    record, root = read_record(paths), anchor(workspace, os.path.realpath)
     existing_directory(root)
     messages = [decode(data) for data in record.messages]
     prompts = [message.content for message in messages if message.role == "user"]
@@ -136,7 +136,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
         raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
     moved = _Moved(record.workspace, root)
     log = read_run_log(paths.events)
-    before, now = _recorded_calls(paths, messages, moved, log), _Run({}, [])
+    before, now = _read_calls(paths, messages, moved, log), _Run({}, [])
     script = Script.from_turns(_turns(messages, moved), name=session_id)
     approvals = _Approvals(paths, record, messages, moved)
     backend = _backend_tools(paths, messages)
@@ -195,7 +195,7 @@ class _Approvals:
 
     def __init__(self, paths: SessionPaths, record: Recorded, messages: Sequence[Message], moved: _Moved) -> None:
         said = read_run_log(paths.events).calls
-        edited = edited_arguments(record, decisions(paths)[1])
+        edited = find_edits(record, decisions(paths)[1])
         self._answers: dict[tuple[str, bytes], deque[ApprovalAnswer]] = defaultdict(deque)
         for call in (call for message in messages for call in message.tool_calls):
             answer = said.get(call.call_id, {}).get("approval")
@@ -236,7 +236,7 @@ def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     return turns
 
 
-def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: RunLog) -> dict[str, _Call]:
+def _read_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: RunLog) -> dict[str, _Call]:
     """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
     asked, _ = decisions(paths)
     found: dict[str, _Call] = {}
@@ -248,7 +248,7 @@ def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Mo
                 kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                 arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
                 grant = call.arguments.get(SANDBOX_GRANT)
-                found[_scripted_id(turn, number)] = _Call(
+                found[_script_id(turn, number)] = _Call(
                     call.name,
                     None if said is None else said.decision,
                     arguments,
@@ -270,7 +270,7 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
         if message.role == "assistant":
             turn = next(turns)
             for number, call in enumerate(message.tool_calls):
-                waiting[call.call_id] = _scripted_id(turn, number)
+                waiting[call.call_id] = _script_id(turn, number)
                 said = asked.get(call.call_id)
                 if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
                     called.add(call.name)
@@ -285,7 +285,7 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
     return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
 
 
-def _scripted_id(turn: int, number: int) -> str:
+def _script_id(turn: int, number: int) -> str:
     """The id that the scripted gateway gives to a call."""
     return f"toolu_{turn}_{number}"
 
@@ -375,13 +375,13 @@ class Decided(NamedTuple):
     capability: str | None = None
 
 
-def recorded(paths: SessionPaths) -> Recorded:
+def read_record(paths: SessionPaths) -> Recorded:
     """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound, UsageError."""
     store = FileCheckpointStore(paths.state_dir, snapshot_limit_bytes=snapshot_limit())
     try:
         state = store.load(paths.session_id)
     except (NoSuchSession, Damaged, UnknownVersion, TooLarge, Untrusted, WriteFailed):
-        return _of_ended(paths)
+        return _read_ended(paths)
     calls = [] if state.open_step is None else state.open_step.calls
     results = [call.result for call in calls if call.result is not None]
     edited = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
@@ -389,7 +389,7 @@ def recorded(paths: SessionPaths) -> Recorded:
     return Recorded([*state.thread, *results], workspace, edited, state.identity.options.get("started", {}))
 
 
-def _of_ended(paths: SessionPaths) -> Recorded:
+def _read_ended(paths: SessionPaths) -> Recorded:
     try:
         with open(os.path.join(paths.artifacts, "session_history"), "rb") as handle:
             messages = orjson.loads(handle.read())
@@ -428,7 +428,7 @@ def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Dec
         return  # a line that a crash has cut
 
 
-def edited_arguments(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
+def find_edits(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
     """The arguments of each edited form by call id, None where they are not on record.
 
     They stand beside the result; in records of earlier versions the note in front of it has them, and cuts what is
@@ -494,7 +494,7 @@ class Rejudged(NamedTuple):
         return row | {"edited": True} if self.edited else row
 
 
-def rejudged_calls(
+def rejudge_calls(
     flags: Mapping[str, Any], *, session_id: str, workspace: str | None, state_dir: str
 ) -> list[Rejudged]:
     """Every call of the session in order, under the policy of `host.policy` in `flags`; nothing is executed.
@@ -504,13 +504,13 @@ def rejudged_calls(
     SessionNotFound, PolicyBundleInvalid.
     """
     paths = _paths(state_dir, session_id)
-    record = recorded(paths)
-    root = anchored(workspace, os.path.realpath) if workspace else record.workspace
+    record = read_record(paths)
+    root = anchor(workspace, os.path.realpath) if workspace else record.workspace
     level = record.started.get("sandbox", LEVELS[0])
     tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
     now = datetime.now(UTC)
     asked, edited = decisions(paths)
-    ran_with = edited_arguments(record, edited)
+    ran_with = find_edits(record, edited)
     rows = []
     for call in record.calls():
         said = asked.get(call.call_id)

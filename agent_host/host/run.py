@@ -73,7 +73,7 @@ async def run_headless(
     )
     resumes = prompt is None if resumes is None else resumes
     if resumes or prompt is None:
-        session = await _resumed(opener, resolved)
+        session = await _resume(opener, resolved)
     else:
         task = NewTask(new_id("task"), prompt, resolved.settings.integer("host.max_steps"), task_options)
         session = (await opener.create(new_session(resolved, environment), task)).session
@@ -100,7 +100,7 @@ async def run_headless(
         await session.conclude(end)
 
 
-async def _resumed(opener: SessionOpener, resolved: ResolvedOptions) -> Session:
+async def _resume(opener: SessionOpener, resolved: ResolvedOptions) -> Session:
     if resolved.session_id is None:
         raise UsageError("a resume needs the id of its session")
     return (await opener.resume(resolved.session_id, cursor=None)).session

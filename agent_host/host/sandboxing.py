@@ -140,7 +140,7 @@ def _keep(state_dir: str, found: Levels) -> None:
         SandboxLevels(state_dir, __version__).keep(found)
 
 
-def opened_domains(settings: Settings) -> tuple[str, ...]:
+def domains_to_open(settings: Settings) -> tuple[str, ...]:
     """The hosts that the user opens for commands. Raises UsageError for one that cannot be read."""
     names = []
     for entry in settings.names(DOMAINS):
@@ -168,7 +168,7 @@ def scoping_of(
 ) -> Scoping:
     """The sandbox of a session's commands. `granted`: its bundle is of the Session Service, and the user opens nothing.
     Raises UsageError."""
-    opened = () if granted else opened_domains(resolved.settings)
+    opened = () if granted else domains_to_open(resolved.settings)
     return Scoping(
         level.level,
         level.wanted,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import TOKEN_VARIABLE
 from agent_host.host.environment import SECRET_VARIABLES
-from agent_host.llm.urls import checked_headers, checked_token, password_of
+from agent_host.llm.urls import check_headers, check_token, password_of
 from agent_host.redaction import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
@@ -43,7 +43,7 @@ class Tokens(NamedTuple):
         return cls(*(os.environ.get(name) or None for name in _VARIABLES))
 
     @classmethod
-    def taken(cls) -> Tokens:
+    def take(cls) -> Tokens:
         """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
         commands are not given are blanked where a command could read them in the process table; this process keeps
         what it may need itself."""
@@ -58,7 +58,7 @@ class Secrets(NamedTuple):
     scrubber: Scrubber
 
     @classmethod
-    def of(
+    def collect(
         cls,
         tokens: Tokens,
         gateway_url: str,
@@ -70,8 +70,8 @@ class Secrets(NamedTuple):
         """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use, `others`
         more secrets. Raises UsageError for a
         token that no header can carry, and for headers that are none."""
-        token = checked_token(tokens.gateway)
-        values = checked_headers(headers).values()
+        token = check_token(tokens.gateway)
+        values = check_headers(headers).values()
         passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 
@@ -86,7 +86,7 @@ def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules
     servers = secret_values(settings, (), state_dir) if settings.tables("mcp.servers") else ()
     url = settings.text("llm.gateway")
     url = "" if url.startswith(MOCK_PREFIX) else url
-    return Secrets.of(tokens, url, settings.pairs("llm.headers"), redaction, proxies, servers).scrubber
+    return Secrets.collect(tokens, url, settings.pairs("llm.headers"), redaction, proxies, servers).scrubber
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:

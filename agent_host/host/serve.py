@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]]) -> SessionHost:
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event."""
-    tokens = Tokens.taken()
+    tokens = Tokens.take()
     opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True)
 
-    def stored() -> StoredSessions:
+    def open_store() -> StoredSessions:
         from agent_host.host.records import stored_sessions  # with the first look at what is on record
 
         return stored_sessions(source.state_dir, tokens)
 
-    return SessionHost(opener, stored)
+    return SessionHost(opener, open_store)
 
 
 def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:

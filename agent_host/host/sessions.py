@@ -92,13 +92,13 @@ class Session:
     def closing(self) -> Closing:
         """The leftovers of its end; complete once the session has ended."""
         ending = self._session.ending
-        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.undelivered))
+        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.delivery_problems))
 
     async def run(self, prompt: str, *, max_steps: int | None = None, model: str | None = None) -> Result:
         """Run a task to its end, with `model` in place of the session's. Raises UsageError for one that the policy does
         not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops
         the task and leaves it open on record."""
-        self._session.start_task(new_id("task"), checked_prompt(prompt), max_steps=max_steps, model=model)
+        self._session.start_task(new_id("task"), check_prompt(prompt), max_steps=max_steps, model=model)
         return await self._ended()
 
     async def go_on(self) -> Result:
@@ -166,7 +166,7 @@ async def open_recorded(
     opener = _opener(resolved, options, approve, on_event, recorded)
     opened = await opener.create(new_session(resolved, "desktop"))
     opened.session.announce("desktop")
-    async with _held(opened.session, resolved) as session:
+    async with _hold(opened.session, resolved) as session:
         yield session
 
 
@@ -180,9 +180,9 @@ async def resume_session(
 ) -> AsyncIterator[Session]:
     """A session that another process left, as it was started, with `options` over it; see `open_session`."""
     options = options or SessionOptions()
-    resolved = LayeredOptions(options).resumed(session_id)
+    resolved = LayeredOptions(options).resolve_resume(session_id)
     opened = await _opener(resolved, options, approve, on_event).resume(session_id, cursor=None)
-    async with _held(opened.session, resolved) as session:
+    async with _hold(opened.session, resolved) as session:
         yield session
 
 
@@ -192,7 +192,7 @@ def tokens_of(options: SessionOptions) -> Tokens:
     return Tokens(*(one or None for one in given))
 
 
-def checked_prompt(prompt: str) -> str:
+def check_prompt(prompt: str) -> str:
     """The prompt as a record can hold it. Raises UsageError for an empty one."""
     if not prompt.strip():
         raise UsageError("the prompt is empty")
@@ -218,7 +218,7 @@ def _opener(
 
 
 @contextlib.asynccontextmanager
-async def _held(session: OpenSession, resolved: ResolvedOptions) -> AsyncIterator[Session]:
+async def _hold(session: OpenSession, resolved: ResolvedOptions) -> AsyncIterator[Session]:
     is_clean = False
     try:
         yield Session(session, resolved)
@@ -327,7 +327,7 @@ async def run_task(
     """
     options = options or SessionOptions()
     resolved = LayeredOptions(options).new()
-    return await _run(resolved, checked_prompt(prompt), options, approve, on_event, on_open, on_result)
+    return await _run(resolved, check_prompt(prompt), options, approve, on_event, on_open, on_result)
 
 
 async def resume_task(
@@ -346,8 +346,8 @@ async def resume_task(
     options = options or SessionOptions()
     source = LayeredOptions(options)
     if prompt is not None:
-        prompt = checked_prompt(prompt)
-    resolved = source.resumed(session_id, ended_too=prompt is not None)
+        prompt = check_prompt(prompt)
+    resolved = source.resolve_resume(session_id, ended_too=prompt is not None)
     return await _run(resolved, prompt, options, approve, on_event, on_open, on_result, resumes=True)
 
 
@@ -368,7 +368,7 @@ async def run_to_end(
         resolved,
         prompt,
         resumes=resumes,
-        tokens=Tokens.taken(),
+        tokens=Tokens.take(),
         owns_process=True,
         gate=gate_of(resolved, approve),
         sinks=sinks,
@@ -392,11 +392,11 @@ async def _drive(
 ) -> Result:
     """`prompt` in a new session; with `resumes` in the one of `resolved`, or None for its open task."""
 
-    def opened(session: OpenSession) -> None:
+    def on_opened(session: OpenSession) -> None:
         if on_open is not None:
             on_open(Session(session, resolved))
 
-    def ended(finished: Finished) -> None:
+    def on_ended(finished: Finished) -> None:
         if on_result is not None:
             on_result(_result(finished))
 
@@ -406,8 +406,8 @@ async def _drive(
             prompt,
             resumes=resumes,
             sinks=sinks,
-            on_open=opened,
-            on_end=ended,
+            on_open=on_opened,
+            on_end=on_ended,
             gate=gate,
             tokens=tokens,
             owns_process=owns_process,

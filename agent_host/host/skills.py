@@ -32,7 +32,7 @@ def has_skills(settings: Settings) -> bool:
     return SKILLS in settings.names("host.toolset")
 
 
-def enabled_tools(settings: Settings) -> Limits:
+def limits_of_family(settings: Settings) -> Limits:
     """The tools of the family that the configuration does not enable (SK 3.2)."""
     return frozenset({only_enabled(settings.names(SETTING))})
 

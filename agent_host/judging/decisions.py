@@ -55,11 +55,11 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         problem = grant_problem(arguments)
         if problem is not None:
             return Judged(spec, problem=problem)
-        facts = with_widening(judge.scoping, facts, arguments, judge.environment)
+        facts = add_widening(judge.scoping, facts, arguments, judge.environment)
     also = facts.also if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) else ()
     decision = _decision(judge, spec, ((spec.capability, facts), *also))
     if judge.scoping is not None and spec.starts_program:
-        decision = _sandboxed(judge, judge.scoping, spec, facts, decision)
+        decision = _apply_sandbox(judge, judge.scoping, spec, facts, decision)
     return Judged(spec, facts, decision)
 
 
@@ -99,7 +99,7 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)
     if any(isinstance(facts, CommandFacts) and facts.argv for _, facts in needs):
-        terms = _with_programs(judge, terms)
+        terms = _add_programs(judge, terms)
     decision = decide_call(bundle, needs, now=judge.clock(), os=here.os_family, workspace=here.workspace, terms=terms)
     judge.expired = judge.expired or decision.expired
     return decision
@@ -109,7 +109,7 @@ def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
     return CallTerms(spec.name, spec.side_effects, not spec.elsewhere, judge.options, judge.limits)
 
 
-def _with_programs(judge: Judge, terms: CallTerms) -> CallTerms:
+def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
     from policy.rules.native_exec import DEFAULT, NativeExec  # with the first such call
 
     return terms._replace(
@@ -138,7 +138,7 @@ def grant_problem(arguments: Mapping[str, Any]) -> str | None:
     return asked if isinstance(asked, str) else None
 
 
-def with_widening(
+def add_widening(
     scoping: Scoping, facts: ActionFacts, arguments: Mapping[str, Any], environment: Environment
 ) -> ActionFacts:
     """The facts with what the call asks for beyond its scope, as real paths."""
@@ -149,10 +149,10 @@ def with_widening(
     return facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
 
 
-def _sandboxed(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
+def _apply_sandbox(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
     """The decision on a call that starts a program, with the scope of its sandbox. A call that asks for more than the
     scope gives is narrowed by options and limits as any other call that needs an approval."""
-    decision = _with_scope(judge, scoping, spec, facts, decision)
+    decision = _add_scope(judge, scoping, spec, facts, decision)
     if decision.rule != SANDBOX_GRANT or decision.decision == "DENIED":
         return decision
     here, terms = judge.environment, _terms(judge, spec)
@@ -164,13 +164,13 @@ def _sandboxed(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFact
     return decision if decision.decision == "DENIED" else apply_risk_ceiling(case, decision)
 
 
-def _with_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
+def _add_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
     """The decision with the scope of the program; denied if the sandbox that policy requires does not work here. A
     tool of the workspace reads the program that it names, which a person has approved."""
     if decision.decision == "DENIED":
         return decision
     bundle, system = judge.bundle, judge.environment.os_family
-    denial = scoping.refused(bundle, decision.capability)
+    denial = scoping.denial(bundle, decision.capability)
     if denial is not None or not (scoping.holds or scoping.always):
         return denial or decision
     asked = facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None

@@ -136,7 +136,7 @@ def case_from(raw: Mapping[str, Any]) -> DryRunCase:
         raw.get("shell"),
         raw.get("cwd"),
         raw.get("home"),
-        None if stated is None else _stated(stated),
+        None if stated is None else _facts_of(stated),
         raw.get("env"),
         raw.get("sandbox"),
     )
@@ -165,7 +165,7 @@ def judge_case(
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
     if tools.get(case.tool_name) is None:
-        tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
+        tools = Registry((*tools, *_spec_by_name(bundle, case.tool_name)))
     held = None if scoping is None else scoping(there, is_here)
     judge = Judge(
         bundle,
@@ -188,7 +188,7 @@ def judge_case(
     return judged.decision
 
 
-def _by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
+def _spec_by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
     """A backend tool of which no more is known than that the bundle lists it."""
     needed = CapabilityName.BACKEND_TOOL_INVOKE
     entry = bundle.capability(needed)
@@ -272,7 +272,7 @@ def _place(case: DryRunCase, here: Environment) -> Environment:
     return Environment(workspace, case.home or (here.home if native else None), system, shell, environment)
 
 
-def _stated(raw: Mapping[str, Any]) -> StatedFacts:
+def _facts_of(raw: Mapping[str, Any]) -> StatedFacts:
     return StatedFacts(
         raw.get("realPath"),
         raw.get("exists"),

@@ -34,7 +34,7 @@ class Environment(NamedTuple):
         return normalize(path, self.os_family, self.workspace, self.home)
 
 
-def on_this_disk(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
+def resolve_places(bundle: PolicyBundle, environment: Environment) -> PolicyBundle:
     """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
     is followed: a change there would choose what is allowed."""
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
@@ -51,7 +51,7 @@ def on_this_disk(bundle: PolicyBundle, environment: Environment) -> PolicyBundle
         anywhere[path] = nested_path(os.path.realpath(root), name, environment.os_family)
         direct = os.path.join(root, name)
         anywhere[direct] = os.path.realpath(direct)
-    found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
+    found = {"allowed": _links_of(outside), "blocked": _links_of(anywhere)}
     return bundle.on_disk(found) if any(found.values()) else bundle
 
 
@@ -59,7 +59,7 @@ def _is_followed(path: str) -> bool:
     return os.path.isabs(path) and "\0" not in path
 
 
-def _moved(places: Mapping[str, str]) -> dict[str, str]:
+def _links_of(places: Mapping[str, str]) -> dict[str, str]:
     return {path: real for path, real in places.items() if real != os.path.normpath(path)}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
-from agent_host.safe_open import O_PATH, opened_there
+from agent_host.safe_open import O_PATH, open_there
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
 from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
@@ -101,12 +101,12 @@ def gather(
     it. Under a `bundle` whose commands no sandbox holds, a shell line's trees and globs are looked through. Raises
     UnusableArguments."""
     kind, argument, by_name = spec.subject[:3]
-    arguments = spec.completed(arguments, environment.workspace)
+    arguments = spec.complete(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
         others = spec.needs(arguments) if kind == "name" else ()
         if not others:
             return NamedToolFacts(spec.name)
-        also = ((need.capability, _as_here(spec, need, arguments, environment, world)) for need in others)
+        also = ((need.capability, _local_facts(spec, need, arguments, environment, world)) for need in others)
         return NamedToolFacts(spec.name, also=tuple(also))
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
@@ -115,7 +115,7 @@ def gather(
     subject = _subject(argument, arguments)
     if kind == "command":
         command = _command(subject, arguments, environment, world)
-        return _with_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
+        return _add_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
     if kind == "program":
         return program_facts(arguments, environment, world)
     if kind == "script":
@@ -134,10 +134,10 @@ def gather(
         facts = facts._replace(tree=facts.kind == "directory")
     if by_name:
         facts = facts._replace(tool_name=spec.name)
-    return _with_others(facts, spec, arguments, environment, world) if spec.also else facts
+    return _add_others(facts, spec, arguments, environment, world) if spec.also else facts
 
 
-def _as_here(
+def _local_facts(
     spec: ToolSpec, need: Need, arguments: Mapping[str, Any], environment: Environment, world: World | None
 ) -> ActionFacts:
     """The facts by which a tool of this machine would be judged, in whose place another one runs elsewhere."""
@@ -184,7 +184,7 @@ def _path(
     return facts
 
 
-def _with_others(
+def _add_others(
     facts: PathFacts, spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World
 ) -> PathFacts:
     """`facts` with what the call needs besides; a file that moves brings its size along."""
@@ -215,9 +215,9 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
 
     `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
-    real, found = _found_at(absolute) if follow else _named_at(absolute)
-    steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
-    makes = _made_repository(real)
+    real, found = _found_at(absolute) if follow else _stat_name(absolute)
+    steers = _is_in_repository(absolute) or (real != absolute and _is_in_repository(real))
+    makes = _repository_made(real)
     if found is None:
         return PathFacts(
             requested, absolute, real, "missing",
@@ -239,7 +239,7 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
 
 def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
     """The real path, and what lies there; the system says at once that no link is in the way, where it can."""
-    fd = opened_there(absolute, O_PATH)
+    fd = open_there(absolute, O_PATH)
     if fd is not None:
         try:
             return absolute, os.fstat(fd)
@@ -252,7 +252,7 @@ def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
         return real, None
 
 
-def _named_at(absolute: str) -> tuple[str, os.stat_result | None]:
+def _stat_name(absolute: str) -> tuple[str, os.stat_result | None]:
     """The real path of the directory with the last name of the path, and what has that name."""
     parent, name = os.path.split(absolute)
     real = os.path.join(os.path.realpath(parent), name)
@@ -262,7 +262,7 @@ def _named_at(absolute: str) -> tuple[str, os.stat_result | None]:
         return real, None
 
 
-def _in_repository(path: str) -> bool:
+def _is_in_repository(path: str) -> bool:
     """True if a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
     with its objects and refs, or with the name of the directory that has them."""
 
@@ -273,7 +273,7 @@ def _in_repository(path: str) -> bool:
     return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
-def _made_repository(path: str) -> str | None:
+def _repository_made(path: str) -> str | None:
     """Return the directory that `path` would make a git directory, in which names by which git starts programs are
     there already; None for none."""
     for directory, part in repositories_in_the_making(normalize(path, _OS_FAMILY), _OS_FAMILY):
@@ -304,7 +304,7 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
-def _with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
+def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
     at any depth. Costs a walk through them, and nothing for other lines."""
     parsed = parsed_line(facts)
@@ -327,7 +327,7 @@ def _with_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
                 through[root, pattern] = tuple(_found_through_links(root, pattern, is_kept=one.mode != "delete"))
             known = below.get(root, ())
             found = (
-                _named_below(root, names, None if is_tree else pattern.count("/") + 1)
+                _find_below(root, names, None if is_tree else pattern.count("/") + 1)
                 if names and known is not None
                 else ()
             )
@@ -363,7 +363,7 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
                 pending.append((path, place + 1, is_behind or ((is_kept or not is_last) and os.path.islink(path))))
 
 
-def _named_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
+def _find_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
     """Return the entries below a directory that have one of the names, which may begin with a star, or lie in one that
     has; None for too large a directory."""
     endings = tuple(name[1:] for name in names if name.startswith("*"))

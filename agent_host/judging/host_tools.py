@@ -87,13 +87,13 @@ class HostTools:
         """See ToolRouter."""
         if request.tool_name != UPLOAD_ARTIFACT.name:
             return await self._router.execute(request)
-        wanted = _wanted(request.arguments)
+        wanted = _parse(request.arguments)
         if isinstance(wanted, str):
             return ToolResult.failure(request, ErrorCode.INVALID_REQUEST, wanted)
         data = await self._data(request, wanted)
         if isinstance(data, ToolError):
             return ToolResult.failure(request, data.code, data.message)
-        return _left(request, wanted, data)
+        return _artifact_result(request, wanted, data)
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
         """See ToolRouter."""
@@ -152,7 +152,7 @@ class _Wanted(NamedTuple):
     content_type: str | None
 
 
-def _left(request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
+def _artifact_result(request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
     content_type = wanted.content_type or (_TEXT if _looks_like_text(data) else _BYTES)
     return ToolResult(
         request.tool_name,
@@ -165,7 +165,7 @@ def _left(request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
     )
 
 
-def unless_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
+def fail_if_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
     """`result`, which is a failure where it was for an artifact and that was `lost`: for each artifact why, or None."""
     why = next((message for message in lost if message is not None), None)
     if result.tool_name != UPLOAD_ARTIFACT.name or why is None:
@@ -176,11 +176,11 @@ def unless_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
 
 def upload_problem(arguments: Mapping[str, Any]) -> str | None:
     """The problem with an upload's arguments in words for the model, None if there is none."""
-    wanted = _wanted(arguments)
+    wanted = _parse(arguments)
     return wanted if isinstance(wanted, str) else None
 
 
-def _wanted(arguments: Mapping[str, Any]) -> _Wanted | str:
+def _parse(arguments: Mapping[str, Any]) -> _Wanted | str:
     """The arguments, or what is wrong with them in words for the model."""
     problem = first_problem(_ARGUMENTS, dict(arguments), "$")
     if problem is not None:

@@ -98,7 +98,7 @@ class Judge:
         said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
         return {} if said is None else {"sandbox": said}
 
-    def offered(self) -> list[ToolSpec]:
+    def offered_tools(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""
         offered = {spec.name for spec in self.tools if spec.subject.kind != "output" and self._is_offered(spec)}
         # What reads outputs needs what the calls needed that left them.

@@ -60,7 +60,7 @@ class Scoping:
         """True if commands are held at all."""
         return self.level != "none"
 
-    def refused(self, bundle: PolicyBundle, capability: str) -> Decision | None:
+    def denial(self, bundle: PolicyBundle, capability: str) -> Decision | None:
         """The denial of what starts a program where nothing holds it as it has to be held; None where it may run."""
         return refused(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
 
@@ -306,7 +306,7 @@ def _toolchains(
     there = [one for one in found.values() if one is not None]
     programs = [os.path.dirname(os.path.realpath(one)) for one in there if _leads_to_its_name(one, workspace)]
     outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
-    known = list(_known_places(environment, home))
+    known = list(_usual_places(environment, home))
     roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
     used = [one for one in known if any(_is_in(place, (one,)) for place in outside)]
     if home is not None and any(_is_in(one, (os.path.join(home, ".cargo"),)) for one in used):
@@ -337,7 +337,7 @@ def _leads_to_its_name(program: str, workspace: str) -> bool:
     return not inside or os.path.basename(os.path.realpath(program)).startswith(name)
 
 
-def _known_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:
+def _usual_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:
     for variable, usual in _HOMES.items():
         place = environment.get(variable) or ("" if home is None else os.path.join(home, usual))
         if os.path.isabs(place) and os.path.isdir(place):
@@ -402,7 +402,7 @@ def repository_of(workspace: str) -> RepositoryFacts | None:
     there is no repository, or none that can be believed."""
     if os.path.lexists(os.path.join(workspace, ".git")):
         found = _repository_at(workspace)
-        return None if found is None else found._replace(reads=_borrowed(found.common))
+        return None if found is None else found._replace(reads=_alternates(found.common))
     above = os.path.dirname(workspace)
     while above != os.path.dirname(above) and not os.path.lexists(os.path.join(above, ".git")):
         above = os.path.dirname(above)
@@ -411,7 +411,7 @@ def repository_of(workspace: str) -> RepositoryFacts | None:
     found = _repository_at(above)
     if found is None or not all(map(_is_users, (above, found.own, found.common))):
         return None
-    return found._replace(reads=(found.top, found.own, found.common, *_borrowed(found.common)))
+    return found._replace(reads=(found.top, found.own, found.common, *_alternates(found.common)))
 
 
 def _repository_at(tree: str) -> RepositoryFacts | None:
@@ -443,7 +443,7 @@ def _lies_apart(own: str, tree: str) -> bool:
     return is_there and _value(config, "bare") == "false" and _is_users(own)
 
 
-def _borrowed(common: str) -> tuple[str, ...]:
+def _alternates(common: str) -> tuple[str, ...]:
     """The folders of objects that a repository borrows of others of the same user, and they in turn (alternates)."""
     found: list[str] = []
     waiting = [os.path.join(common, "objects")]

@@ -11,7 +11,7 @@ import orjson
 
 from agent_host.ids import new_id
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.raw_json import may_hold_halves, repaired_json
+from agent_host.llm.raw_json import may_hold_halves, repair_json
 from agent_host.thread.messages import ToolCall, arguments_block
 from config import json_text
 
@@ -81,14 +81,14 @@ class CallReader:
                 return several
             if not may_hold_halves(text):
                 raise
-            text, count = repaired_json(text)
+            text, count = repair_json(text)
             value = json_text.loads(text)
             self.replaced += count
         _refuse_repeated_fields(text)
         return value
 
 
-def as_written(call: ToolCall, arguments: str, dialect: str) -> Block | None:
+def keep_spelling(call: ToolCall, arguments: str, dialect: str) -> Block | None:
     """The block that has `arguments` go back as the model wrote them; None where the call has none that can be used,
     where they were mended, and where they are what the call would be written as anyway."""
     if call.problem is not None or not arguments.strip():
@@ -97,7 +97,7 @@ def as_written(call: ToolCall, arguments: str, dialect: str) -> Block | None:
         return None
     if _SEVERAL.search(arguments) and _last_of_several(arguments) is not None:
         return None
-    if may_hold_halves(arguments) and repaired_json(arguments) != (arguments, 0):
+    if may_hold_halves(arguments) and repair_json(arguments) != (arguments, 0):
         return None
     return arguments_block(arguments, dialect)
 
@@ -182,14 +182,14 @@ def meaning_with(calls: Sequence[ToolCall], meaning: Meaning) -> Meaning:
     return "complete" if calls and meaning == "empty" else meaning
 
 
-def with_usable_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     """The same calls; an id that is missing, repeated, too long or of characters that a gateway refuses is replaced by
     a new one, since every result is matched to its call by id."""
     seen: set[str] = set()
     usable: list[ToolCall] = []
     for call in calls:
         is_good = call.call_id not in seen and re.fullmatch(_USABLE_ID, call.call_id)
-        unique = call if is_good else call.renamed(new_id("call"))
+        unique = call if is_good else call.change_id(new_id("call"))
         seen.add(unique.call_id)
         usable.append(unique)
     return tuple(usable)
@@ -214,7 +214,7 @@ def sendable_name(name: str) -> str:
     return f"{kept}_{digest}"
 
 
-def sent_arguments(call: ToolCall, written: str | None) -> bytes:
+def encode_arguments(call: ToolCall, written: str | None) -> bytes:
     """The arguments as a JSON string: `written`, which is one, where the model's own text is known."""
     return orjson.dumps(call.arguments_json.decode()) if written is None else written.encode()
 

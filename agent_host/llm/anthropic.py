@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.lenient_json import to_keep
-from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, sendable_name, with_usable_ids
+from agent_host.lenient_json import copy_to_keep
+from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
 from agent_host.llm.raw_json import (
     loads_with_halves,
     may_hold_halves,
     member,
     members,
-    repaired,
-    repaired_json,
-    without_open_end,
+    repair,
+    repair_json,
+    split_open_end,
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
@@ -53,18 +53,18 @@ class AnthropicRenderer:
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message, a text block for each of `messages`."""
-        return to_keep(orjson.dumps({"role": "user", "content": [_text(message) for message in messages]}))
+        return copy_to_keep(orjson.dumps({"role": "user", "content": [_text(message) for message in messages]}))
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The assistant's blocks and, where it called tools, the user message with their results."""
         turn = orjson.dumps({"role": "assistant", "content": self._blocks(assistant)})
         if not results:
-            return to_keep(turn)
+            return copy_to_keep(turn)
         answers: list[dict[str, Any]] = []
         for result in results:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
             if result.images:
-                block["content"] = [*_said(result), *map(_image, result.images)]
+                block["content"] = [*_result_parts(result), *map(_image, result.images)]
             elif result.content:
                 block["content"] = orjson.Fragment(result.content_json)
             if result.is_error:
@@ -91,7 +91,7 @@ class AnthropicRenderer:
         return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
 
 
-def _said(result: Message) -> list[dict[str, Any]]:
+def _result_parts(result: Message) -> list[dict[str, Any]]:
     return [_text(result)] if result.content.strip() else []
 
 
@@ -279,7 +279,7 @@ class AnthropicAssembler:
             raise StreamProtocolError("the stream ended before the message did")
         blocks = sorted(self._blocks, key=lambda block: block.index)
         text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
-        calls = with_usable_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
+        calls = mend_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
         opaque, order, dropped = _opaque_parts(blocks, cut=self._is_cut())
         return ModelTurn(
             text,
@@ -308,7 +308,7 @@ class AnthropicAssembler:
         self._halves = True
         if event == "content_block_delta":  # the second half may come with the next one
             return loads_with_halves(data)
-        data, count = repaired_json(data)
+        data, count = repair_json(data)
         self._replaced += count
         return orjson.loads(data)
 
@@ -352,8 +352,8 @@ class AnthropicAssembler:
             text = _string(delta["text"], required=True)
             self.content += len(text)
             if self._halves:
-                text, block.open_end = without_open_end(block.open_end + text)
-                text = self._repaired(text)
+                text, block.open_end = split_open_end(block.open_end + text)
+                text = self._repair(text)
             block.parts.append(text)
             return text
         if kind == "citations_delta":
@@ -391,13 +391,13 @@ class AnthropicAssembler:
         closed = ""
         for block in self._blocks:
             if block.open_end:
-                end, block.open_end = self._repaired(block.open_end), ""
+                end, block.open_end = self._repair(block.open_end), ""
                 block.parts.append(end)
                 closed += end
         return closed
 
-    def _repaired(self, text: str) -> str:
-        text, count = repaired(text)
+    def _repair(self, text: str) -> str:
+        text, count = repair(text)
         self._replaced += count
         return text
 
@@ -535,8 +535,8 @@ class OpaqueBlock:
         text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
         if not isinstance(text, str):
             return ""
-        text, self._open_end = without_open_end(self._open_end + text)
-        return repaired(text)[0]
+        text, self._open_end = split_open_end(self._open_end + text)
+        return repair(text)[0]
 
     def whole(self) -> str | None:
         """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
@@ -548,7 +548,7 @@ class OpaqueBlock:
             if not (self._appended or self._replaced or self._input):
                 return self._start
             for field, pieces in self._appended.items():
-                block[field], replaced = repaired(block.get(field, "") + "".join(pieces))
+                block[field], replaced = repair(block.get(field, "") + "".join(pieces))
                 if replaced:
                     return None
             block |= self._replaced

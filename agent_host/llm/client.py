@@ -8,14 +8,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable
-from agent_host.http import TlsContext, first_line, retry_after_s, shown_url, without_html
+from agent_host.http import TlsContext, displayable_url, first_line, retry_after_s, strip_html
 from agent_host.llm import errors
 from agent_host.llm.connection import FAILED, LATE, connection_to
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
 from agent_host.redaction import Scrubber
 from config.lean_typing import NamedTuple
 from state.usage import NO_TOKENS
@@ -45,7 +45,7 @@ class RetryHints(NamedTuple):
     after_s: float | None = None
 
     @classmethod
-    def of(cls, headers: Mapping[str, Any]) -> RetryHints:
+    def read(cls, headers: Mapping[str, Any]) -> RetryHints:
         """The hints of an answer with these headers."""
         said = str(headers.get("x-should-retry", "")).strip().lower()
         return cls(_AGAIN.get(said), retry_after_s(headers))
@@ -120,10 +120,10 @@ class LlmClient:
         tls: TlsContext | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        checked_url(base_url)
-        token = checked_token(token)
+        check_url(base_url)
+        token = check_token(token)
         self.dialect = dialect
-        headers = checked_headers(headers)
+        headers = check_headers(headers)
         self._has_token = bool(token or password_of(base_url)) or not _TOKEN_HEADERS.isdisjoint(headers)
         self._scrubber = Scrubber(
             [token, password_of(base_url), *headers.values()]
@@ -131,7 +131,7 @@ class LlmClient:
         self._timeouts = timeouts
         self._limits = limits
         url = request_url(base_url, dialect.path)
-        self._shown = shown_url(url).partition("?")[0]
+        self._shown = displayable_url(url).partition("?")[0]
         self._connection = connection_to(
             url,
             {**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
@@ -220,7 +220,7 @@ class LlmClient:
     async def _http_error(self, answer: Answer) -> GatewayError | GuardrailBlocked:
         said = errors.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
-        hints = RetryHints.of(answer.headers)
+        hints = RetryHints.read(answer.headers)
         return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
 
     async def _whole(self, answer: Answer, kind: str) -> list[tuple[str, str]]:
@@ -230,11 +230,11 @@ class LlmClient:
         if "json" in kind:
             stream = BoundedStream(answer.body, _decoder_of(answer), self._limits)
             body = "".join([piece async for piece in stream.aiter_text()])
-            value = errors.parsed(body.encode("utf-8", "replace"))
+            value = errors.parse(body.encode("utf-8", "replace"))
             if errors.is_error(value):
                 said = errors.read_value(value)
                 where = f"HTTP {answer.status} with an error in its body"
-                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(answer.headers))
+                raise self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.read(answer.headers))
             if errors.is_whole_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
@@ -255,7 +255,7 @@ class LlmClient:
 
     def _short(self, text: str) -> str:
         """Shorten a gateway's text to one line that can be shown."""
-        return " ".join(without_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
+        return " ".join(strip_html(self._scrubber.text(text)).split())[:_MAX_SHOWN]
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
@@ -315,11 +315,11 @@ class _Reading:
         if text:
             self._on_text(text)
             self._texts.append(text)
-            self._cut = self._of_text.repeated(text) or None
+            self._cut = self._of_text.count_repeated(text) or None
         if assembler.thinking:
             if self._on_thinking is not None:
                 self._on_thinking(assembler.thinking)
-            if self._of_thinking.repeated(assembler.thinking):
+            if self._of_thinking.count_repeated(assembler.thinking):
                 self._cut = self._cut or 0
         return self._cut is not None
 
@@ -327,7 +327,7 @@ class _Reading:
         """The turn; of an answer that was cut the text, without what it repeats. Raises as an assembler does."""
         if self._cut is None:
             turn = self._assembler.finish()
-            self._cut = 0 if turn.tool_calls else self._of_text.repeated_at_end(by_itself=turn.meaning == "complete")
+            self._cut = 0 if turn.tool_calls else self._of_text.count_at_end(by_itself=turn.meaning == "complete")
             if not self._cut:
                 return turn
         text = "".join(self._texts).encode("utf-8", "replace")
@@ -372,7 +372,7 @@ class RepetitionWatch:
         self._unseen = 0
         self._run = 0
 
-    def repeated(self, text: str) -> int:
+    def count_repeated(self, text: str) -> int:
         """Take a text; returns how many bytes at the end of all texts say nothing new, because they repeat the piece
         before them; 0 if there is no loop."""
         data = text.encode("utf-8", "replace")
@@ -380,7 +380,7 @@ class RepetitionWatch:
         self._unseen += len(data)
         return self._look(self._max_run_bytes) if self._unseen >= _LOOK_EVERY_BYTES else 0
 
-    def repeated_at_end(self, *, by_itself: bool) -> int:
+    def count_at_end(self, *, by_itself: bool) -> int:
         """The same once the last text was taken; `by_itself`: nothing cut the answer, so a run has its end."""
         return self._look(self._max_run_bytes if by_itself else REPEATED_BYTES)
 
@@ -439,14 +439,14 @@ def decoder(content_encoding: str) -> Callable[[bytes], Iterable[bytes]]:
     names = [name.strip().lower() for name in content_encoding.split(",")]
     coded = [name for name in names if name not in ("", "identity")]
     if not coded:
-        return _as_it_is
+        return _pass_on
     wbits = _WBITS.get(coded[0])
     if wbits is None or len(coded) > 1:
         raise UnknownCoding(", ".join(coded))
     return _Inflater(wbits).pieces
 
 
-def _as_it_is(chunk: bytes) -> Iterable[bytes]:
+def _pass_on(chunk: bytes) -> Iterable[bytes]:
     return (chunk,)
 
 

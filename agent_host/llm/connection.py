@@ -59,7 +59,7 @@ class Connection(Protocol):
 def connection_to(
     url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
 ) -> Connection:
-    """The connection for requests with these `headers` to a `url` that `checked_url` has passed: by the proxy that the
+    """The connection for requests with these `headers` to a `url` that `check_url` has passed: by the proxy that the
     environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
     used."""
     place = place_of(url)
@@ -94,7 +94,7 @@ class _Direct:
             from base64 import b64encode
 
             self._headers["authorization"] = f"Basic {b64encode(place.user.encode()).decode()}"
-        self._raw = _encoded(self._headers)
+        self._raw = _encode(self._headers)
         patience_s = timeouts.read_s
         limits = {"connect": timeouts.connect_s, "read": patience_s, "write": patience_s, "pool": patience_s}
         self._extensions = {"timeout": limits}
@@ -147,8 +147,8 @@ class _Direct:
         self._cookies.extract_cookies(httpx.Response(200, headers=list(headers), request=request))
         self._cookies.set_cookie_header(request)
         brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
-        self._raw = _encoded({**self._headers, **brought})
+        self._raw = _encode({**self._headers, **brought})
 
 
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]

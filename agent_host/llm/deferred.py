@@ -79,7 +79,7 @@ class KnownModels:
 
     def of(self, model: str) -> ModelFacts:
         """The limits and the prices of `model`."""
-        return self._known().of(model)
+        return self._table().of(model)
 
     def is_configured(self, model: str, field: str) -> bool:
         """True if an entry of the user for `model` has this field."""
@@ -89,13 +89,13 @@ class KnownModels:
 
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
         """The cost of `usage`, which is `by_model`; None if it is not known."""
-        return self._known().cost(usage, by_model) if self._configured else None
+        return self._table().cost(usage, by_model) if self._configured else None
 
     def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
         """Why the cost of `usage` is not known, None where it is."""
-        return self._known().unpriced(usage, by_model)
+        return self._table().unpriced(usage, by_model)
 
-    def _known(self) -> Models:
+    def _table(self) -> Models:
         if self._models is None:
             from agent_host.llm.models import Models
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable
-from agent_host.http import LOOPBACK, TlsContext, first_line, shown_url
+from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line
 from agent_host.lean_httpx import httpx
 from agent_host.llm.dialects import NAMES, make_dialect
-from agent_host.llm.urls import checked_headers, checked_token, checked_url, request_url
+from agent_host.llm.urls import check_headers, check_token, check_url, request_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ _TIMEOUT_S = 10.0
 def probe(settings: Settings, url: str, token: str | None) -> tuple[str, str]:
     """The name of the first dialect that the gateway at `url` speaks, and how that was seen. Raises UsageError for a
     URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
-    token = checked_token(token)
-    own = {**checked_headers(settings.pairs("llm.headers")), "x-session-id": "probe", "accept-encoding": "identity"}
+    token = check_token(token)
+    own = {**check_headers(settings.pairs("llm.headers")), "x-session-id": "probe", "accept-encoding": "identity"}
     statuses: dict[str, int] = {}
     paths: dict[str, str] = {}
     with _client(settings, url) as client:
@@ -47,14 +47,14 @@ def probe(settings: Settings, url: str, token: str | None) -> tuple[str, str]:
 def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
     """The error for a gateway whose answers, by path, tell nothing."""
     said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
-    text = f"--dialect auto: it cannot be seen what the gateway at {_shown(url)} speaks ({said}); name the dialect"
+    text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
     if set(statuses.values()) <= _NO_TOKEN:
         return GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
     return GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
 
 
 def _client(settings: Settings, url: str) -> httpx.Client:
-    host = checked_url(url).host
+    host = check_url(url).host
     connect_s = min(_TIMEOUT_S, settings.number("llm.connect_timeout_s"))
     return httpx.Client(
         timeout=httpx.Timeout(_TIMEOUT_S, connect=connect_s),
@@ -71,9 +71,9 @@ def _status_of(client: httpx.Client, url: str, headers: dict[str, str]) -> int:
             return response.status_code
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise GatewayUnavailable(
-            f"--dialect auto: the gateway at {_shown(url)} cannot be asked: {first_line(error)}"
+            f"--dialect auto: the gateway at {_display(url)} cannot be asked: {first_line(error)}"
         ) from error
 
 
-def _shown(url: str) -> str:
-    return shown_url(url).partition("?")[0]
+def _display(url: str) -> str:
+    return displayable_url(url).partition("?")[0]

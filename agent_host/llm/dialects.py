@@ -6,8 +6,8 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from agent_host.http import shown_url
-from agent_host.llm.urls import checked_url
+from agent_host.http import displayable_url
+from agent_host.llm.urls import check_url
 from config.lean_typing import NamedTuple
 from state.errors import WriteFailed
 from state.remembered import GatewayDialects
@@ -63,7 +63,7 @@ def names_cache(settings: Settings) -> bool:
     gateway = settings.text("llm.gateway")
     if wanted != "auto" or not gateway.lower().startswith(("http://", "https://")):
         return wanted == "always"
-    return re.search(_HOSTS_WITH_KEYS, checked_url(gateway).host) is not None
+    return re.search(_HOSTS_WITH_KEYS, check_url(gateway).host) is not None
 
 
 def provider_of(name: str) -> str:
@@ -81,13 +81,13 @@ class ChosenDialect(NamedTuple):
     said: str = ""
 
 
-def named_dialect(settings: Settings) -> ChosenDialect | None:
+def dialect_of_settings(settings: Settings) -> ChosenDialect | None:
     """The dialect that the settings name; None where it is to be found."""
     name = settings.text("llm.dialect")
     return None if name == AUTO else ChosenDialect(make_dialect(name, settings))
 
 
-def scripted_dialect(settings: Settings) -> ChosenDialect:
+def dialect_of_script(settings: Settings) -> ChosenDialect:
     """That of a scripted gateway in this process, which speaks them all."""
     return _chosen(settings, NAMES[0], "the scripted gateway speaks all")
 
@@ -98,7 +98,7 @@ def find_dialect(
     """The dialect of the gateway at `url`: what the path of the URL says; else what was found within the last days,
     unless it is looked for `anew`; else what the gateway says to requests that run no model. Blocks until it has
     answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
-    place = shown_url(url).partition("?")[0]
+    place = displayable_url(url).partition("?")[0]
     for name in NAMES:
         if place.endswith(_tail(make_dialect(name, settings).path)):
             return _chosen(settings, name, "its URL says so")

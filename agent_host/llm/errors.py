@@ -20,7 +20,7 @@ from agent_host.errors import (
     GuardrailBlocked,
     ModelOverloaded,
 )
-from agent_host.llm.raw_json import repaired
+from agent_host.llm.raw_json import repair
 from agent_host.llm.stream import StreamFault
 from config import json_text
 from config.lean_typing import NamedTuple
@@ -221,13 +221,13 @@ def _kind(said: Said, reading: Reading) -> Kind:
     strong = [kind for kind in reading.may if kind not in _GENERAL]
     return (
         next((kind for kind in strong if kind in named), None)
-        or _by_words(said.message, strong)
+        or _find_by_words(said.message, strong)
         or next((kind for kind in reading.may if kind in named), None)
         or reading.otherwise
     )
 
 
-def _by_words(message: str, kinds: Iterable[Kind]) -> Kind | None:
+def _find_by_words(message: str, kinds: Iterable[Kind]) -> Kind | None:
     if not message:
         return None
     text = message.encode("utf-8", "replace")
@@ -420,11 +420,11 @@ class Said(NamedTuple):
 
 def read(body: bytes) -> Said:
     """Read the body of an answer; of one that is no JSON, or of an unknown shape, its text."""
-    said = read_value(parsed(body))
+    said = read_value(parse(body))
     return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
 
 
-def parsed(body: bytes) -> Any:
+def parse(body: bytes) -> Any:
     """The JSON value in the body of an answer; None for one that is no JSON."""
     try:
         return json_text.loads(body)
@@ -444,7 +444,7 @@ def read_value(value: Any) -> Said:
             if status is None and name.isascii() and name.isdigit() and int(name) in _STATUSES:
                 status = int(name)
         limit = limit or _count(part.get("n_ctx"))  # llama.cpp
-    return Said(_joined(messages), frozenset(names), status, limit)
+    return Said(_join(messages), frozenset(names), status, limit)
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -476,11 +476,11 @@ def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
                 below += one[:_MAX_PARTS]
             elif isinstance(one, dict):
                 yield one
-                below += (_opened(one[name]) for name in _INSIDE if name in one)
+                below += (_open_string(one[name]) for name in _INSIDE if name in one)
         level = below
 
 
-def _opened(value: Any) -> Any:
+def _open_string(value: Any) -> Any:
     """JSON in a string as what it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
@@ -493,7 +493,7 @@ def _opened(value: Any) -> Any:
 def _texts(part: Mapping[str, Any]) -> Iterator[str]:
     for name in _MESSAGES:
         value = part.get(name)
-        if isinstance(value, str) and not isinstance(_opened(value), dict | list):
+        if isinstance(value, str) and not isinstance(_open_string(value), dict | list):
             yield _one_line(value)
 
 
@@ -506,7 +506,7 @@ def _names(part: Mapping[str, Any]) -> Iterator[str]:
             yield value.strip().lower()
 
 
-def _joined(messages: Mapping[str, None]) -> str:
+def _join(messages: Mapping[str, None]) -> str:
     """Every message once; one that another has in it adds nothing."""
     kept: list[str] = []
     for message in messages:
@@ -539,12 +539,12 @@ _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 def fault_of(error: Any) -> StreamFault:
     """The fault of an `error` object with `message`, `type` and `code`, or of a text that stands for it."""
     if not isinstance(error, dict):
-        return StreamFault(repaired(str(error))[0], retryable=True, body={"error": error})
+        return StreamFault(repair(str(error))[0], retryable=True, body={"error": error})
     kinds = [error.get("code"), error.get("type")]
     message = error.get("message")
     name = next((kind for kind in reversed(kinds) if isinstance(kind, str) and kind), None) or error.get("code")
     said = message if isinstance(message, str) else ""
-    text, _ = repaired(f"{name or 'error'}: {said}")
+    text, _ = repair(f"{name or 'error'}: {said}")
     return StreamFault(text, retryable=not any(map(_is_permanent, kinds)), body={"error": error})
 
 

@@ -121,7 +121,7 @@ def messages_events(body: str) -> Iterator[Event]:
     head = {name: text for name, text in message.items() if name != "content"}
     yield "message_start", _object({"message": _object(head)})
     for index, block in enumerate(blocks):
-        begun, arguments = _begun(block)
+        begun, arguments = _start_block(block)
         yield "content_block_start", _object({"index": str(index), "content_block": begun})
         if arguments:
             delta = orjson.dumps({"type": "input_json_delta", "partial_json": arguments}).decode()
@@ -150,7 +150,7 @@ def response_events(body: str) -> Iterator[Event]:
     yield "response.completed", _object({"response": body})
 
 
-def _begun(block: str) -> tuple[str, str]:
+def _start_block(block: str) -> tuple[str, str]:
     """The block as one that starts, and the JSON text of its arguments where it is a call of our tools."""
     fields = members(block)
     if orjson.loads(fields["type"]) != "tool_use" or "input" not in fields:

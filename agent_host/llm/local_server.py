@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.llm.urls import checked_url, place_of
+from agent_host.llm.urls import check_url, place_of
 from config.lean_typing import NamedTuple
 from policy.addresses import address_is_public
 
@@ -44,14 +44,14 @@ class ServerFacts(NamedTuple):
     takes_tools: bool | None = None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> ServerFacts | None:
+    def read_row(cls, row: Mapping[str, Any]) -> ServerFacts | None:
         """The facts of a row that was kept; None for one that another version wrote."""
         return None if row.keys() != set(cls._fields) else cls(**{**row, "models": tuple(row["models"])})
 
 
 def is_local(url: str) -> bool:
-    """True if the host of `url`, which `checked_url` takes, may be on this machine or a private network."""
-    host = checked_url(url).host
+    """True if the host of `url`, which `check_url` takes, may be on this machine or a private network."""
+    host = check_url(url).host
     if ":" in host or re.fullmatch(r"[0-9.]+", host):
         return not address_is_public(host)
     return re.fullmatch(_LOCAL_NAME, host) is not None
@@ -82,15 +82,15 @@ async def ask_server(
         return None
     rows = _rows(listed)
     wanted = model or (rows[0]["id"] if len(rows) == 1 else "")
-    facts = ServerFacts(tuple(row["id"] for row in rows), *_of_props(props))
+    facts = ServerFacts(tuple(row["id"] for row in rows), *_read_props(props))
     if facts.context_tokens is None:
-        facts = facts._replace(**_of_row(next((row for row in rows if row["id"] == wanted), {})))
+        facts = facts._replace(**_read_row(next((row for row in rows if row["id"] == wanted), {})))
     if facts.context_tokens is None and wanted:
         # A gateway that is none of these might take what is posted for a request to its model.
         (_, running), (_, tags) = await asyncio.gather(page("/api/ps"), page("/api/tags"))
         if rows or running is not None or tags is not None:
             _, shown = await page("/api/show", orjson.dumps({"model": wanted}))
-            facts = facts._replace(**_of_ollama(shown, running, wanted))
+            facts = facts._replace(**_read_ollama(shown, running, wanted))
     return facts
 
 
@@ -116,14 +116,14 @@ async def _page(
         data = b""
         while len(data) < length and (piece := await reader.read(length - len(data))):
             data += piece
-        return status, _parsed(data) if status == _OK else None
+        return status, _parse(data) if status == _OK else None
     except IndexError as error:
         raise EOFError from error
     finally:
         writer.close()
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -136,7 +136,7 @@ def _rows(listed: Any) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]
 
 
-def _of_props(props: Any) -> tuple[int | None, str]:
+def _read_props(props: Any) -> tuple[int | None, str]:
     """llama.cpp's window of one slot: its whole context is shared among them."""
     if not isinstance(props, dict):
         return None, ""
@@ -146,14 +146,14 @@ def _of_props(props: Any) -> tuple[int | None, str]:
     return (found, "/props") if found else (None, "")
 
 
-def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
     meta = row.get("meta")
     found = next((tokens for name in _LENGTHS if (tokens := _tokens(row.get(name)))), None)
     found = found or (_tokens(meta.get("n_ctx")) if isinstance(meta, dict) else None)
     return {"context_tokens": found, "page": "/v1/models"} if found else {}
 
 
-def _of_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
+def _read_ollama(shown: Any, running: Any, model: str) -> dict[str, Any]:
     """A window that was set counts before the one that the model could have, and one in use before both."""
     if not isinstance(shown, dict):
         return {}

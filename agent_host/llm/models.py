@@ -86,7 +86,7 @@ class Cost(NamedTuple):
         return {"cost": self.amount, "costCurrency": self.currency}
 
     def __str__(self) -> str:
-        return f"{in_figures(self.picos)} {self.currency}"
+        return f"{format_picos(self.picos)} {self.currency}"
 
 
 class Models:
@@ -132,21 +132,21 @@ class Models:
 
     def _look_up(self, model: str) -> ModelFacts:
         entries = [entry for name, entry in self._configured if fits(name, model)]
-        shipped = _shipped(model)
+        shipped = _shipped_row(model)
         known = {field: value for field, value in zip(Limits._fields, shipped, strict=True) if value is not None}
         for entry in reversed(entries):
             known |= {field: entry[field] for field in Limits._fields if field in entry}
         return ModelFacts(Limits(**known), next((_prices(entry) for entry in entries if _has_price(entry)), None))
 
 
-def in_figures(picos: int) -> str:
+def format_picos(picos: int) -> str:
     """An amount for a person, with more digits the smaller it is."""
     amount = picos / PICOS
     digits = 2 if amount >= 1 else 4 if amount >= 0.01 else 6
     return f"{amount:.{digits}f}"
 
 
-def _shipped(model: str) -> tuple[Any, ...]:
+def _shipped_row(model: str) -> tuple[Any, ...]:
     name = model.lower().replace(".", "-")
     names = (name, name.rpartition("/")[2])  # openai/o3
     row = next((row for row in ROWS if any(fits(row[0], one) for one in names)), None)
@@ -177,15 +177,15 @@ def _prices(entry: Mapping[str, Any]) -> Prices:
     """The prices of an entry. What it leaves out is taken for what providers ask at most."""
     given = entry["price_input"]
 
-    def of_one(price: float) -> int:
+    def price(price: float) -> int:
         return round(price * PICOS / _A_MILLION)
 
     return Prices(
-        of_one(given),
-        of_one(entry["price_output"]),
-        of_one(entry.get("price_cache_read", given)),
-        of_one(entry.get("price_cache_write", given * _CACHE_WRITE)),
-        of_one(entry.get("price_cache_write_1h", given * _CACHE_WRITE_1H)),
+        price(given),
+        price(entry["price_output"]),
+        price(entry.get("price_cache_read", given)),
+        price(entry.get("price_cache_write", given * _CACHE_WRITE)),
+        price(entry.get("price_cache_write_1h", given * _CACHE_WRITE_1H)),
         entry.get("currency", CURRENCY),
     )
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from agent_host.lenient_json import to_keep
+from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import (
     CallReader,
     SentNames,
-    as_written,
+    encode_arguments,
+    keep_spelling,
     meaning_with,
+    mend_ids,
     sendable_name,
-    sent_arguments,
-    with_usable_ids,
 )
 from agent_host.llm.errors import fault_of
 from agent_host.llm.openai_chat_calls import StreamedCalls
@@ -28,8 +28,8 @@ from agent_host.llm.raw_json import (
     loads_with_halves,
     may_hold_halves,
     members,
-    repaired,
-    without_open_end,
+    repair,
+    split_open_end,
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, shortest
@@ -80,7 +80,7 @@ class ChatRenderer:
         messages = [self._assistant(assistant), *map(_result, results)]
         if pictures:
             messages.append(_pictures(pictures))
-        return to_keep(b",".join(messages))
+        return copy_to_keep(b",".join(messages))
 
     def _assistant(self, assistant: Message) -> bytes:
         calls: list[ToolCall] = []
@@ -106,7 +106,7 @@ def _content(message: Message) -> bytes:
 def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
     """The call, with the fields that came with it, which are members of its `blocks`."""
     beside, of_function = (_members(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
-    name, arguments = orjson.dumps(sendable_name(call.name)), sent_arguments(call, blocks.get(ARGUMENTS_TEXT))
+    name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
     return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, beside)
 
@@ -247,7 +247,7 @@ def meaning_of(stop_reason: str) -> Meaning:
     return _MEANINGS.get(stop_reason, "unknown")
 
 
-def _as_it_is(name: str) -> str:
+def _same_name(name: str) -> str:
     return name
 
 
@@ -256,7 +256,7 @@ class ChatAssembler:
     by a name. No limit of the arguments where `max_call_arguments_bytes` is None."""
 
     def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _as_it_is
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _same_name
     ) -> None:
         self.content = 0
         self.thinking = ""
@@ -282,7 +282,7 @@ class ChatAssembler:
             return None
         if data.startswith("[DONE]"):
             self._done = True
-            return self._closed_text() if self._halves else None
+            return self._close_text() if self._halves else None
         try:
             self._raw = RawChunk(data)
             return self._chunk(event, self._loads(data))
@@ -299,14 +299,14 @@ class ChatAssembler:
             raise StreamProtocolError("the stream ended before the answer did")
         if self._stop_reason in _FAILED:
             raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")
-        self._closed_text()
+        self._close_text()
         stop_reason = _REFUSAL if self._refusal else self._stop_reason
         meaning = meaning_of(stop_reason)
         text = "".join(self._texts)
         calls, blocks, order = self._parts(text, cut=meaning == "cut")
         return ModelTurn(
             text,
-            with_usable_ids(calls),
+            mend_ids(calls),
             stop_reason,
             meaning_with(calls, meaning),
             _token_usage(self._usage),
@@ -322,7 +322,7 @@ class ChatAssembler:
     def _detail(self, stop_reason: str, meaning: Meaning) -> str:
         """Name the limit that cut the answer; else the model's words when it refused, in one line, or what filtered
         it."""
-        said = repaired(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
+        said = repair(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
         return (said or stop_reason) if meaning in ("cut", "blocked") else ""
 
     def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:
@@ -340,7 +340,7 @@ class ChatAssembler:
         for call, arguments, beside, of_function in found:
             calls.append(call)
             order.append("call")
-            written = as_written(call, arguments, NAME)
+            written = keep_spelling(call, arguments, NAME)
             if written is not None:
                 blocks.append(written)
                 order.append("block")
@@ -402,8 +402,8 @@ class ChatAssembler:
     def _add_text(self, text: str) -> str:
         self.content += len(text)
         if self._halves:
-            text, self._open_text = without_open_end(self._open_text + text)
-            text = self._repaired(text)
+            text, self._open_text = split_open_end(self._open_text + text)
+            text = self._repair(text)
         self._texts.append(text)
         return text
 
@@ -420,25 +420,25 @@ class ChatAssembler:
         for name, value in delta.items():
             if name not in _KNOWN:
                 self.content += self._fields.add(name, value, texts.get(name, ""))
-        thought = next((delta[name] for name in _THINKING if delta.get(name)), None) or _told(delta)
+        thought = next((delta[name] for name in _THINKING if delta.get(name)), None) or _reasoning_text(delta)
         if isinstance(thought, str) and thought:
-            thought, self._open_thought = without_open_end(self._open_thought + thought)
-            self.thinking += repaired(thought)[0]
+            thought, self._open_thought = split_open_end(self._open_thought + thought)
+            self.thinking += repair(thought)[0]
 
     def _end(self, reason: str) -> str:
-        reason = self._repaired(_string(reason))
+        reason = self._repair(_string(reason))
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason or ""
-        return self._closed_text() if self._halves and reason else ""
+        return self._close_text() if self._halves and reason else ""
 
-    def _closed_text(self) -> str:
+    def _close_text(self) -> str:
         """The text for a first half whose second never came."""
-        end, self._open_text = self._repaired(self._open_text), ""
+        end, self._open_text = self._repair(self._open_text), ""
         self._texts.append(end)
         return end
 
-    def _repaired(self, text: str) -> str:
-        text, count = repaired(text)
+    def _repair(self, text: str) -> str:
+        text, count = repair(text)
         self._replaced += count
         return text
 
@@ -453,7 +453,7 @@ def _is_structure(value: object) -> bool:
     return value is not None and not isinstance(value, str)
 
 
-def _told(delta: dict[str, Any]) -> str:
+def _reasoning_text(delta: dict[str, Any]) -> str:
     """The thinking in `reasoning_details`, where it stands nowhere else."""
     details = delta.get("reasoning_details")
     entries = [entry for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
@@ -489,7 +489,7 @@ def _string(value: object) -> str:
 def _name(value: object) -> str:
     """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
     could not be found any more."""
-    return repaired(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
+    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 # The JSON text of parts of one chunk of a Chat Completions stream.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.llm.answer_calls import NOT_CLOSED
-from agent_host.llm.raw_json import OpaqueFields, members, repaired
+from agent_host.llm.raw_json import OpaqueFields, members, repair
 from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class StreamedCalls:
     def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
         """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
         `cut`: the answer was cut, and with it perhaps the last call."""
-        for call in self._in_order():
+        for call in self._sort_calls():
             if not (call.name or call.call_id):  # arguments of a call that never began
                 continue
             arguments = "".join(call.arguments)
@@ -94,7 +94,7 @@ class StreamedCalls:
                 found = self._reader.call(call.call_id, name, arguments)
             yield found, arguments, _whole(call.beside), _whole(call.of_function)
 
-    def _in_order(self) -> list[_Call]:
+    def _sort_calls(self) -> list[_Call]:
         """The calls by their indexes, where each has one of its own, else as they began."""
         if len(self._by_index) != len(self._calls):
             return self._calls
@@ -129,7 +129,7 @@ class StreamedCalls:
     def _text(self, value: Any) -> str:
         if not isinstance(value, str):
             return ""
-        text, count = repaired(value)
+        text, count = repair(value)
         self._replaced += count
         return text
 

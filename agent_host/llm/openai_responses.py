@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from agent_host.lenient_json import to_keep
-from agent_host.llm.answer_calls import CallReader, SentNames, sendable_name, sent_arguments, with_usable_ids
+from agent_host.lenient_json import copy_to_keep
+from agent_host.llm.answer_calls import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
 from agent_host.llm.openai_responses_items import (
     NAME,
     OF_CALL,
@@ -22,7 +22,7 @@ from agent_host.llm.openai_responses_items import (
     text_in,
     usage_of,
 )
-from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, repaired
+from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, repair
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 
@@ -56,11 +56,11 @@ class ResponsesRenderer:
     def user(self, messages: Sequence[Message]) -> bytes:
         """One message of the user, a part for each of `messages`."""
         parts = b",".join(b'{"type":"input_text","text":%b}' % _content(message) for message in messages)
-        return to_keep(b'{"role":"user","content":[%b]}' % parts)
+        return copy_to_keep(b'{"role":"user","content":[%b]}' % parts)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The items of the assistant and, where it called tools, the output of each call."""
-        return to_keep(b",".join([*self._items(assistant), *map(_output, results)]))
+        return copy_to_keep(b",".join([*self._items(assistant), *map(_output, results)]))
 
     def _items(self, assistant: Message) -> list[bytes]:
         items: list[bytes] = []
@@ -94,7 +94,7 @@ def _content(message: Message) -> bytes:
 
 def _call(call: ToolCall, blocks: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """The call, with what came with it, which are members of its `blocks`."""
-    name, arguments = orjson.dumps(sendable_name(call.name)), sent_arguments(call, blocks.get(ARGUMENTS_TEXT))
+    name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     inner = blocks.get(OF_CALL, "").strip()[1:-1].strip()
     beside = b",%b" % inner.encode() if inner else b""
     return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
@@ -221,7 +221,7 @@ def meaning_of(stop_reason: str) -> Meaning:
     return _MEANINGS.get(stop_reason, "unknown")
 
 
-def _as_it_is(name: str) -> str:
+def _same_name(name: str) -> str:
     return name
 
 
@@ -231,7 +231,7 @@ class ResponsesAssembler:
     `max_call_arguments_bytes` is None."""
 
     def __init__(
-        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _as_it_is
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = _same_name
     ) -> None:
         self.content = 0
         self.thinking = ""
@@ -273,10 +273,10 @@ class ResponsesAssembler:
         stop_reason = _REFUSAL if refusal else self._stop_reason
         meaning = meaning_of(stop_reason)
         text, calls, blocks, order = self._output.parts()
-        said = repaired(" ".join(refusal.split())[:MAX_DETAIL])[0] or stop_reason
+        said = repair(" ".join(refusal.split())[:MAX_DETAIL])[0] or stop_reason
         return ModelTurn(
             text,
-            with_usable_ids(calls),
+            mend_ids(calls),
             stop_reason,
             meaning,
             usage_of(self._usage),
@@ -302,7 +302,7 @@ class ResponsesAssembler:
             raise TypeError("an event is no object")
         return value
 
-    def _created(self, data: dict[str, Any]) -> None:
+    def _on_created(self, data: dict[str, Any]) -> None:
         if self._started:
             raise StreamProtocolError("a second response begins in the stream of the first")
         self._started = True
@@ -353,13 +353,13 @@ class ResponsesAssembler:
         self.content += len(delta)
         return delta
 
-    def _completed(self, data: dict[str, Any]) -> str:
+    def _on_completed(self, data: dict[str, Any]) -> str:
         return self._end(data, "completed")
 
     def _incomplete(self, data: dict[str, Any]) -> str:
         return self._end(data, "incomplete")
 
-    def _failed(self, data: dict[str, Any]) -> str:
+    def _on_failed(self, data: dict[str, Any]) -> str:
         return self._end(data, "failed")
 
     def _end(self, data: dict[str, Any], status: str) -> str:
@@ -375,7 +375,7 @@ class ResponsesAssembler:
         self._note_names(response)
         self._usage = response.get("usage")
         self.content += 1
-        self._stop_reason = repaired(text_in(reason))[0] or status
+        self._stop_reason = repair(text_in(reason))[0] or status
         return shown
 
     def _take_output(self, output: Any) -> str:
@@ -396,7 +396,7 @@ class ResponsesAssembler:
         self._response_model = self._response_model or name_in(response.get("model"))
 
     _HANDLERS: ClassVar[dict[str, Callable[[ResponsesAssembler, dict[str, Any]], str | None]]] = {
-        "response.created": _created,
+        "response.created": _on_created,
         "response.output_item.added": _item_added,
         "response.output_item.done": _item_done,
         "response.output_text.delta": _text_delta,
@@ -406,9 +406,9 @@ class ResponsesAssembler:
         "response.reasoning_text.delta": _thinking_delta,
         "response.function_call_arguments.delta": _arguments_delta,
         "response.function_call_arguments.done": _arguments_done,
-        "response.completed": _completed,
+        "response.completed": _on_completed,
         "response.incomplete": _incomplete,
-        "response.failed": _failed,
+        "response.failed": _on_failed,
         "error": _error,
     }
 

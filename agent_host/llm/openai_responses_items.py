@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED, as_written
+from agent_host.llm.answer_calls import NOT_CLOSED, keep_spelling
 from agent_host.llm.errors import fault_of
-from agent_host.llm.raw_json import members, repaired, without_open_end
+from agent_host.llm.raw_json import members, repair, split_open_end
 from agent_host.llm.stream import StreamFault
 from agent_host.thread.messages import Block, ToolCall, shortest
 from config.lean_typing import NamedTuple
@@ -97,7 +97,7 @@ class StreamedItems:
         item.is_done = True
         return item
 
-    def in_order(self) -> list[Item]:
+    def sorted_items(self) -> list[Item]:
         """The items by their places, and of one place in the order in which they began."""
         return sorted(self._items, key=lambda item: item.index)
 
@@ -144,7 +144,7 @@ def text_in(value: object) -> str:
 
 def name_in(value: object) -> str:
     """A name that only observers read: what is no string, or too long, is none."""
-    return repaired(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
+    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 def size_of(text: str) -> int:
@@ -152,7 +152,7 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def said_in(content: Any) -> tuple[str, str]:
+def message_text(content: Any) -> tuple[str, str]:
     """The text in the content of a message that is done, and the part of it that is a refusal."""
     if isinstance(content, str):  # as some servers have it
         return content, ""
@@ -176,7 +176,7 @@ def thoughts_in(reasoning: Mapping[str, Any]) -> str:
     """The thinking in a reasoning item that is done, for a person to read."""
     parts = [*(reasoning.get("summary") or ()), *(reasoning.get("content") or ())]
     texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return repaired("\n\n".join(text for text in texts if isinstance(text, str)))[0]
+    return repair("\n\n".join(text for text in texts if isinstance(text, str)))[0]
 
 
 def is_readable(reasoning: Mapping[str, Any]) -> bool:
@@ -237,12 +237,12 @@ class ResponsesOutput:
     @property
     def refusal(self) -> str:
         """The model's words when it refused, "" if it did not."""
-        return "".join(part for item in self._items.in_order() for part in item.refused)
+        return "".join(part for item in self._items.sorted_items() for part in item.refused)
 
     @property
     def replaced(self) -> int:
         """Halves of characters that became U+FFFD."""
-        return self._reader.replaced + sum(item.replaced for item in self._items.in_order())
+        return self._reader.replaced + sum(item.replaced for item in self._items.sorted_items())
 
     def announce(self, raw: dict[str, Any], index: int | None) -> None:
         """Take an item as it begins. It may be incomplete, but for what it is."""
@@ -280,8 +280,8 @@ class ResponsesOutput:
             if self._said is not None and self._said is not item:  # a character does not go on in the next message
                 left = _close_end(self._said)
             self._said = item
-            delta, item.open_end = without_open_end(item.open_end + delta)
-            delta, count = repaired(delta)
+            delta, item.open_end = split_open_end(item.open_end + delta)
+            delta, count = repair(delta)
             item.replaced += count
         item.parts.append(delta)
         if refused:
@@ -291,8 +291,8 @@ class ResponsesOutput:
     def think(self, place: Place, delta: str) -> str:
         """Take a piece of the thinking; returns what of it can be shown."""
         self._items.open("reasoning", place).told = True
-        text, self._open_thought = without_open_end(self._open_thought + delta)
-        return repaired(text)[0]
+        text, self._open_thought = split_open_end(self._open_thought + delta)
+        return repair(text)[0]
 
     def has_thought(self, place: Place) -> bool:
         """True if something of this reasoning was shown."""
@@ -310,7 +310,7 @@ class ResponsesOutput:
     def close_messages(self) -> str:
         """End the messages that did not come to their end; returns what is shown for halves without a second."""
         shown = ""
-        for item in self._items.in_order():
+        for item in self._items.sorted_items():
             if item.kind == "message" and not item.is_done:
                 shown += _close_end(item)
                 item.text = "".join(item.parts)
@@ -322,14 +322,14 @@ class ResponsesOutput:
         calls: list[ToolCall] = []
         blocks: list[Block] = []
         order: list[int | Literal["call", "block"]] = []
-        for item in self._items.in_order():
+        for item in self._items.sorted_items():
             if item.kind == "function_call":
                 if not (item.name or item.call_id):  # arguments of an item that was never added
                     continue
                 call = self._call(item)
                 calls.append(call)
                 order.append("call")
-                written = as_written(call, item.arguments, NAME)
+                written = keep_spelling(call, item.arguments, NAME)
                 if written is not None:
                     blocks.append(written)
                     order.append("block")
@@ -387,15 +387,15 @@ def _place(raw: dict[str, Any], index: int | None) -> Place:
 
 
 def _name(item: Item, raw: dict[str, Any]) -> None:
-    call_id, first = repaired(text_in(raw.get("call_id")))
-    name, second = repaired(text_in(raw.get("name")))
+    call_id, first = repair(text_in(raw.get("call_id")))
+    name, second = repair(text_in(raw.get("name")))
     item.call_id, item.name = call_id or item.call_id, name or item.name
     item.replaced = first + second
 
 
 def _close_end(item: Item) -> str:
     """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
-    end, count = repaired(item.open_end)
+    end, count = repair(item.open_end)
     item.open_end, item.replaced = "", item.replaced + count
     if end:
         item.parts.append(end)
@@ -405,10 +405,10 @@ def _close_end(item: Item) -> str:
 def _take_message(item: Item, raw: dict[str, Any]) -> str:
     """Take the text of a message that is done; returns what of it has not been shown."""
     before = "".join(item.parts)
-    text, refusal = said_in(raw.get("content"))
+    text, refusal = message_text(raw.get("content"))
     if text:
-        item.text, item.replaced = repaired(text)
-        item.refused = [repaired(refusal)[0]]
+        item.text, item.replaced = repair(text)
+        item.refused = [repair(refusal)[0]]
     else:  # a server that leaves it to the deltas
         item.text, item.is_whole = before + _close_end(item), False
     item.parts, item.open_end = [], ""

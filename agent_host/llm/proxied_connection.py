@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpcore
 
 from agent_host.errors import UsageError
-from agent_host.http import shown_url
+from agent_host.http import displayable_url
 from agent_host.lean_httpx import httpx
 from agent_host.llm.connection import Answer
 
@@ -29,12 +29,12 @@ class ByProxy:
             self._url = httpx.URL(url)
             self._client = httpx.AsyncClient(headers=headers, timeout=limits, verify=tls)
         except (httpx.InvalidURL, ImportError, ValueError) as error:
-            raise UsageError(f"--gateway {shown_url(url)!r} by the proxy of the environment: {error}") from error
+            raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
         """See `Connection`."""
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
-        with _as_below():
+        with _translate_errors():
             answer = await self._client.send(request, stream=True)
         return Answer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
@@ -44,13 +44,13 @@ class ByProxy:
 
 
 async def _read(answer: httpx.Response) -> AsyncIterator[bytes]:
-    with _as_below():
+    with _translate_errors():
         async for chunk in answer.aiter_raw():
             yield chunk
 
 
 @contextmanager
-def _as_below() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turns httpx's errors into those of the library below it."""
     try:
         yield

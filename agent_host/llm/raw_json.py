@@ -32,13 +32,13 @@ def members(data: str) -> dict[str, str]:
     at = _inside(data, "{")
     while data[at : at + 1] == '"':
         key, at = _value_at(data, at)
-        at = _behind(data, _behind(data, at) + 1)  # the colon
+        at = _skip_space(data, _skip_space(data, at) + 1)  # the colon
         end = _end_of(data, at)
         found[key] = data[at:end]
-        at = _behind(data, end)
+        at = _skip_space(data, end)
         if data[at : at + 1] != ",":
             break
-        at = _behind(data, at + 1)
+        at = _skip_space(data, at + 1)
     return found
 
 
@@ -50,10 +50,10 @@ def elements(data: str) -> list[str]:
     while data[at : at + 1] not in ("]", ""):
         end = _end_of(data, at)
         found.append(data[at:end])
-        at = _behind(data, end)
+        at = _skip_space(data, end)
         if data[at : at + 1] != ",":
             break
-        at = _behind(data, at + 1)
+        at = _skip_space(data, at + 1)
     return found
 
 
@@ -70,13 +70,13 @@ def _end_of(data: str, at: int) -> int:
 
 
 def _inside(data: str, begin: str) -> int:
-    at = _behind(data, 0)
+    at = _skip_space(data, 0)
     if data[at : at + 1] != begin:
         raise ValueError(f"there is no {begin} at the beginning")
-    return _behind(data, at + 1)
+    return _skip_space(data, at + 1)
 
 
-def _behind(data: str, at: int) -> int:
+def _skip_space(data: str, at: int) -> int:
     """The first place from `at` on that is no white space."""
     match = _SPACE.match(data, at)
     return at if match is None else match.end()
@@ -124,17 +124,17 @@ class OpaqueFields:
     def _value(self, name: str, kind: _Kind) -> str:
         pieces = self._pieces[name]
         if kind == "text":
-            text, count = repaired("".join(pieces))
+            text, count = repair("".join(pieces))
             self.replaced += count
             return orjson.dumps(text).decode()
         if kind == "list":
-            pieces = [_joined(group) for group in _grouped(name, pieces)]
+            pieces = [_join(group) for group in _group(name, pieces)]
         value = f"[{','.join(pieces)}]" if kind == "list" else pieces[0]
         json_text.loads(value)
         return value
 
 
-def _grouped(name: str, entries: Iterable[str]) -> Iterable[list[str]]:
+def _group(name: str, entries: Iterable[str]) -> Iterable[list[str]]:
     """The entries of a list, those together that are fragments of one: of `reasoning_details` (OpenRouter) such with
     one type and index, of `thinking_blocks` (LiteLLM) those up to a signature. A signature holds for the whole only."""
     groups: list[list[str]] = []
@@ -164,7 +164,7 @@ def _fragment_of(name: str, entry: str) -> Any:
     return (value["type"], index) if type(index) is int else None
 
 
-def _joined(fragments: list[str]) -> str:
+def _join(fragments: list[str]) -> str:
     """One entry; a single fragment is one as it stands."""
     if len(fragments) == 1:
         return fragments[0]
@@ -196,7 +196,7 @@ def may_hold_halves(encoded: str) -> bool:
     return _MAYBE.search(encoded) is not None
 
 
-def repaired(text: str) -> tuple[str, int]:
+def repair(text: str) -> tuple[str, int]:
     """`text` with halves joined or replaced, and how many were replaced."""
     if _HALF.search(text) is None:
         return text, 0
@@ -204,9 +204,9 @@ def repaired(text: str) -> tuple[str, int]:
     return whole, whole.count(REPLACEMENT) - text.count(REPLACEMENT)
 
 
-def repaired_json(encoded: str) -> tuple[str, int]:
+def repair_json(encoded: str) -> tuple[str, int]:
     """The same for JSON, whose strings may spell halves as escapes; linear in its length."""
-    encoded, count = repaired(encoded)
+    encoded, count = repair(encoded)
 
     def replace(match: re.Match[str]) -> str:
         nonlocal count
@@ -224,6 +224,6 @@ def loads_with_halves(encoded: str) -> Any:
     return json.loads(encoded)
 
 
-def without_open_end(text: str) -> tuple[str, str]:
+def split_open_end(text: str) -> tuple[str, str]:
     """`text`, and the first half of a character with which it ends, for the second half to follow; "" for none."""
     return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
-from agent_host.http import shown_url, usable_in_header
+from agent_host.http import displayable_url, usable_in_header
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ class GatewayUrl(NamedTuple):
     password: str | None
 
 
-def checked_url(url: str) -> GatewayUrl:
+def check_url(url: str) -> GatewayUrl:
     """`url` as an http or https URL with a host that the network has a name for. Raises UsageError."""
     found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
     if found is None or not 0 < int(found["port"] or 1) < 65536:
-        raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
+        raise UsageError(f"--gateway {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
     try:
-        _on_the_network(found["host"])
+        _network_name(found["host"])
     except ValueError as error:
-        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
+        raise UsageError(f"--gateway {displayable_url(url)!r}: {error}") from error
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
@@ -58,11 +58,11 @@ _A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
 def place_of(url: str) -> Place:
-    """That of a URL that `checked_url` has passed."""
+    """That of a URL that `check_url` has passed."""
     from urllib.parse import quote, unquote, urlsplit
 
     parts = urlsplit(url)
-    host = _on_the_network(parts.hostname or "")
+    host = _network_name(parts.hostname or "")
     target = quote(parts.path or "/", _AS_THEY_ARE) + (f"?{quote(parts.query, _AS_THEY_ARE)}" if parts.query else "")
     named = f"[{host}]" if ":" in host else host
     if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
@@ -71,7 +71,7 @@ def place_of(url: str) -> Place:
     return Place(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
 
 
-def _on_the_network(host: str) -> str:
+def _network_name(host: str) -> str:
     """A host in ASCII. Raises ValueError."""
     if ":" in host:
         try:
@@ -100,7 +100,7 @@ def request_url(url: str, path: str) -> str:
     return place + mark + query
 
 
-def checked_token(token: str | None) -> str | None:
+def check_token(token: str | None) -> str | None:
     """`token` as it is. Raises UsageError for one that no header can carry."""
     if token is not None and not usable_in_header(token):
         raise UsageError("the gateway's token holds characters that no header can carry")
@@ -115,7 +115,7 @@ _OWN_HEADERS = frozenset(
 )  # fmt: skip
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """`headers` of the setting `llm.headers`, with names in lower case. They may replace `authorization`, `x-api-key`
     and what the dialect sends. Raises UsageError, which quotes no value."""
     found: dict[str, str] = {}
@@ -132,7 +132,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def password_of(url: str) -> str | None:
     """The password in `url`, as it is meant; None when there is none."""
-    password = checked_url(url).password
+    password = check_url(url).password
     if password is None:
         return None
     from urllib.parse import unquote

@@ -61,13 +61,13 @@ class PathTurn:
     async def wait(self) -> None:
         """Wait for the calls before it. Raises CheckpointWriteFailed when one of them could not be put on record and
         is left to a resume: then so is this one, for they take effect in call order."""
-        if await _through(self._before):
+        if await _await_all(self._before):
             raise CheckpointWriteFailed("a call before it on the same path was not recorded; nothing was started")
 
     async def leave(self, *, still_open: bool = False) -> None:
         """Let the next call begin, once those before are through: who waits for this one means them too. `still_open`:
         it is left to a resume."""
-        self._done.open = await _through(self._before) or still_open
+        self._done.open = await _await_all(self._before) or still_open
         self._done.set()
 
     async def move(self, paths: Sequence[str]) -> None:
@@ -83,12 +83,12 @@ class PathTurn:
         self._paths, self._done = tuple(paths), _Done()
         self._before = self._order.enter(self._paths, self._done)
         try:
-            done.open = await _through(before)
+            done.open = await _await_all(before)
         finally:
             done.set()
 
 
-async def _through(turns: Sequence[_Done]) -> bool:
+async def _await_all(turns: Sequence[_Done]) -> bool:
     """Wait for all of `turns` to be over; whether one of them is left to a resume."""
     for turn in turns:
         await turn.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.approval.grants import covering, grant_for, moved, place_of, same_action
+from agent_host.approval.grants import covering, grant_for, move_problem, place_of, same_action
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
@@ -36,7 +36,7 @@ def granted_by(ctx: LoopContext, run: CallRun) -> str | None:
 
     An answer to this very call takes precedence over what was granted for others like it.
     """
-    if not run.gated or run.answer is not None or not ctx.state.grants:
+    if not run.needs_approval or run.answer is not None or not ctx.state.grants:
         return None
     return covering(ctx.state.grants, action=_action(ctx, run), task_id=ctx.task.task_id)
 
@@ -58,7 +58,7 @@ def _action(ctx: LoopContext, run: CallRun) -> str:
     )
 
 
-def refuse_unstarted(ctx: LoopContext, run: CallRun, why: str = _NOT_STARTED) -> None:
+def cancel_before_start(ctx: LoopContext, run: CallRun, why: str = _NOT_STARTED) -> None:
     """Refuse the call since the task was cancelled before its start. Raises TaskCancelled where the task stays open for
     a resume: then so does the call, which is taken up there as it stands on record."""
     if ctx.cancellation.resumable:
@@ -79,7 +79,7 @@ async def wait_for_start(ctx: LoopContext, run: CallRun, path_turn: PathTurn, sl
     try:
         waited = await slot.take(ctx.cancellation) or waited
     except TaskCancelled:
-        refuse_unstarted(ctx, run)
+        cancel_before_start(ctx, run)
         return False
     if approved or (waited and run.may_act):
         judge_again(ctx, run)
@@ -98,7 +98,7 @@ async def settle(
     if not granted:
         answer = await _answer(ctx, step_id, run)
         if answer is None:
-            refuse_unstarted(ctx, run, _NOT_APPROVED)
+            cancel_before_start(ctx, run, _NOT_APPROVED)
         elif not answer.approved:
             run.refuse(_denial(run, answer))
         if run.refusal is not None:
@@ -108,15 +108,15 @@ async def settle(
     asked = place_of(run.facts)
     if not await wait_for_start(ctx, run, path_turn, slot):
         return
-    elsewhere = moved(asked, place_of(run.facts))
-    if elsewhere is not None and run.gated:
+    elsewhere = move_problem(asked, place_of(run.facts))
+    if elsewhere is not None and run.needs_approval:
         run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere))
     else:
         record_start(ctx, run)
 
 
 def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
-    if not answer.said_no:
+    if not answer.is_denial:
         reason = answer.reason
         if run.decision is not None and isinstance(run.facts, NamedToolFacts) and run.facts.identity is not None:
             reason = f"{reason}: {run.decision.reason}"  # it names what a bundle can list
@@ -205,7 +205,7 @@ def _emit_answer(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalA
     }
     if answer.arguments is not None:
         payload["edited"] = True
-    if not (answer.approved or answer.said_no):
+    if not (answer.approved or answer.is_denial):
         payload["replay"] = _replay(ctx, run)
     ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
     ctx.emitter.flush()  # the call that follows may be what the process dies in

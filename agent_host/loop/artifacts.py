@@ -49,7 +49,7 @@ async def keep_artifacts(ctx: LoopContext, step_id: str, maker: Maker, artifacts
     if not artifacts:
         return []
     try:
-        return await ctx.cancellation.unless_forced(
+        return await ctx.cancellation.run_until_forced(
             _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
         )
     except ToolStopped:  # the call is done; only what it left is not kept
@@ -64,11 +64,11 @@ async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact
     for artifact in artifacts:
         # All calls of a turn may leave as much as one can; of that, one at a time is in memory.
         async with ctx.artifacts.one_large if artifact.size > INLINE_BYTES else contextlib.nullcontext():
-            left.append(await _kept(ctx, step_id, artifact))
+            left.append(await _keep(ctx, step_id, artifact))
     return left
 
 
-async def _kept(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
+async def _keep(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
     try:
         artifact = await asyncio.to_thread(_clean, ctx, artifact)
     except OSError as error:
@@ -128,7 +128,7 @@ def _row(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def with_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[Left]) -> ToolResult:
+def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[Left]) -> ToolResult:
     """The result with the references and hashes of its artifacts in those fields of its JSON that are for them (SK 6).
     What the disk did not take has none."""
     fields: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def take_up_uploads(ctx: LoopContext) -> None:
     """Queue what former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
     for row in list(ctx.state.uploads.values()):
         if not ctx.artifacts.elsewhere and "ref" in row:
-            _stored(ctx, row, ctx.artifacts.home.uri_of(row["ref"]))
+            _record_upload(ctx, row, ctx.artifacts.home.uri_of(row["ref"]))
         else:
             ctx.artifacts.queue.put(_upload_of(ctx, row, None))
 
@@ -189,8 +189,8 @@ def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> 
         content_type=row["contentType"],
         size=row["bytes"],
         data=_content(ctx, row) if data is None else lambda: data,
-        on_stored=functools.partial(_stored, ctx, row),
-        on_missed=functools.partial(_missed, ctx, row),
+        on_stored=functools.partial(_record_upload, ctx, row),
+        on_missed=functools.partial(_record_missed_upload, ctx, row),
         task_id=row["taskId"],
         step_id=row["stepId"],
     )
@@ -200,17 +200,17 @@ def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes | S
     def read() -> bytes | Spooled:
         if "ref" not in row:
             raise UploadFailed(_NOT_KEPT)
-        return ctx.artifacts.home.kept(row)
+        return ctx.artifacts.home.read_kept(row)
 
     return read
 
 
-def _stored(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
+def _record_upload(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
     ctx.journal.checkpoint(row["stepId"], ArtifactUploaded(row["id"], uri), sync=False)
     _report(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
 
 
-def _missed(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
+def _record_missed_upload(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
     if not again:
         ctx.journal.checkpoint(row["stepId"], ArtifactGivenUp(row["id"], message), sync=False)
     _report(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)

@@ -18,13 +18,13 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, Slots
-from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
-from agent_host.loop.background import CommandChanges, watched
+from agent_host.loop.approvals import cancel_before_start, granted_by, settle, wait_for_start
+from agent_host.loop.background import CommandChanges, watch_call
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.intents import written_file
+from agent_host.loop.intents import file_to_write
 from agent_host.loop.prepare import names_taken, record_start, request_for
 from agent_host.loop.recovery import recover_calls
-from agent_host.loop.results import NOTHING_KNOWN, SHOWN_BYTES, CallEnd, finish, head_of, take_result, with_note
+from agent_host.loop.results import NOTHING_KNOWN, SHOWN_BYTES, CallEnd, add_note, finish, head_of, take_result
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -80,7 +80,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
 
 def _is_asked(ctx: LoopContext, run: CallRun) -> bool:
     """True when somebody will be asked about the call."""
-    return run.gated and run.answer is None and granted_by(ctx, run) is None
+    return run.needs_approval and run.answer is None and granted_by(ctx, run) is None
 
 
 async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: Slot) -> Message:
@@ -90,7 +90,7 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: Path
         began = time.monotonic()
         grant = granted_by(ctx, run)
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, grant))
-        if run.gated:
+        if run.needs_approval:
             was_edited = run.edited
             await settle(ctx, step_id, run, path_turn, slot, granted=grant is not None)
             if run.edited and not was_edited:  # what is requested is another call now
@@ -98,7 +98,7 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: Path
         elif run.refusal is None:
             await wait_for_start(ctx, run, path_turn, slot)
         if run.refusal is None and ctx.cancellation.requested:
-            refuse_unstarted(ctx, run)
+            cancel_before_start(ctx, run)
         if run.refusal is not None:
             return _refuse(ctx, step_id, run, run.refusal, began)
         return await _execute(ctx, step_id, run, began)
@@ -142,10 +142,10 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         result = ctx.router.at_once(request)
         duration_ms = int((time.monotonic() - runs_since) * 1000)
         if result is None:
-            async with watched(ctx, spec, run.facts) as changed:
+            async with watch_call(ctx, spec, run.facts) as changed:
                 runs_since = time.monotonic()
                 try:
-                    result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
+                    result = await ctx.cancellation.run_until_forced(ctx.router.execute(request))
                     changed.runs_on = result.command_id is not None
                 finally:
                     duration_ms = int((time.monotonic() - runs_since) * 1000)
@@ -156,50 +156,50 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
         cut_off = CallEnd("failed", why, f"{why}: {_STOPPED}", changed=changed)
-        return finish(ctx, step_id, call, _timed(cut_off, started, started_at, duration_ms))
+        return finish(ctx, step_id, call, _add_times(cut_off, started, started_at, duration_ms))
 
     known = NOTHING_KNOWN._replace(
-        edited=run.edited, paths=_changed(run, result), seen=_seen(ctx, run, result), changed=changed
+        edited=run.edited, paths=_changes_of(run, result), seen=_stamps_of(ctx, run, result), changed=changed
     )
-    result = _with_names(ctx, run, result)
-    return await take_result(ctx, step_id, call, spec, result, _timed(known, started, started_at, duration_ms))
+    result = _add_names(ctx, run, result)
+    return await take_result(ctx, step_id, call, spec, result, _add_times(known, started, started_at, duration_ms))
 
 
-def _with_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
+def _add_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
     """The result with what it says of a name that stands for another."""
     notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, run.facts)]
     if not notes or result.error is not None:
         return result
     note = f"[{'; '.join(dict.fromkeys(notes))}]\n"
-    return result._replace(output_text=with_note(run.spec, result.output_text or "", note, first=True))
+    return result._replace(output_text=add_note(run.spec, result.output_text or "", note, first=True))
 
 
-def _timed(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:
+def _add_times(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:
     return end._replace(requested=requested, started_at=started_at, duration_ms=duration_ms)
 
 
-def _saved(run: CallRun) -> str | None:
+def _download_target(run: CallRun) -> str | None:
     """The file that a request saves what it gets to."""
     if run.spec is None or not isinstance(run.facts, UrlFacts):
         return None
-    file = written_file(run.spec, run.facts)
+    file = file_to_write(run.spec, run.facts)
     return None if file is None else file.real_path
 
 
-def _changed(run: CallRun, result: ToolResult) -> Sequence[str]:
+def _changes_of(run: CallRun, result: ToolResult) -> Sequence[str]:
     """The files that the call is known to have changed. What a request did not save it did not see."""
     if run.spec is None or result.status != "succeeded":
         return ()
-    saved = _saved(run)
+    saved = _download_target(run)
     if saved is not None:
         return () if result.seen is None else (saved,)
     is_tree = isinstance(run.facts, PathFacts) and run.facts.tree  # what went of it was watched
     return run.paths if run.spec.changes_file and not is_tree else ()
 
 
-def _seen(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:
+def _stamps_of(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:
     """The files that the call read or wrote, as the next one on them is to find them; None for one that is gone."""
-    saved = _saved(run)
+    saved = _download_target(run)
     path = saved or next(iter(run.paths), "")
     if not path or encodable(path) != path:  # a name that cannot be put on record
         return {}

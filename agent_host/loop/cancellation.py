@@ -35,7 +35,7 @@ class Cancellation:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def for_good(self) -> bool:
+    def is_final(self) -> bool:
         """True if the task is to be over, and not only to stop."""
         return self.requested and not self.resumable
 
@@ -107,7 +107,7 @@ class Cancellation:
                 self._cut_short.discard(task)
                 await _take_back(task)
 
-    async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_until_forced(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, a running tool, which only force ends. Raises ToolStopped, with `abandon` before the
         tool has ended; the router ends it then (`ToolRouter.aclose`)."""
         if self._forced:

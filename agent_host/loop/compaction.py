@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.loop.costs import LEAST_SHARE, with_counted_usage
-from agent_host.loop.limits import Request, check_request, emit_compacted, estimated_input, room_for_conversation
-from agent_host.retrying import with_retries
+from agent_host.loop.costs import LEAST_SHARE, count_usage
+from agent_host.loop.limits import Request, check_request, emit_compacted, estimate_input, room_for_conversation
+from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import decode
-from agent_host.thread.thread import MAX_CHARS, question, saved_by_clearing, summary_message
+from agent_host.thread.thread import MAX_CHARS, count_saved, question, summary_message
 from policy.check_llm import check_llm
 from state.records import ContextCompacted
 
@@ -44,13 +44,13 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
     talk.compaction_wanted = False
-    before = estimated_input(ctx)
+    before = estimate_input(ctx)
     by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
     talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
-    record = await _summarized(ctx, step_id, window) if by_summary else None
+    record = await _summarize(ctx, step_id, window) if by_summary else None
     if by_summary and record is None:
         talk.steps_without_summary = _STEPS_WITHOUT
-    record = record or _cleared(ctx, window)
+    record = record or _clear_results(ctx, window)
     if record is None:
         return
     _show(ctx, step_id, record, before)
@@ -60,9 +60,9 @@ def clear_all_results(ctx: LoopContext, step_id: str, newest: int) -> None:
     """Leave the text of all large results out of requests, where that makes the `newest` messages shorter."""
     state, messages = ctx.state, len(ctx.state.thread) - 1
     first = 1 + max(state.cleared_messages, messages - newest)
-    if any(saved_by_clearing(decode(data)) for data in state.thread[first:]):
+    if any(count_saved(decode(data)) for data in state.thread[first:]):
         record = ContextCompacted("clear_tool_results", ctx.conversation.thread.dropped, messages, state.summary)
-        _show(ctx, step_id, record, estimated_input(ctx))
+        _show(ctx, step_id, record, estimate_input(ctx))
 
 
 def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int) -> None:
@@ -72,17 +72,17 @@ def _show(ctx: LoopContext, step_id: str, record: ContextCompacted, before: int)
     emit_compacted(ctx, step_id, record.strategy, before, record.usage)
 
 
-def _cleared(ctx: LoopContext, window: int) -> ContextCompacted | None:
+def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
     """Older results left out; None where that saves too little."""
     state, older = ctx.state, ctx.conversation.thread.older()
     first = max(state.cleared_messages, state.dropped_messages)
-    saved = sum(saved_by_clearing(decode(data)) for data in state.thread[1 + first : 1 + older])
+    saved = sum(count_saved(decode(data)) for data in state.thread[1 + first : 1 + older])
     if saved < min(window, ctx.conversation.thread.tokens) * _MIN_SAVED:
         return None
     return ContextCompacted("clear_tool_results", state.dropped_messages, older, state.summary)
 
 
-async def _summarized(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
+async def _summarize(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
     """A summary in the place of all but the newest messages; None where there is none to be had."""
     talk, state = ctx.conversation, ctx.state
     model = talk.compaction.summary_model or talk.model
@@ -91,7 +91,7 @@ async def _summarized(ctx: LoopContext, step_id: str, window: int) -> ContextCom
         return None
     text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
     size = min(window, talk.thread.tokens)
-    dropped = talk.thread.dropped_by(size, summary_message(text, talk.count).tokens)
+    dropped = talk.thread.count_dropped(size, summary_message(text, talk.count).tokens)
     if not text or turn.tool_calls or turn.meaning != "complete" or dropped <= state.dropped_messages:
         dropped, text = state.dropped_messages, state.summary or ""
     if dropped == state.dropped_messages:
@@ -130,10 +130,10 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
-        turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
+        turn = await ctx.cancellation.interruptible(call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
     except (GatewayError, GuardrailBlocked):
         return None
-    return with_counted_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
+    return count_usage(ctx, step_id, turn, needed=request.needed, sent=request.estimated, shown=turn.text)
 
 
 def _nothing_shown(_: str) -> None:

@@ -114,12 +114,12 @@ class Conversation:
     @property
     def head(self) -> bytes:
         """The head of the next request. It is encoded at its first use: a reply to CreateSession waits for none."""
-        return self._encoded().data
+        return self._encode_head().data
 
     @property
     def head_tokens(self) -> int:
         """The estimated size of the head."""
-        return self._encoded().tokens
+        return self._encode_head().tokens
 
     @property
     def tokens(self) -> int:
@@ -152,7 +152,7 @@ class Conversation:
             return
         self._lowered = lowered
         if self._renew_for is None:
-            self._head = self._head._replace(data=self._made_head(judge))
+            self._head = self._head._replace(data=self._make_head(judge))
 
     def use_model(self, model: str | None, judge: Judge) -> None:
         """Have `model`, None for the default, read the conversation from its next request on."""
@@ -191,20 +191,20 @@ class Conversation:
         """Have the head encoded again, for the bundle, the tools and the options that `judge` has when it is used."""
         self._renew_for = judge
 
-    def _encoded(self) -> _Head:
+    def _encode_head(self) -> _Head:
         if self._renew_for is not None:
-            data = self._made_head(self._renew_for)
+            data = self._make_head(self._renew_for)
             self._head = _Head(data, self.count(data.decode()))
             self._renew_for = None
         return self._head
 
-    def _made_head(self, judge: Judge) -> bytes:
+    def _make_head(self, judge: Judge) -> bytes:
         return self.make_head(judge, self.answer_limit(judge))
 
     def warm_up(self) -> None:
         """Get ready for the first request."""
         self.llm.warm_up()
-        self._encoded()
+        self._encode_head()
 
     def note(self, text: str) -> Message:
         """A note of the host to the model; `thread.add_note` has the model read it."""

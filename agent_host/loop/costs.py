@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import BudgetExceeded, CostExceeded
 from agent_host.events.kinds import EventType
-from agent_host.llm.models import PICOS, in_figures
+from agent_host.llm.models import PICOS, format_picos
 from agent_host.loop.context import MAX_COST_OPTION
 from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
 from agent_host.thread.messages import holds_arguments
@@ -63,7 +63,7 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
     for limit in limits:
         left = limit.most - limit.spent - prices.most_for_input(input_tokens)
         if left < least * prices.output:
-            raise limit.error(_said(limit, prices.most_for_input(input_tokens) + least * prices.output, prices))
+            raise limit.error(_describe(limit, prices.most_for_input(input_tokens) + least * prices.output, prices))
         if prices.output:
             most = min(most, left // prices.output)
     return most
@@ -100,10 +100,10 @@ def _mean_output(state: Checkpoint) -> int:
     return -(-state.usage.for_limits.output_tokens // steps) if steps else 0
 
 
-def _said(limit: _Limit, needed: int, prices: Prices) -> str:
+def _describe(limit: _Limit, needed: int, prices: Prices) -> str:
     return (
-        f"what the {limit.whose} may cost does not cover the next call: {in_figures(limit.spent)} {prices.currency} "
-        f"spent and about {in_figures(needed)} needed of {in_figures(limit.most)} ({limit.option})"
+        f"what the {limit.whose} may cost does not cover the next call: {format_picos(limit.spent)} {prices.currency} "
+        f"spent and about {format_picos(needed)} needed of {format_picos(limit.most)} ({limit.option})"
         + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
     )
 
@@ -116,9 +116,7 @@ _ODD_TIMES: Final = 4
 _ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no news
 
 
-def with_counted_usage(
-    ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int, sent: int, shown: str
-) -> ModelTurn:
+def count_usage(ctx: LoopContext, step_id: str, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
     """The turn with the tokens that it used. A gateway that reports none must not make the budget endless: the estimate
     takes its place. One that reports fewer than half of the estimate has limits count that half.
 

@@ -45,8 +45,8 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     action = "cancel"
     try:
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(approval))
-        answer = _checked(ctx, form, answer)
-        action = "accept" if answer.approved else "decline" if answer.said_no else "cancel"
+        answer = _check(ctx, form, answer)
+        action = "accept" if answer.approved else "decline" if answer.is_denial else "cancel"
     except TaskCancelled:
         pass  # the call itself is over at its own next safe point
     finally:
@@ -77,7 +77,7 @@ def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequ
     )
 
 
-def _checked(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnswer:
+def _check(ctx: LoopContext, form: Form, answer: ApprovalAnswer) -> ApprovalAnswer:
     """The answer as it may be sent, or why it is not."""
     if not answer.approved:
         return answer

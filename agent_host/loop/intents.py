@@ -49,7 +49,7 @@ def capture_intent(
     """Return the effect that a call will have on its one file; NO_EFFECT for any other call. What a request will save
     is not known before. `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256,
     updated here."""
-    facts = written_file(spec, facts)
+    facts = file_to_write(spec, facts)
     if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
@@ -69,7 +69,7 @@ def capture_intent(
     return FileEffect(intent, baselines)
 
 
-def written_file(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
+def file_to_write(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
     """The file that a call changes, or saves what it gets to; None where it has none."""
     if isinstance(facts, UrlFacts):
         return next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), None)

@@ -9,7 +9,7 @@ import orjson
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.thread.messages import ToolCall, holds_arguments, with_lengths
+from agent_host.thread.messages import ToolCall, holds_arguments, set_lengths
 from policy.redaction.redact import PLACEHOLDER
 from state.errors import WriteFailed
 
@@ -132,7 +132,7 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
     blocks are signed, and one with a placeholder in it would be refused."""
     content = scrubber.text(message.content)
     changed = content != message.content
-    calls = tuple(_kept(scrubber, call) for call in message.tool_calls)
+    calls = tuple(_clean_call(scrubber, call) for call in message.tool_calls)
     # A secret is found in arguments by where it stands in them, and not in a text that quotes them.
     of_others = calls != message.tool_calls
 
@@ -145,7 +145,7 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
         texts = [scrubber.text(part) for part in kept.parts() if isinstance(part, str)]
         # A secret may begin in one text and end in the next: then they become one.
         lengths = [len(text) for text in texts] if "".join(texts) == content else [len(content)]
-        kept = kept._replace(content=content, order=with_lengths(kept.order, lengths))
+        kept = kept._replace(content=content, order=set_lengths(kept.order, lengths))
     return kept._replace(tool_calls=calls)
 
 
@@ -167,7 +167,7 @@ def _is_clean(scrubber: Scrubber, block: Block) -> bool:
     return scrubber.json(raw) == raw
 
 
-def _kept(scrubber: Scrubber, call: ToolCall) -> ToolCall:
+def _clean_call(scrubber: Scrubber, call: ToolCall) -> ToolCall:
     if not holds_secret(scrubber, call):
         return call
     return ToolCall(call.call_id, call.name, orjson.loads(scrubber.json(call.arguments_json)), NOT_KEPT)

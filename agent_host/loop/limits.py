@@ -64,8 +64,8 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
 def next_request(ctx: LoopContext) -> Request:
     """The next request as it would be sent now."""
     talk = ctx.conversation
-    messages = talk.thread.encoded(talk.head_tokens)
-    return Request(messages, estimated_input(ctx), talk.tokens, _least_input(ctx))
+    messages = talk.thread.encode_window(talk.head_tokens)
+    return Request(messages, estimate_input(ctx), talk.tokens, _least_input(ctx))
 
 
 def check_request(ctx: LoopContext, model: str, request: Request, most_output: int) -> int | None:
@@ -99,7 +99,7 @@ def check_request(ctx: LoopContext, model: str, request: Request, most_output: i
 def emit_compacted(
     ctx: LoopContext, step_id: str, strategy: ContextStrategy, before: int, usage: TokenUsage = NO_TOKENS
 ) -> None:
-    """Report that requests show less from now on; `before` is what `estimated_input` was."""
+    """Report that requests show less from now on; `before` is what `estimate_input` was."""
     summary = {} if strategy != "summarize" or ctx.state.summary is None else {"summary": ctx.state.summary}
     ctx.emit(
         EventType.CONTEXT_COMPACTED,
@@ -108,7 +108,7 @@ def emit_compacted(
         droppedMessages=ctx.conversation.thread.dropped,
         clearedMessages=ctx.state.cleared_messages,
         estimatedBefore=before,
-        estimatedAfter=estimated_input(ctx),
+        estimatedAfter=estimate_input(ctx),
         **summary,
         **usage.to_wire(),
     )
@@ -122,9 +122,9 @@ def room_for_conversation(ctx: LoopContext) -> int:
     return int(room / _scale(ctx)) - talk.head_tokens
 
 
-def estimated_input(ctx: LoopContext) -> int:
+def estimate_input(ctx: LoopContext) -> int:
     """Input tokens of the next request: what the gateway counted last time, and by its scale what changed since."""
-    known = _known(ctx)
+    known = _last_request(ctx)
     if known is None:
         return math.ceil(ctx.conversation.tokens * _scale(ctx))
     counted, estimated_then = known
@@ -135,7 +135,7 @@ def estimated_input(ctx: LoopContext) -> int:
 def _least_input(ctx: LoopContext) -> int:
     """The fewest tokens that the next request has, so that none fails for a difference of counts alone: what the
     gateway counted of the last one, where that can be a count of the text, and half of the estimate of the rest."""
-    tokens, known = ctx.conversation.tokens, _known(ctx)
+    tokens, known = ctx.conversation.tokens, _last_request(ctx)
     counted, estimated_then = known or (0, 1)
     if not _LEAST_SCALE <= counted / max(1, estimated_then) <= _MOST_SCALE:
         return int(tokens * LEAST_SHARE)
@@ -147,7 +147,7 @@ def _least_input(ctx: LoopContext) -> int:
 def _scale(ctx: LoopContext) -> float:
     """Return how many tokens of the gateway one estimated token is. The estimate is off by about the same share on
     texts of all kinds, so the share of the last request is that of what is added to it, within a tenth."""
-    known = _known(ctx)
+    known = _last_request(ctx)
     if known is None:
         return _UNKNOWN_SCALE if ctx.conversation.count is estimate else 1.0
     counted, estimated_then = known
@@ -155,7 +155,7 @@ def _scale(ctx: LoopContext) -> float:
     return scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
 
 
-def _known(ctx: LoopContext) -> tuple[int, int] | None:
+def _last_request(ctx: LoopContext) -> tuple[int, int] | None:
     """The tokens of the last request, as counted and as estimated, where the same model read it."""
     state = ctx.state
     return state.tokens_known if state.tokens_known_of in (None, ctx.conversation.model) else None

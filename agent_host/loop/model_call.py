@@ -14,7 +14,7 @@ from agent_host.loop.limits import (
     check_before_call,
     check_request,
     emit_compacted,
-    estimated_input,
+    estimate_input,
     next_request,
     room_for_conversation,
 )
@@ -85,7 +85,7 @@ def fitting_request(ctx: LoopContext, step_id: str) -> Request:
     newest_tokens, newest_messages = talk.thread.newest
     if newest_tokens > room_for_conversation(ctx):
         clear_all_results(ctx, step_id, newest_messages)
-    before, dropped = estimated_input(ctx), talk.thread.dropped
+    before, dropped = estimate_input(ctx), talk.thread.dropped
     talk.thread.fit(room_for_conversation(ctx))
     if talk.thread.dropped != dropped:
         emit_compacted(ctx, step_id, "drop_oldest", before)
@@ -102,7 +102,7 @@ def fitting_request(ctx: LoopContext, step_id: str) -> Request:
 def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
     """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
     says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
-    talk, before = ctx.conversation, estimated_input(ctx)
+    talk, before = ctx.conversation, estimate_input(ctx)
     budget = int(talk.thread.tokens * _SHARE)
     if limit is not None:
         budget = min(budget, int(limit * _SHARE) - talk.head_tokens)

@@ -57,7 +57,7 @@ def prepare_calls(
         judge(ctx, run)
         if on_record is not None:
             _restore_approval(ctx, run, on_record[run.call.call_id])
-        if run.gated:
+        if run.needs_approval:
             run.approval_id = run.approval_id or new_id("appr")
         elif run.decision is not None and run.decision.allowed:
             _find_effect(ctx, run, will_hold)
@@ -158,7 +158,7 @@ def _restore_approval(ctx: LoopContext, run: CallRun, left: Call) -> None:
 def row_of(run: CallRun) -> CallRow:
     """The call's part of the turn record."""
     row: CallRow = {"callId": run.call.call_id, "sideEffects": run.side_effects}
-    if run.gated and run.approval_id is not None:
+    if run.needs_approval and run.approval_id is not None:
         row["gated"], row["approvalId"] = True, run.approval_id
     if run.effect.intent is not None:
         row["intent"] = run.effect.intent
@@ -194,12 +194,12 @@ def _find_effect(ctx: LoopContext, run: CallRun, will_hold: dict[str, Held]) -> 
             run.spec,
             run.facts,
             run.call.arguments,
-            Versions(functools.partial(_kept, ctx), ctx.task.baselines, ctx.journal.keeps_versions),
+            Versions(functools.partial(_keep_version, ctx), ctx.task.baselines, ctx.journal.keeps_versions),
             will_hold,
         )
 
 
-def _kept(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
+def _keep_version(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
     """Keep what a file holds, without secrets; not of a file that the bundle does not let anybody read."""
     if not ctx.judge.may_read(facts):
         return UNAVAILABLE
@@ -220,7 +220,7 @@ def request_for(
     scopes = {name: _constraints(ctx, name) for name in needed}
     if spec.changes_file and _is_readable(ctx, facts):
         scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
-    arguments = dict(spec.completed(call.arguments, ctx.judge.environment.workspace))
+    arguments = dict(spec.complete(call.arguments, ctx.judge.environment.workspace))
     taken = {one.requested: one.absolute for one in names_taken(ctx, facts)}
     # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
     is_place = not spec.elsewhere and not isinstance(facts, OutputFacts)
@@ -353,14 +353,14 @@ class CallRun:
         return self.judged.decision
 
     @property
-    def gated(self) -> bool:
+    def needs_approval(self) -> bool:
         """True when an approval decides about it: policy asks for one, or a person has said no before a crash.
 
         That nobody was there, or answered in time, counts only as long as policy asks.
         """
         if self.refusal is not None or self.decision is None:
             return False
-        said_no = self.answer is not None and self.answer.said_no
+        said_no = self.answer is not None and self.answer.is_denial
         return said_no or self.decision.decision == "APPROVAL_REQUIRED"
 
     @property
@@ -371,7 +371,7 @@ class CallRun:
     @property
     def may_act(self) -> bool:
         """True when it may have an effect before anything else is put on record."""
-        return self.refusal is None and not self.gated and self.spec is not None and self.spec.side_effects
+        return self.refusal is None and not self.needs_approval and self.spec is not None and self.spec.side_effects
 
     @property
     def category(self) -> Category | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from agent_host.approval.grants import moved, place_of
+from agent_host.approval.grants import move_problem, place_of
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import Leftovers
 from agent_host.errors import ErrorCode
@@ -75,7 +75,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     for run in runs:
         # The next resume is to ask under the same id, also where policy asks only now, or asks again.
         known = to_run[run.call.call_id].approval_id
-        if run.gated and run.approval_id is not None and known != run.approval_id:
+        if run.needs_approval and run.approval_id is not None and known != run.approval_id:
             ctx.journal.record(ApprovalAsked(run.call.call_id, run.approval_id))
     return runs
 
@@ -169,7 +169,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     step_id = new_id("step")
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    calls = tuple(replay.call.renamed(new_id("call")) for replay in replays)
+    calls = tuple(replay.call.change_id(new_id("call")) for replay in replays)
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
@@ -198,10 +198,10 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
 def _approve(run: CallRun, replay: Replay) -> None:
     run.answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
     ask_after_all(run)
-    if not run.gated:  # policy has changed its mind since, one way or the other
+    if not run.needs_approval:  # policy has changed its mind since, one way or the other
         run.answer = None
         return
-    elsewhere = moved(replay.place, place_of(run.facts))
+    elsewhere = move_problem(replay.place, place_of(run.facts))
     if elsewhere is not None:  # with `approve` it can be replayed there
         run.answer = None
         run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve))

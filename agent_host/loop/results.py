@@ -11,8 +11,8 @@ import orjson
 from agent_host import lenient_json
 from agent_host.contracts import Maker
 from agent_host.events.kinds import EventType
-from agent_host.judging.host_tools import unless_lost
-from agent_host.loop.artifacts import hand_over, keep_artifacts, parts_of, reference_note, with_references
+from agent_host.judging.host_tools import fail_if_lost
+from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on
 from agent_host.thread.messages import Message, ToolCall, decode, encodable, encode
@@ -99,23 +99,23 @@ def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Mess
     text, images = (end.text, end.images) if not_kept is None else (f"{end.text}; {not_kept}", ())
     said = ctx.scrubber.text(encodable(text))
     spec = ctx.judge.tools.get(call.name)
-    text = _named(ctx, call, end.code, said, end.name)
+    text = _rename_code(ctx, call, end.code, said, end.name)
     if end.edited:
-        text = with_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
-    text = with_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms))
+        text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
+    text = add_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms))
     message = Message(
         "tool",
         text,
         message_tokens(ctx.conversation.count, text) + sum(image_tokens(one.width, one.height) for one in images),
         tool_call_id=call.call_id,
         is_error=end.status != "succeeded",
-        edited_arguments=kept_arguments(ctx, call) if end.edited else None,
+        edited_arguments=arguments_to_keep(ctx, call) if end.edited else None,
         images=tuple(images),
     )
     _record(ctx, step_id, call, end, message)
     if end.skill is not None:
         ctx.use_skills()
-    optional = {**_told(ctx, end, said), "images": [image.text for image in images]}
+    optional = {**_event_fields(ctx, end, said), "images": [image.text for image in images]}
     ctx.emit(
         EventType.TOOL_COMPLETED,
         step_id,
@@ -123,13 +123,13 @@ def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Mess
         toolName=call.name,
         status=end.status,
         **{name: value for name, value in optional.items() if value not in (None, [], {}, "")},
-        **_shown(call, text),
+        **_output_fields(call, text),
         latencyMs=0 if end.requested is None else int((time.monotonic() - end.requested) * 1000),
     )
     return message
 
 
-def with_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False) -> str:
+def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False) -> str:
     """A result's text with a note of the host, a line in brackets, behind it, or in front of it if it comes `first`.
     The JSON object of a tool that says what its JSON is gets a field for it, and stays one."""
     if not note or spec is None or spec.output_schema is None or not text.startswith("{"):
@@ -159,13 +159,13 @@ def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, messag
         end.changed.files,
         end.changed.unseen,
         end.duration_ms,
-        None if end.skill is None else _used(end.skill),
+        None if end.skill is None else _skill_row(end.skill),
         tuple(ctx.scrubber.text(encodable(uri)) for uri in end.uris),
     )
     ctx.journal.checkpoint(step_id, record, sync=False)
 
 
-def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
+def _event_fields(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
     """The fields of the event that a call may do without."""
     result, kept = end.result, [row for row in end.left if "ref" in row]
     of_tool: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
     }
 
 
-def _named(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: str | None) -> str:
+def _rename_code(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: str | None) -> str:
     """The text with the family's name of the code at its start, which the model reads in place of the host's."""
     spec = ctx.judge.tools.get(call.name)
     if code is None or spec is None or not text.startswith(f"{code}: "):
@@ -199,7 +199,7 @@ def _named(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: 
     return f"{name or spec.error_names.get(code, code)}: {text.removeprefix(f'{code}: ')}"
 
 
-def _used(skill: LoadedSkill) -> UsedSkill:
+def _skill_row(skill: LoadedSkill) -> UsedSkill:
     return {"name": skill.name, "allowedTools": None if skill.allowed_tools is None else list(skill.allowed_tools)}
 
 
@@ -210,7 +210,7 @@ def _replay_row(call: ToolCall, approve: str | None, place: str | None) -> Repla
     return row if place is None else {**row, "place": place}
 
 
-def _shown(call: ToolCall, text: str) -> dict[str, Any]:
+def _output_fields(call: ToolCall, text: str) -> dict[str, Any]:
     """The fields of an event about the text that the model reads: its size and hash, so that it is found again in the
     history (SK 7), and its start."""
     content = text.encode()
@@ -264,7 +264,7 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
     return f"{_START}{shown}{_END}\n"
 
 
-def kept_arguments(ctx: LoopContext, call: ToolCall) -> Any | None:
+def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
     """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
     longer than a message holds itself (`state.large`)."""
     clean = ctx.scrubber.value(call.arguments)
@@ -297,13 +297,13 @@ async def take_result(
 ) -> Message:
     """Put what the runtime gave for a call on record; returns it as it enters the thread. `known` is what is known of
     the call besides."""
-    maker = Maker(call.name, spec.needed(call.arguments))
+    maker = Maker(call.name, spec.capabilities_for(call.arguments))
     artifacts = result.artifacts
     left = await keep_artifacts(ctx, step_id, maker, artifacts)
-    result = unless_lost(result, [one.row.get("why") for one in left])
-    text = with_note(spec, text_of(with_references(result, artifacts, left)), reference_note(artifacts, left))
+    result = fail_if_lost(result, [one.row.get("why") for one in left])
+    text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
-        text = with_note(spec, text, note_on(ctx.judge, result.skill))
+        text = add_note(spec, text, note_on(ctx.judge, result.skill))
     end = known._replace(
         status=result.status,
         code=None if result.error is None else result.error.code,
@@ -335,7 +335,7 @@ class RecordedResults:
         call_id = _call_id(ref)
         if call_id is None:
             return self._home.maker_of(ref)
-        for message in _with(self._store.state, call_id):
+        for message in _messages_with(self._store.state, call_id):
             for call in message.tool_calls:
                 if call.call_id == call_id:
                     return Maker(call.name, ())
@@ -346,7 +346,7 @@ class RecordedResults:
         call_id = _call_id(ref)
         if call_id is None:
             return self._home.open(ref)
-        for message in _with(self._store.state, call_id):
+        for message in _messages_with(self._store.state, call_id):
             if message.tool_call_id == call_id:
                 return io.BytesIO(message.content.encode("utf-8", "replace"))
         return None
@@ -356,7 +356,7 @@ def _call_id(ref: str) -> str | None:
     return ref.removeprefix(RESULTS) if ref.startswith(RESULTS) else None
 
 
-def _with(state: Checkpoint, call_id: str) -> list[Message]:
+def _messages_with(state: Checkpoint, call_id: str) -> list[Message]:
     """The messages that hold the id, as they are on record."""
     wanted = call_id.encode("utf-8", "replace")
     return [decode(data) for data in state.thread if wanted in data]

@@ -13,12 +13,12 @@ from agent_host.llm.anthropic import meaning_of
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
-from agent_host.loop.costs import LEAST_SHARE, cost_of, with_counted_usage
+from agent_host.loop.costs import LEAST_SHARE, cost_of, count_usage
 from agent_host.loop.journal import clean_message
 from agent_host.loop.model_call import ask, cut_window
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.progress import NOTES, meaning_without_calls
-from agent_host.retrying import with_retries
+from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode, holds_arguments
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
@@ -77,8 +77,8 @@ async def take_turn(ctx: LoopContext) -> Step:
     turn = await ask(ctx, step_id, lambda request, attempts: _call_model(ctx, step_id, request, attempts))
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
-    calls = () if meaning == "blocked" else _with_new_ids(ctx, [_usable(ctx, call) for call in turn.tool_calls])
-    assistant = _kept_message(ctx, step_id, turn, calls)
+    calls = () if meaning == "blocked" else _renumber(ctx, [_usable(ctx, call) for call in turn.tool_calls])
+    assistant = _clean_turn(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
     runs = prepare_calls(ctx, calls)
@@ -224,7 +224,7 @@ def report_commands(ctx: LoopContext) -> None:
         add_note(ctx, text, of_commands=of_commands)
 
 
-def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
+def _clean_turn(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
     """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
     # A count that cannot be one of the text makes no later request look shorter than it is.
     encoded = tuple(call.arguments_json.decode() for call in calls)
@@ -236,7 +236,7 @@ def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[
         blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
         message = message._replace(blocks=blocks, order=turn.order)
     kept = clean_message(ctx.scrubber, message)
-    secret = _told(message) - _told(kept)
+    secret = _count_told(message) - _count_told(kept)
     for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
         if count:
             text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
@@ -244,7 +244,7 @@ def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[
     return kept
 
 
-def _told(message: Message) -> int:
+def _count_told(message: Message) -> int:
     """Blocks of a message that say something which its text and calls do not."""
     return sum(not holds_arguments(block) for block in message.blocks)
 
@@ -255,10 +255,10 @@ def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
     return call if arguments is call.arguments else call._replace(arguments=dict(arguments))
 
 
-def _with_new_ids(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+def _renumber(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
     return tuple(
-        call.renamed(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
+        call.change_id(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
     )
 
 
@@ -299,9 +299,9 @@ async def _call_model(ctx: LoopContext, step_id: str, request: Request, attempts
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
     retry = attempts.retry_policy(talk)
-    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, retry, on_retry))
+    turn = await ctx.cancellation.interruptible(call_with_retries(GatewayUnavailable, send, retry, on_retry))
     ctx.phase.fire("answered")
-    turn = with_counted_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
+    turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,

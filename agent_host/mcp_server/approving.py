@@ -9,7 +9,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from agent_host.display_text import clipped, one_line
+from agent_host.display_text import clip, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,8 +138,8 @@ def question_in(payload: Mapping[str, Any]) -> Question:
         payload["approvalId"],
         one_line(payload["title"]),
         one_line(payload["actionSummary"]),
-        clipped(payload["description"], _DETAILS_BYTES),
+        clip(payload["description"], _DETAILS_BYTES),
         payload["riskLevel"],
-        clipped("\n".join(lines), _DETAILS_BYTES),
+        clip("\n".join(lines), _DETAILS_BYTES),
         form,
     )

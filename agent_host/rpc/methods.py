@@ -147,7 +147,7 @@ class Methods:
         return _fields(opened, version)
 
     async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.at_work(params["sessionId"])
+        session = self._host.running_session(params["sessionId"])
         if not params["prompt"].strip():
             raise UsageError("the prompt is empty")
         options = params.get("taskOptions", {})
@@ -163,7 +163,7 @@ class Methods:
         return {"taskId": params["taskId"], "status": "queued" if waits else "running"}
 
     async def _cancel_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.at_work(params["sessionId"])
+        session = self._host.running_session(params["sessionId"])
         session.cancel_task(params["taskId"], force=params.get("force", False))
         return {"taskId": params["taskId"], "status": "cancelling"}
 
@@ -180,8 +180,8 @@ class Methods:
                 session.go_on()
         elif not is_here:
             session.announce_return()
-        if session.queued:
-            fields["queuedTasks"] = session.queued
+        if session.queue:
+            fields["queuedTasks"] = session.queue
             if incomplete is None and params.get("autoContinue", True):
                 session.start_queued()
         return fields
@@ -190,7 +190,7 @@ class Methods:
         return await self._host.state(params["sessionId"], _owner_in(params), params.get("taskId"))
 
     async def _compact_context(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.at_work(params["sessionId"])
+        session = self._host.running_session(params["sessionId"])
         session.compact()
         return {"sessionId": session.session_id, "status": "scheduled"}
 
@@ -215,7 +215,7 @@ class Methods:
         return {"approvalId": params["approvalId"], "decision": decision, "status": status}
 
     async def _get_events(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._host.at_work(params["sessionId"])
+        self._host.running_session(params["sessionId"])
         since_id = params["sinceId"]
         found = self._feed.since(since_id)
         if since_id > found.latest_id:
@@ -231,7 +231,7 @@ class Methods:
         }
 
     async def _list_sessions(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        found = await self._host.listed(_owner_in(params), params.get("search", ""))
+        found = await self._host.list_sessions(_owner_in(params), params.get("search", ""))
         keys = [f"{one.updated_at}~{one.session_id}" for one in found]
         cursor = params.get("cursor")
         # Newest first: a session that ran since the last page is not on a later one.

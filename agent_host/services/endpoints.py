@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
-from agent_host.http import shown_url
+from agent_host.http import displayable_url
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _OF_OBSERVERS = frozenset(
 )
 
 
-def without_observers(environ: Mapping[str, str]) -> dict[str, str]:
+def drop_observers(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables but for those by which a session is reported to somebody, or has tools elsewhere."""
     kept = {name: value for name, value in environ.items() if name not in _OF_OBSERVERS}
     return {name: value for name, value in kept.items() if not name.startswith("OTEL_")}
@@ -56,10 +56,10 @@ def endpoints(environ: Mapping[str, str]) -> Endpoints:
     """The services that `environ` names; an empty variable counts as not set. Raises UsageError, which names the
     variable, for what is no http or https URL of a service."""
     found = ((variable, environ.get(variable or "")) for variable in _VARIABLES)
-    return Endpoints(*(checked_service_url(url, f"${variable}") if url else None for variable, url in found))
+    return Endpoints(*(check_service_url(url, f"${variable}") if url else None for variable, url in found))
 
 
-def checked_service_url(url: str, named: str) -> str:
+def check_service_url(url: str, named: str) -> str:
     """`url` without a slash at the end. Raises UsageError, which calls it `named` and quotes no password.
 
     A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
@@ -82,7 +82,7 @@ def checked_service_url(url: str, named: str) -> str:
     elif parts.query or parts.fragment or url.endswith(("?", "#")):
         problem = "holds a query or a fragment"
     if problem is not None:
-        raise UsageError(f"{named} {problem}: {shown_url(re.split('[?#]', url)[0])!r}")
+        raise UsageError(f"{named} {problem}: {displayable_url(re.split('[?#]', url)[0])!r}")
     return url.rstrip("/")
 
 

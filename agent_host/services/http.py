@@ -18,10 +18,18 @@ from agent_host.errors import (
     ServiceUnreachable,
     UsageError,
 )
-from agent_host.http import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header, without_html
+from agent_host.http import (
+    LOOPBACK,
+    TlsContext,
+    displayable_url,
+    first_line,
+    retry_after_s,
+    strip_html,
+    usable_in_header,
+)
 from agent_host.redaction import Scrubber
-from agent_host.retrying import RetryPolicy, with_retries
-from agent_host.services.endpoints import checked_service_url
+from agent_host.retrying import RetryPolicy, call_with_retries
+from agent_host.services.endpoints import check_service_url
 from config import json_text
 
 if TYPE_CHECKING:
@@ -79,7 +87,7 @@ class ServiceClient:
         retry_max_s: float = 30.0,
         tls: TlsContext | None = None,
     ) -> None:
-        self._base_url = checked_service_url(base_url, "the service's URL")
+        self._base_url = check_service_url(base_url, "the service's URL")
         if token is not None and not usable_in_header(token):
             raise UsageError("the services' token holds characters that no header can carry")
         self._token = token
@@ -103,11 +111,11 @@ class ServiceClient:
         async def attempt() -> Any:
             return await self._once(path, body, key)
 
-        return await with_retries(ServiceUnavailable, attempt, self._retry, _untold)
+        return await call_with_retries(ServiceUnavailable, attempt, self._retry, _untold)
 
     def clean(self, text: str) -> str:
         """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
-        line = " ".join(without_html(self._scrubber.text(text[:_MAX_ERROR_BYTES])).split())[:_MAX_SHOWN]
+        line = " ".join(strip_html(self._scrubber.text(text[:_MAX_ERROR_BYTES])).split())[:_MAX_SHOWN]
         return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
     async def aclose(self) -> None:
@@ -124,25 +132,25 @@ class ServiceClient:
         """One request and its answer, whatever its status: for services whose statuses say more than whether it went
         well. Nothing is tried again. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
         whole answer came, ServiceRejected for one that is too large or encoded."""
-        async with self._sent(method, path, body, headers, timeout_s) as response:
-            content = await self._content(response, shown_url(self._base_url) + path)
+        async with self._send(method, path, body, headers, timeout_s) as response:
+            content = await self._content(response, displayable_url(self._base_url) + path)
             return HttpAnswer(response.status_code, response.headers, content)
 
     async def _once(self, path: str, body: bytes | Body, key: str) -> Any:
-        shown = shown_url(self._base_url) + path
+        shown = displayable_url(self._base_url) + path
         timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
-        async with self._sent("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
+        async with self._send("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
             return await self._read(response, shown)
 
     @asynccontextmanager
-    async def _sent(
+    async def _send(
         self, method: str, path: str, body: bytes | Body, headers: Mapping[str, str], timeout_s: float
     ) -> AsyncIterator[httpx.Response]:
         """The response to one request, its body still to be read within the time-out."""
         http = await self._client()
         from agent_host.lean_httpx import httpx
 
-        shown = shown_url(self._base_url) + path
+        shown = displayable_url(self._base_url) + path
         content = _pieces(body) if len(body) else None
         sized = {**headers, "content-length": str(len(body))} if len(body) else headers
         try:
@@ -169,7 +177,7 @@ class ServiceClient:
     async def _client(self) -> httpx.AsyncClient:
         async with self._making:
             if self._closed:
-                raise ServiceUnreachable(f"the client of {shown_url(self._base_url)} is closed")
+                raise ServiceUnreachable(f"the client of {displayable_url(self._base_url)} is closed")
             if self._http is None:
                 # In a thread: the import and the trusted roots hold up what else is going on.
                 self._http = await asyncio.to_thread(self._make)
@@ -196,7 +204,7 @@ class ServiceClient:
 
     async def _read(self, response: httpx.Response, shown: str) -> Any:
         if not response.is_success:
-            raise self._error(response, await _bounded(response, _MAX_ERROR_BYTES), shown)
+            raise self._error(response, await _read_bounded(response, _MAX_ERROR_BYTES), shown)
         status, body = response.status_code, await self._content(response, shown)
         if not body:
             return None
@@ -211,7 +219,7 @@ class ServiceClient:
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServiceRejected(f"{shown} answered in an encoding that was not asked for", status=status)
-        body = await _bounded(response, MAX_ANSWER_BYTES + 1)
+        body = await _read_bounded(response, MAX_ANSWER_BYTES + 1)
         if len(body) > MAX_ANSWER_BYTES:
             raise ServiceRejected(f"{shown} answered with more than {MAX_ANSWER_BYTES} bytes", status=status)
         return body
@@ -255,7 +263,7 @@ def _error_body(body: bytes) -> _ErrorBody:
     )
 
 
-async def _bounded(response: httpx.Response, limit: int) -> bytes:
+async def _read_bounded(response: httpx.Response, limit: int) -> bytes:
     """The first `limit` bytes of the body."""
     body = bytearray()
     async for chunk in response.aiter_raw():

@@ -11,7 +11,7 @@ from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.http import usable_in_header
 from agent_host.ids import new_id
-from agent_host.services.answers import as_line, as_object, checked_id
+from agent_host.services.answers import check_id, check_line, check_object
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -112,17 +112,17 @@ class HttpSessionService:
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:
         """See SessionService. An answer that is about another session is refused."""
-        grant = _grant(await self._of(session_id, "resume", {"checkpointCursor": checkpoint_cursor}))
+        grant = _grant(await self._post(session_id, "resume", {"checkpointCursor": checkpoint_cursor}))
         if grant.compatibility_status == "compatible" and grant.session_id != session_id:
             raise ServiceRejected("the session service answered a resume with another session", status=200)
         return grant
 
     async def cancel(self, session_id: str, *, reason: str) -> None:
         """See SessionService."""
-        await self._of(session_id, "cancel", {"reason": reason})
+        await self._post(session_id, "cancel", {"reason": reason})
 
-    async def _of(self, session_id: str, verb: str, body: dict[str, Any]) -> Any:
-        path = f"/sessions/{checked_id(session_id, 'sessionId')}/{verb}"
+    async def _post(self, session_id: str, verb: str, body: dict[str, Any]) -> Any:
+        path = f"/sessions/{check_id(session_id, 'sessionId')}/{verb}"
         try:
             return await self._client.post(path, lenient_json.dumps(body))
         except ServiceRejected as error:
@@ -147,23 +147,23 @@ async def say_goodbye(service: SessionService, session_id: str, *, reason: str, 
 
 def _grant(answer: Any) -> SessionGrant:
     """The answer of create and resume, every type checked. Raises ServiceRejected."""
-    fields = as_object(answer, "the session service's answer")
+    fields = check_object(answer, "the session service's answer")
     status = fields.get("compatibilityStatus")
     if status == "incompatible":
-        reason = as_line(fields.get("incompatibilityReason"))
+        reason = check_line(fields.get("incompatibilityReason"))
         return SessionGrant("", "", "incompatible", reason)
     if status != "compatible":
         raise ServiceRejected("the session service's answer has no compatibilityStatus that is known", status=200)
     bundle = fields.get("policyBundle")
     flags = fields.get("featureFlags")
     return SessionGrant(
-        session_id=checked_id(fields.get("sessionId"), "sessionId"),
-        workspace_id=checked_id(fields.get("workspaceId"), "workspaceId"),
-        policy_bundle=None if bundle is None else orjson.dumps(as_object(bundle, "policyBundle")),
+        session_id=check_id(fields.get("sessionId"), "sessionId"),
+        workspace_id=check_id(fields.get("workspaceId"), "workspaceId"),
+        policy_bundle=None if bundle is None else orjson.dumps(check_object(bundle, "policyBundle")),
         # A flag that is neither on nor off is of a later version, and means nothing here.
         feature_flags={
             name: flag
-            for name, flag in as_object({} if flags is None else flags, "featureFlags").items()
+            for name, flag in check_object({} if flags is None else flags, "featureFlags").items()
             if isinstance(flag, bool)
         },
         capability_grant=_capability_grant(fields.get("capabilityGrant")),

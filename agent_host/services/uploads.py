@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Artifact
-from agent_host.services.workspace import INLINE_BYTES, UploadFailed, shown_name
+from agent_host.services.workspace import INLINE_BYTES, UploadFailed, displayable_name
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -67,22 +67,22 @@ class UploadQueue:
         self._closing = asyncio.Event()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """True if the end has begun: what comes now is given up at once."""
         return self._closing.is_set()
 
     def put(self, upload: Upload) -> None:
         """Have it uploaded behind all others. Never waits."""
         limits = self.limits
-        if self.closed:
-            upload.on_missed(_said(upload, _ENDED), False)
+        if self.is_closed:
+            upload.on_missed(_describe(upload, _ENDED), False)
             return
         if upload.artifact_type == "session_history":
             self._replace_history()
         if self._pending_bytes + upload.size > limits.max_pending_bytes:
             waits = f"{self._pending_bytes} bytes wait already, and {upload.size} more would exceed"
             bound = f"services.upload_max_pending_bytes ({limits.max_pending_bytes})"
-            upload.on_missed(_said(upload, f"was not uploaded: {waits} {bound}"), False)
+            upload.on_missed(_describe(upload, f"was not uploaded: {waits} {bound}"), False)
             return
         loop = asyncio.get_running_loop()
         self._line.append((upload, loop.time() + limits.max_behind_s))
@@ -104,7 +104,7 @@ class UploadQueue:
         left, self._line = self._line, deque()
         self._pending_bytes = 0
         for upload, _ in left:
-            upload.on_missed(_said(upload, _RESUMED if resumable else _ENDED), resumable)
+            upload.on_missed(_describe(upload, _RESUMED if resumable else _ENDED), resumable)
 
     def _replace_history(self) -> None:
         """A session has one history: of several that wait only the last is worth its upload."""
@@ -145,14 +145,14 @@ class UploadQueue:
                         try:
                             return await self._service.upload(artifact, task_id=upload.task_id, step_id=upload.step_id)
                         except UploadFailed as error:
-                            if not error.passing or self.closed:
+                            if not error.passing or self.is_closed:
                                 raise
                             said = str(error)
                         await self._pause(wait_s)
                         wait_s = min(2 * wait_s, longest_s)
         except TimeoutError:
             behind = f"services.upload_max_behind_s ({self.limits.max_behind_s:g} s)"
-            raise UploadFailed(_said(upload, f"was not stored within {behind}: {said}")) from None
+            raise UploadFailed(_describe(upload, f"was not stored within {behind}: {said}")) from None
 
     async def _pause(self, wait_s: float) -> None:
         """Wait before the next try; the end cuts it short."""
@@ -161,5 +161,5 @@ class UploadQueue:
                 await self._closing.wait()
 
 
-def _said(upload: Upload, what: str) -> str:
-    return f"artifact {shown_name(upload.name)} {what}"
+def _describe(upload: Upload, what: str) -> str:
+    return f"artifact {displayable_name(upload.name)} {what}"

@@ -19,7 +19,7 @@ from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUn
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
-from agent_host.services.answers import as_object, checked_id, checked_uri
+from agent_host.services.answers import check_id, check_object, check_uri
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
@@ -76,7 +76,7 @@ class ArtifactHome(Protocol):
         """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
         ...
 
-    def kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
+    def read_kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
         """Return what was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed
         where it is gone or damaged."""
         ...
@@ -133,10 +133,10 @@ class EmbeddedWorkspaceService:
         """See ArtifactHome."""
         return self._store(artifact, task_id, None)
 
-    def kept(self, row: Mapping[str, Any]) -> Spooled:
+    def read_kept(self, row: Mapping[str, Any]) -> Spooled:
         """See ArtifactHome."""
         try:
-            return StoredFile(self._opened(row["ref"], row["sha256"]))
+            return StoredFile(self._open(row["ref"], row["sha256"]))
         except OSError as error:
             raise UploadFailed(f"{row['ref']} cannot be read: {error.strerror}") from error
 
@@ -154,7 +154,7 @@ class EmbeddedWorkspaceService:
         entry = self._entry(ref)
         if entry is None:
             return None
-        return self._opened(ref, entry.get("sha256"))
+        return self._open(ref, entry.get("sha256"))
 
     def _entry(self, ref: str) -> Mapping[str, Any] | None:
         """The index entry of an artifact that a call has left."""
@@ -172,7 +172,7 @@ class EmbeddedWorkspaceService:
             return None
         return None
 
-    def _opened(self, ref: str, sha256: str | None) -> BinaryIO:
+    def _open(self, ref: str, sha256: str | None) -> BinaryIO:
         """The file under `ref`. It is read once a process, to be compared with its hash, and again where it looks
         changed. Raises OSError."""
         path = os.path.join(self._directory, ref.removeprefix(_REFERENCES))
@@ -220,7 +220,7 @@ class EmbeddedWorkspaceService:
             _append(os.path.join(self._directory, _INDEX), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {reason}") from error
+            raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {reason}") from error
         return StoredArtifact(artifact_id, ref, uri, sha256, size)
 
 
@@ -235,7 +235,7 @@ class HttpWorkspaceService:
 
     def __init__(self, client: ServiceClient, workspace_id: str, session_id: str) -> None:
         self._client = client
-        self._path = f"/workspaces/{checked_id(workspace_id, 'workspaceId')}/artifacts"
+        self._path = f"/workspaces/{check_id(workspace_id, 'workspaceId')}/artifacts"
         self._session_id = session_id
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
@@ -255,15 +255,15 @@ class HttpWorkspaceService:
                 key = self._key(artifact, task_id, step_id)
             else:
                 key = await asyncio.to_thread(self._key, artifact, task_id, step_id)
-            answer = as_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
-            return checked_uri(answer.get("artifactUri"), "artifactUri")
+            answer = check_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
+            return check_uri(answer.get("artifactUri"), "artifactUri")
         except ServiceError as error:
             passing = isinstance(error, ServiceUnavailable)
-            message = f"storing artifact {shown_name(artifact.name)} failed: {error}"
+            message = f"storing artifact {displayable_name(artifact.name)} failed: {error}"
             raise UploadFailed(message, passing=passing) from error
         except OSError as error:
             said = error.strerror or error
-            raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {said}") from error
+            raise UploadFailed(f"storing artifact {displayable_name(artifact.name)} failed: {said}") from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
         """The same for the same artifact of the same step. A history is known by its session and its content: it is
@@ -281,12 +281,12 @@ def _refuse_large(artifact: Artifact) -> None:
     size = artifact.size
     if size > MAX_ARTIFACT_BYTES:
         raise UploadFailed(
-            f"artifact {shown_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
+            f"artifact {displayable_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
             "it was not sent"
         )
 
 
-def shown_name(name: str) -> str:
+def displayable_name(name: str) -> str:
     """The name of an artifact as one line may hold it."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
 
@@ -335,7 +335,7 @@ class UploadBody:
         """See `services.http.Body`. Raises OSError."""
         yield self._head
         rest = b""
-        for piece in _in_parts(self._artifact.pieces()):
+        for piece in _split(self._artifact.pieces()):
             rest += piece
             whole = len(rest) // 3 * 3
             yield b64encode(rest[:whole])
@@ -343,7 +343,7 @@ class UploadBody:
         yield b64encode(rest) + b'"}'
 
 
-def _in_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         for start in range(0, len(piece), _PIECE_BYTES):
             yield piece[start : start + _PIECE_BYTES]

@@ -17,7 +17,7 @@ from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
-from agent_host.session.reports import cost_fields, ended
+from agent_host.session.reports import cost_fields, verdict
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
@@ -65,7 +65,7 @@ class SessionEnd:
         self.unkept: str | None = None
         self.stays = False
 
-    async def for_good(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
+    async def end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
         """Over by `trigger` of the session's machine, with the last task's `end`. Never raises for a disk that is full:
         what could not be kept is reported by an event and in `unkept`."""
         ctx = self._ctx
@@ -73,7 +73,7 @@ class SessionEnd:
         if end is not None and not self._keep_result(end):
             # A disk that did not take the result keeps the checkpoint instead: a resume reports the end again.
             self.stays = _is_there(self._paths.state_dir)
-            await self.to_be_resumed()
+            await self.leave()
             return
         await end_commands(ctx)
         self._life.fire(trigger)
@@ -90,7 +90,7 @@ class SessionEnd:
         await say_goodbye(self._service, ctx.session_id, reason=why, within_s=_OBSERVERS_S)
         await self._delete()
 
-    async def expired(self, reason: str) -> None:
+    async def expire(self, reason: str) -> None:
         """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
         await end_commands(self._ctx)
         self._life.fire("fail")
@@ -99,7 +99,7 @@ class SessionEnd:
         await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         await self._delete()
 
-    async def until_approved(self, end: TaskEnd) -> None:
+    async def await_approvals(self, end: TaskEnd) -> None:
         """The task is over, and calls that nobody could approve can still be: by a resume, until it is pruned."""
         ctx = self._ctx
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
@@ -109,11 +109,11 @@ class SessionEnd:
         ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         payload = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
-        totals |= ended("paused", ErrorCode.APPROVAL_REQUIRED, denied=True)
+        totals |= verdict("paused", ErrorCode.APPROVAL_REQUIRED, denied=True)
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **payload)
-        await self.to_be_resumed()
+        await self.leave()
 
-    async def to_be_resumed(self) -> None:
+    async def leave(self) -> None:
         """Leave everything as it is on record."""
         await end_commands(self._ctx)
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)

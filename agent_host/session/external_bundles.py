@@ -60,19 +60,19 @@ class FileSource:
         places = places._replace(groups=groups)
         return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
 
-    def parsed(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+    def parse(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
-        return _parsed(lambda: self.read(places, now, held=held), self._name)
+        return _parse(lambda: self.read(places, now, held=held), self._name)
 
     def usable(self, places: Places, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
         """The bundle, where it is for this session or for any. Raises PolicyBundleInvalid, PolicyExpired."""
-        return _usable(self.parsed(places, now, held=held), self._name, session_id, now)
+        return _usable(self.parse(places, now, held=held), self._name, session_id, now)
 
 
-def granted_bundle(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
     """The bundle that the Session Service granted, as JSON; `held`: a sandbox holds commands. Raises
     PolicyBundleInvalid, PolicyExpired."""
-    bundle = _usable(_parsed(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
+    bundle = _usable(_parse(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
     if bundle.session_id == ANY_SESSION:  # only a user can say that
         raise PolicyBundleInvalid(
             f"policy {_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
@@ -96,7 +96,7 @@ def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPol
         raise UsageError(f"configuration: {error}") from error
 
 
-def _parsed(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
+def _parse(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
     try:
         return read()
     except BundleProblems as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 from agent_host.import_isolation import places_in
-from agent_host.judging.environment import on_this_disk
+from agent_host.judging.environment import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
@@ -50,17 +50,17 @@ def load_bundle(
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
-    places = _places(environment, state_dir, session_id, _configured(settings, installed))
+    places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
         from agent_host.session import external_bundles
 
-        bundle = external_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
+        bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
     elif policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now, held=held)
     else:
         bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
-    return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
+    return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
 class PolicySource(NamedTuple):
@@ -137,12 +137,12 @@ def bundle_to_try(
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
-    places = _places(environment, state_dir, session_id, _configured(settings, installed))
+    places = _places(environment, state_dir, session_id, _tools_by_capability(settings, installed))
     if policy_name(settings) in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
-        bundle = _file(settings).parsed(places, now, held=held)
-    return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
+        bundle = _file(settings).parse(places, now, held=held)
+    return resolve_places(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
 def bundle_in_file(
@@ -159,7 +159,7 @@ SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
 
-def _configured(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """The tools that the user's configuration names, by capability: those of its MCP servers and of its packages."""
     servers = [one["name"] for one in settings.tables("mcp.servers") if isinstance(one.get("name"), str)]
     return {CapabilityName.MCP_INVOKE: [f"{name}/*" for name in servers], CapabilityName.TOOL_INVOKE: installed}
@@ -190,7 +190,7 @@ def own_files() -> tuple[str, ...]:
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
 
-def guarded_files(settings: Settings, workspace: str) -> tuple[str, ...]:
+def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
     """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
     named and where it leads, and what this program runs from in the workspace (design, invariant 12)."""
     name = settings.text("host.policy")
@@ -270,7 +270,7 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
-        unchanged_paths=guarded_files(settings, workspace),
+        unchanged_paths=files_to_guard(settings, workspace),
         blocked_commands=settings.names("policy.blocked_commands"),
         blocked_domains=settings.names("policy.blocked_domains"),
         command_policies=_command_policies(settings),

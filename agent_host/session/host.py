@@ -68,14 +68,14 @@ class SessionHost:
         """The session, None before there is one."""
         return self._session
 
-    def at_work(self, session_id: str) -> Session:
+    def running_session(self, session_id: str) -> Session:
         """The session of that id. Raises SessionNotReady, SessionNotFound."""
         session = self._session
         if session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         if session.session_id != session_id:
             raise SessionNotFound(f"this process has session {session.session_id}, not {session_id[:128]!r}")
-        if session.ended or self._ending is not None or self.over.is_set():
+        if session.has_ended or self._ending is not None or self.over.is_set():
             raise SessionNotReady(f"session {session_id} has ended")
         return session
 
@@ -97,7 +97,7 @@ class SessionHost:
             return await self._opener.refresh(session, cursor=cursor)
         finally:
             self._refreshing = False
-            if session.ended and self._ending is None:  # the service said so
+            if session.has_ended and self._ending is None:  # the service said so
                 self.over.set()
 
     async def _open(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
@@ -116,7 +116,7 @@ class SessionHost:
         opened.session.on_broken = self._broken
         return opened
 
-    async def listed(self, owner: Owner | None, search: str) -> list[StoredSession]:
+    async def list_sessions(self, owner: Owner | None, search: str) -> list[StoredSession]:
         """The sessions of the state directory, newest first; see `StoredSessions.all`. With a session in this process
         those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
@@ -132,7 +132,7 @@ class SessionHost:
         """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record
         that is the owner's. Raises SessionNotReady, SessionNotFound, UsageError for a task that it does not know."""
         try:
-            session = self.at_work(session_id)
+            session = self.running_session(session_id)
         except (SessionNotFound, SessionNotReady) as error:
             record = await self._record(session_id, owner, error)
             return record.session_state(task_id)
@@ -149,7 +149,7 @@ class SessionHost:
     ) -> tuple[list[FilePatch], str | None]:
         """The changes of a session or one of its tasks, and why that may not be all; as for `state`."""
         try:
-            session = self.at_work(session_id)
+            session = self.running_session(session_id)
         except (SessionNotFound, SessionNotReady) as error:
             record = await self._record(session_id, owner, error)
             return await asyncio.to_thread(record.preview, task_id, file_paths), record.unseen(task_id)
@@ -184,7 +184,7 @@ class SessionHost:
         """Somebody's answer to an approval; see `Session.decide`. Raises SessionNotReady, ValueError."""
         if self._session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
-        if self._session.ended or self._ending is not None:
+        if self._session.has_ended or self._ending is not None:
             return "not_found"
         return self._session.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
 
@@ -225,16 +225,16 @@ class SessionHost:
             way.close()
             return self._ending
         self._ending = asyncio.ensure_future(way)
-        self._ending.add_done_callback(self._ended)
+        self._ending.add_done_callback(self._forget)
         return self._ending
 
-    def _ended(self, ending: asyncio.Task[None]) -> None:
+    def _forget(self, ending: asyncio.Task[None]) -> None:
         fault = None if ending.cancelled() else ending.exception()
         self.failure = self.failure or fault
         self.over.set()
 
     def _may_refresh(self, session_id: str) -> None:
-        if self.at_work(session_id).busy:
+        if self.running_session(session_id).busy:
             raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
         if self._refreshing:
             raise OutOfOrder(f"session {session_id} is just being resumed")

@@ -57,15 +57,15 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
         except NoSuchSession:
             state = None
         except Damaged as error:
-            raise CheckpointUnreadable(_damaged(session_id, str(error))) from error
+            raise CheckpointUnreadable(_damage(session_id, str(error))) from error
     if state is not None and state.salvaged is not None:
-        raise CheckpointUnreadable(_damaged(session_id, state.salvaged))
+        raise CheckpointUnreadable(_damage(session_id, state.salvaged))
     if state is not None and state.task is not None:
         return Begun(session_id, state.identity.options.get("started", {}))
     try:
         kept = kept_result(state_dir, session_id)
     except Damaged as error:
-        raise CheckpointUnreadable(_damaged_result(session_id, str(error))) from error
+        raise CheckpointUnreadable(_result_damage(session_id, str(error))) from error
     if kept is not None:
         if "status" not in kept:
             raise UsageError(
@@ -73,11 +73,11 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
                 "another id"
             )
         if not is_result(kept):
-            raise CheckpointUnreadable(_damaged_result(session_id, "its kept result has another shape"))
+            raise CheckpointUnreadable(_result_damage(session_id, "its kept result has another shape"))
         result = {name: value for name, value in kept.items() if name not in _NOT_OF_THE_RESULT}
         return Over(session_id, kept.get("started", {}), result)
     if is_quarantined(LOCAL_DISK, SessionPaths(state_dir, session_id)):
-        raise CheckpointUnreadable(_damaged(session_id, "only damaged files of it are left"))
+        raise CheckpointUnreadable(_damage(session_id, "only damaged files of it are left"))
     return None
 
 
@@ -100,12 +100,12 @@ def refuse_another(state_dir: str, key: str, started: Mapping[str, Any], *, prom
         )
 
 
-def _damaged(session_id: str, why: str) -> str:
+def _damage(session_id: str, why: str) -> str:
     return (
         f"session {session_id} is damaged: {why}; --or-resume does not go on with it: look at what it did, then "
         f"`agent-host resume {session_id}` or choose another id"
     )
 
 
-def _damaged_result(session_id: str, why: str) -> str:
+def _result_damage(session_id: str, why: str) -> str:
     return f"session {session_id} is damaged: {why}; it may have had its effects: look at them, then choose another id"

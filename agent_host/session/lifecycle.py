@@ -115,7 +115,7 @@ class Session:
         return self._ctx.journal.store.report
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True if it is over, or on its way there."""
         return self._over
 
@@ -159,9 +159,9 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
-        pending = [] if self.pending_approvals is None else self.pending_approvals.listed()
+        pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
         state = session_state(self._ctx, self._life.state, pending)
-        return {**state, "queuedTasks": self.queued} if self.queued else state
+        return {**state, "queuedTasks": self.queue} if self.queue else state
 
     def flush(self) -> None:
         """Have the run log say all that has happened so far."""
@@ -190,7 +190,7 @@ class Session:
         """The changes of the session, as a unified diff."""
         from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
-        return patches.as_text(patches.preview_of(self._ctx)(), self.unseen())
+        return patches.render_text(patches.preview_of(self._ctx)(), self.unseen())
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does
@@ -218,7 +218,7 @@ class Session:
         return self._work.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
 
     @property
-    def undelivered(self) -> Sequence[str]:
+    def delivery_problems(self) -> Sequence[str]:
         """After the end, one line for each observer that did not get all there was."""
         return self._undelivered()
 
@@ -266,7 +266,7 @@ class Session:
         workspace's in any case; without `model` the session's. `max_cost` is what the task alone may cost. Raises
         SessionNotReady while the session is paused."""
         task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model, max_cost)
-        if queue and (self.busy or self.incomplete_task is not None or self.queued):
+        if queue and (self.busy or self.incomplete_task is not None or self.queue):
             self._work.enqueue(task)
             return True
         if self._life.state is SessionStatus.PAUSED:
@@ -275,9 +275,9 @@ class Session:
         return False
 
     @property
-    def queued(self) -> list[dict[str, str]]:
+    def queue(self) -> list[dict[str, str]]:
         """{taskId, prompt} of each task that waits, the next one first."""
-        return self._work.queue.listed()
+        return self._work.queue.rows()
 
     def start_queued(self) -> None:
         """Begin the next task that waits, where no task is open; see `TaskRunner.start_queued`."""
@@ -320,7 +320,7 @@ class Session:
             raise OutOfOrder(f"session {self.session_id} is running a task; there is nothing to resume")
         put_under(ctx)
         ctx.judge.expired = False
-        if not self._work.suspended:
+        if not self._work.is_suspended:
             self._leave_pause()
         ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
 
@@ -355,7 +355,7 @@ class Session:
 
     async def task_ended(self) -> TaskEnd:
         """The end of the current task; see `TaskRunner.ended`."""
-        return await self._work.ended()
+        return await self._work.await_end()
 
     async def take_up_commands(self) -> None:
         """End what is left of the background commands of a former process that was killed."""
@@ -383,11 +383,11 @@ class Session:
         if task is not None and task.status == "running" and not self._is_broken:
             trigger = "cancel"
             self._work.cancel(task.task_id, force=False, grace_s=0)
-        if not await self._stopped() or self._is_broken:
-            await self.ending.to_be_resumed()
+        if not await self._await_stop() or self._is_broken:
+            await self.ending.leave()
         else:
             self._work.queue.cancel_all("the session was ended before it began")
-            await self.ending.for_good(trigger, self._work.end_on_record(), reason)
+            await self.ending.end(trigger, self._work.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
         """The Session Service has ended the session; see `SessionEnd.expired`. A task that was begun meanwhile is
@@ -398,11 +398,11 @@ class Session:
         stopped = True
         if self._work.busy:
             self._work.stop(resumable=False)
-            stopped = await self._stopped()
+            stopped = await self._await_stop()
         if not stopped or self._is_broken:
-            await self.ending.to_be_resumed()
+            await self.ending.leave()
         else:
-            await self.ending.expired(reason)
+            await self.ending.expire(reason)
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
@@ -413,20 +413,20 @@ class Session:
             self._work.leaving = True
             self.interrupt()
             await self._work.idle()
-        await self.ending.to_be_resumed()
+        await self.ending.leave()
 
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
         task has none. Calls that nobody was there to approve keep it from being over."""
         self._over = self._work.closing = True
-        if end is None or end.resumable or self.queued:
-            await self.ending.to_be_resumed()
+        if end is None or end.resumable or self.queue:
+            await self.ending.leave()
         elif self.result(end)["deniedApprovals"]:
-            await self.ending.until_approved(end)
+            await self.ending.await_approvals(end)
         else:
-            await self.ending.for_good("complete", end, None)
+            await self.ending.end("complete", end, None)
 
-    async def _stopped(self) -> bool:
+    async def _await_stop(self) -> bool:
         """Wait for the task that was asked to stop: for its step, then for tools that are ended by force. A tool that
         does not end is not waited for, but its result and the end of the task are on record. False where they are not:
         then the session stays to be resumed."""

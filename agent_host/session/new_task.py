@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import CANCELLED, CheckpointWriteFailed, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import MAX_COST_OPTION, MODEL_OPTION
-from agent_host.session.reports import ended
+from agent_host.session.reports import verdict
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
@@ -51,13 +51,13 @@ def record_of_task(task: NewTask, *, session_id: str, scrubber: Scrubber, count:
     return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
 
 
-def queued_record(task: NewTask, scrubber: Scrubber) -> TaskQueued:
+def make_record(task: NewTask, scrubber: Scrubber) -> TaskQueued:
     """The record of a task that waits, without the secrets of its prompt."""
     return TaskQueued(task.task_id, scrubber.text(encodable(task.prompt)), task.max_steps, _options_of(task))
 
 
 def task_in_queue(queued: TaskQueued) -> NewTask:
-    """The task that `queued_record` put on record."""
+    """The task that `make_record` put on record."""
     options = dict(queued.options)
     model, max_cost = options.pop(MODEL_OPTION, None), options.pop(MAX_COST_OPTION, None)
     return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model, max_cost)
@@ -98,7 +98,7 @@ class TaskQueue:
         queue = self._ctx.state.queue
         return task_in_queue(queue[0]) if queue else None
 
-    def listed(self) -> list[dict[str, str]]:
+    def rows(self) -> list[dict[str, str]]:
         """{taskId, prompt} of each task that waits, the next one first."""
         return [{"taskId": queued.task_id, "prompt": queued.prompt} for queued in self._ctx.state.queue]
 
@@ -112,7 +112,7 @@ class TaskQueue:
         ctx = self._ctx
         if len(ctx.state.queue) >= MAX_QUEUED:
             raise UsageError(f"{MAX_QUEUED} tasks wait already: cancel one, or wait until one has begun")
-        ctx.journal.try_record(queued_record(task, ctx.scrubber))
+        ctx.journal.try_record(make_record(task, ctx.scrubber))
         try:
             ctx.journal.write_ahead()
         except CheckpointWriteFailed:
@@ -137,7 +137,7 @@ class TaskQueue:
     def _leave(self, task_id: str, kind: EventType, **why: str) -> None:
         ctx = self._ctx
         is_failed = kind is EventType.TASK_FAILED
-        how = ended("failed" if is_failed else "cancelled", why.get("reason", CANCELLED), denied=False)
+        how = verdict("failed" if is_failed else "cancelled", why.get("reason", CANCELLED), denied=False)
         if self.has(task_id):
             ctx.journal.checkpoint(None, TaskUnqueued(task_id))
         totals = {"stepCount": 0, "totalTokens": ctx.state.session_tokens_used}

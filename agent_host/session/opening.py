@@ -18,7 +18,7 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.http import shown_url
+from agent_host.http import displayable_url
 from agent_host.safe_open import open_regular
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
@@ -91,7 +91,7 @@ class OptionsSource(Protocol):
         """For a new session in `workspace`, else in that of the options."""
         ...
 
-    def resumed(self, session_id: str) -> ResolvedOptions:
+    def resolve_resume(self, session_id: str) -> ResolvedOptions:
         """For a session that is resumed. Raises SessionNotFound, CheckpointUnreadable."""
         ...
 
@@ -106,7 +106,7 @@ class FixedOptions:
         """See OptionsSource."""
         return self._resolved
 
-    def resumed(self, session_id: str) -> ResolvedOptions:  # noqa: ARG002  they are the options of that session
+    def resolve_resume(self, session_id: str) -> ResolvedOptions:  # noqa: ARG002  they are the options of that session
         """See OptionsSource."""
         return self._resolved
 
@@ -123,7 +123,7 @@ def state_errors_translated() -> Iterator[None]:
     except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
         raise UsageError(str(error)) from error
     except state_errors.Damaged as error:
-        raise CheckpointUnreadable(_of_damage(error)) from error
+        raise CheckpointUnreadable(_describe_damage(error)) from error
     except state_errors.TooLarge as error:
         raise CheckpointUnreadable(f"{error}: set it higher in your configuration to open the session") from error
     except state_errors.Untrusted as error:
@@ -134,7 +134,7 @@ def state_errors_translated() -> Iterator[None]:
         raise CheckpointWriteFailed(str(error)) from error
 
 
-def _of_damage(error: state_errors.Damaged) -> str:
+def _describe_damage(error: state_errors.Damaged) -> str:
     if error.salvaged:
         return (
             f"the session is damaged: {error}; the damaged files are kept as {error.quarantined}; what was whole "
@@ -144,7 +144,7 @@ def _of_damage(error: state_errors.Damaged) -> str:
     return f"the session cannot be recovered: {error}{kept}"
 
 
-def recorded_options(
+def read_options(
     state_dir: str, session_id: str, *, snapshot_limit_bytes: int, ended_too: bool = False
 ) -> dict[str, Any]:
     """The options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of
@@ -233,7 +233,7 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
     """The store of the session that `grant` allows. What was approved on the command line is not kept: it holds for
     this process. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
-        "flags": _kept_flags(resolved.flags),
+        "flags": _flags_to_keep(resolved.flags),
         "workspace": resolved.workspace,
         "temporary": beginning.temporary,
         "started": dict(beginning.started),
@@ -292,11 +292,11 @@ def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
             found.close()
 
 
-def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _flags_to_keep(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that a resume takes over. Headers, and a gateway URL with a password in it, are secrets: not kept."""
     kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
     url = kept.get("llm.gateway", "")
-    if "@" in url and not url.startswith(MOCK_PREFIX) and shown_url(url) != url.rstrip("/"):
+    if "@" in url and not url.startswith(MOCK_PREFIX) and displayable_url(url) != url.rstrip("/"):
         del kept["llm.gateway"]
     return kept
 
@@ -332,7 +332,7 @@ def project_instructions(workspace: str, bundle: PolicyBundle, os_family: OsFami
             continue
         data = _content(path, room)
         if data is not None:
-            found.append(ProjectFile(path, _shown(data[:room]), is_cut=len(data) > room))
+            found.append(ProjectFile(path, _displayable(data[:room]), is_cut=len(data) > room))
             room -= min(len(data), room)
     return found[::-1]
 
@@ -370,6 +370,6 @@ def _content(path: str, room: int) -> bytes | None:
         return None
 
 
-def _shown(data: bytes) -> str:
+def _displayable(data: bytes) -> str:
     """The text without what a terminal obeys, or what has text read in another order than it stands."""
     return re.sub(_CONTROLS, "", data.decode("utf-8", "replace").replace("\r\n", "\n")).strip()

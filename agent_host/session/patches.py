@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from agent_host.safe_open import link_at, open_real, read_real
 from agent_host.session.tasks import ON_DISK, FirstVersions, first_versions, spans, workspaces
-from agent_host.text_diff import compare, replaced_lines
+from agent_host.text_diff import compare, count_replaced
 from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
 from state.disk import LOCAL_DISK
 
@@ -92,7 +92,7 @@ def preview(
     """
     places, lost = _places(versions.session, workspace, former)
     found = spans(versions, task_id, places)
-    wanted = None if file_paths is None else _wanted(file_paths, workspace, places)
+    wanted = None if file_paths is None else _resolve_paths(file_paths, workspace, places)
     found = {path: span for path, span in sorted(found.items()) if wanted is None or path in wanted}
     renames = _renames(found, kept, clean, workspace, lost)
     shown: list[FilePatch] = []
@@ -101,13 +101,13 @@ def preview(
         patch = renames[path] if path in renames else _file_patch(path, span, kept, clean, workspace, lost)
         if patch is not None:
             if len(patch.diff) > room:
-                patch = _without_diff(patch, workspace)
+                patch = _drop_diff(patch, workspace)
             room -= len(patch.diff)
             shown.append(patch)
     return shown
 
 
-def as_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
+def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
     """A preview for reading; "" for an empty one. In place of binary patches stands what git shows for them, and in
     front one that says what is `unseen`."""
     said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
@@ -144,7 +144,7 @@ def _places(known: Collection[str], workspace: str, former: Sequence[str]) -> tu
     return places, lost
 
 
-def _wanted(file_paths: Iterable[str], workspace: str, places: Mapping[str, str]) -> set[str]:
+def _resolve_paths(file_paths: Iterable[str], workspace: str, places: Mapping[str, str]) -> set[str]:
     """The paths as the session has them: normalised, links in them followed or not."""
     wanted: set[str] = set()
     for given in file_paths:
@@ -154,7 +154,7 @@ def _wanted(file_paths: Iterable[str], workspace: str, places: Mapping[str, str]
     return wanted.union(places[path] for path in wanted & places.keys())
 
 
-def _shown(path: str, workspace: str) -> str:
+def _patch_name(path: str, workspace: str) -> str:
     """The path as the patch names it."""
     shown = os.path.relpath(path, workspace) if _inside(path, workspace) else path
     return shown.replace(os.sep, "/").lstrip("/")
@@ -191,10 +191,10 @@ def _file_patch(
     gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
     if gone and span.before is None:
         return None
-    name = _shown(path, workspace)
+    name = _patch_name(path, workspace)
     untold = FilePatch(path, "added" if span.before is None else "deleted" if gone else "modified", "", 0, 0)
     if path in lost and span.after == ON_DISK:
-        return _noted(untold, name, "its workspace has moved, and it is in neither place")
+        return _add_note(untold, name, "its workspace has moved, and it is in neither place")
     try:
         before = _version(old, kept, _not_kept(old, gone=gone))
         if span.after == ON_DISK and not gone:
@@ -203,9 +203,9 @@ def _file_patch(
             later = None if gone or span.after is None else mode_and_blob(span.after)[1]
             after = _version(later, kept, "changed; what it was left as was not kept")
     except _NotShown as error:
-        return _noted(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
+        return _add_note(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
     except OSError as error:
-        return _noted(untold, name, f"cannot be read: {error.strerror}")
+        return _add_note(untold, name, f"cannot be read: {error.strerror}")
     mode = _mode(path) if span.after in (ON_DISK, None) else mode_and_blob(span.after)[0] or old_mode or _mode(path)
     if LINK in (old_mode, mode) and old_mode is None and before is not None:
         old_mode = PLAIN_FILE  # of a link it is on record
@@ -214,7 +214,7 @@ def _file_patch(
     patch = git_patch(name, before, after, mode=mode, old_mode=old_mode)
     counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
     counted = counted._replace(reading=patch.reading)
-    return counted if patch.summary is None else _noted(counted, name, patch.summary)
+    return counted if patch.summary is None else _add_note(counted, name, patch.summary)
 
 
 def _renames(
@@ -246,13 +246,13 @@ def _renames(
             (gone if is_gone else new)[path] = content
             room -= len(content)
     patches: dict[str, FilePatch] = {}
-    for path, (old, alike) in renamed(gone, new).items():
-        old_name, name = _shown(old, workspace), _shown(path, workspace)
+    for path, (old, alike) in find_renames(gone, new).items():
+        old_name, name = _patch_name(old, workspace), _patch_name(path, workspace)
         patch = git_rename(old_name, name, gone[old], new[path], alike)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
-            patches |= {path: added, old: _noted(deleted, old_name, f"renamed to {quoted(name)}")}
+            patches |= {path: added, old: _add_note(deleted, old_name, f"renamed to {quote(name)}")}
     return patches
 
 
@@ -297,19 +297,19 @@ def _content(path: str, before: bytes) -> bytes:
             return handle.read(size)
 
         size = os.fstat(handle.fileno()).st_size
-        counts = replaced_lines(before, size, read) or (0, 0)
+        counts = count_replaced(before, size, read) or (0, 0)
     raise _NotShown(f"too large to be shown: {size} bytes", *counts)
 
 
-def _noted(patch: FilePatch, name: str, why: str) -> FilePatch:
+def _add_note(patch: FilePatch, name: str, why: str) -> FilePatch:
     """With a line that says why there is no diff, or none for reading; in place of the diff where there is none."""
-    note = f"{quoted(name)}: {why}"
+    note = f"{quote(name)}: {why}"
     return patch._replace(diff=patch.diff or f"# {note}\n", note=note)
 
 
-def _without_diff(patch: FilePatch, workspace: str) -> FilePatch:
+def _drop_diff(patch: FilePatch, workspace: str) -> FilePatch:
     bare = patch._replace(diff="")
-    return _noted(bare, _shown(patch.file_path, workspace), "not shown with so many others: ask for it alone")
+    return _add_note(bare, _patch_name(patch.file_path, workspace), "not shown with so many others: ask for it alone")
 
 
 def _mode(path: str) -> str:
@@ -371,14 +371,14 @@ def git_patch(
         counted = GitPatch("", 0, 0, "binary content differs")
         return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
     if not (_is_short(old) and _is_short(new)):
-        added, deleted = replaced_lines(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
+        added, deleted = count_replaced(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
         counted = GitPatch("", added, deleted, "too large for a diff of lines")
         return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
     diff = compare(old, new)
     text = _header(name, before, after, mode, old_mode)
     if diff.hunks:  # an empty file has a header and no hunks
-        text += "--- " + ("/dev/null" if before is None else quoted(f"a/{name}")) + "\n"
-        text += "+++ " + ("/dev/null" if after is None else quoted(f"b/{name}")) + "\n"
+        text += "--- " + ("/dev/null" if before is None else quote(f"a/{name}")) + "\n"
+        text += "+++ " + ("/dev/null" if after is None else quote(f"b/{name}")) + "\n"
         text += diff.hunks.decode()
     return GitPatch(text, diff.additions, diff.deletions)
 
@@ -387,19 +387,19 @@ def git_rename(old_name: str, name: str, before: bytes, after: bytes, alike: int
     """The patch that renames the file, and turns `before` into `after`; None if they differ and one is no text, or too
     long for a diff of lines. `alike` is how much of them is the same, in percent."""
     text = (
-        f"diff --git {quoted(f'a/{old_name}')} {quoted(f'b/{name}')}\n"
-        f"similarity index {alike}%\nrename from {quoted(old_name)}\nrename to {quoted(name)}\n"
+        f"diff --git {quote(f'a/{old_name}')} {quote(f'b/{name}')}\n"
+        f"similarity index {alike}%\nrename from {quote(old_name)}\nrename to {quote(name)}\n"
     )
     if before == after:
         return GitPatch(text, 0, 0)
     if not all(_is_text(one) and _is_short(one) for one in (before, after)):
         return None
     diff = compare(before, after)
-    text += f"--- {quoted(f'a/{old_name}')}\n+++ {quoted(f'b/{name}')}\n{diff.hunks.decode()}"
+    text += f"--- {quote(f'a/{old_name}')}\n+++ {quote(f'b/{name}')}\n{diff.hunks.decode()}"
     return GitPatch(text, diff.additions, diff.deletions)
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A file name as git writes it: in quotes, C-style, when it holds what would break the line."""
     if name.isprintable() and '"' not in name and "\\" not in name:
         return name
@@ -427,7 +427,7 @@ def _is_short(data: bytes) -> bool:
 
 
 def _header(name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None) -> str:
-    header = f"diff --git {quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
+    header = f"diff --git {quote(f'a/{name}')} {quote(f'b/{name}')}\n"
     if before is None:
         header += f"new file mode {mode}\n"
     if after is None:
@@ -442,8 +442,8 @@ def _binary_patch(name: str, before: bytes | None, after: bytes | None, header: 
     if before == after:  # the mode alone is another one
         return GitPatch(header, 0, 0)
     sides = (
-        "/dev/null" if before is None else quoted(f"a/{name}"),
-        "/dev/null" if after is None else quoted(f"b/{name}"),
+        "/dev/null" if before is None else quote(f"a/{name}"),
+        "/dev/null" if after is None else quote(f"b/{name}"),
     )
     counted = counted._replace(reading=f"{header}Binary files {sides[0]} and {sides[1]} differ\n")
     new, old = zlib.compress(after or b""), zlib.compress(before or b"")
@@ -488,7 +488,7 @@ _LEAST_ALIKE: Final = 0.5
 """The part of the larger file that two have in common: what git asks for as well."""
 
 
-def renamed(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
+def find_renames(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
     """For each new file that is a renamed one: what it was called, and how much of it is the same, in percent.
 
     Equal files come first, then those that have most in common; each file is in one pair at most. Where there are more
@@ -536,7 +536,7 @@ def _alike(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tup
 
 # The door to comparing files: what a session changed, made of what is on record.
 
-__all__ = ["as_text", "preview_of"]
+__all__ = ["preview_of", "render_text"]
 
 
 def preview_of(

@@ -56,7 +56,7 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
     """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was."""
     state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
     at_work = ctx.phase.state is not TaskPhase.IDLE
-    verdict = {"verdict": "running"} if at_work else on_record(state, is_live=True)
+    verdict = {"verdict": "running"} if at_work else verdict_on_record(state, is_live=True)
     fields: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status, **verdict}
     if state.task is not None:
         fields["task"] = {
@@ -117,12 +117,12 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
             | ({"exitCode": task.exit_codes[place]} if place in task.exit_codes else {})
             for place, (name, status, code) in enumerate(task.finished_calls)
         ],
-        "tools": _by_tool(task),
+        "tools": _tool_counts(task),
         "deniedApprovals": denied_approvals(task, ctx.state.thread, ctx.session_id),
         "resumedFromStep": resumed_from_step,
         "durationMs": duration_ms,
         "message": end.message,
-        **ended(end.status, end.reason, denied=bool(task.denied)),
+        **verdict(end.status, end.reason, denied=bool(task.denied)),
         "model": ctx.conversation.model,
         **cost_fields(ctx, task),
         "filesChanged": files_changed(ctx),
@@ -137,7 +137,7 @@ def _sandbox(ctx: LoopContext) -> dict[str, Any]:
     return {} if said is None else {"sandbox": {name: value for name, value in said.items() if name != "scope"}}
 
 
-def _by_tool(task: Task) -> dict[str, dict[str, int]]:
+def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
     """{calls, failed, denied, durationMs} of each tool that was called, in order of the first calls. `durationMs` is
     how long its calls ran together, without waits for approvals and for others."""
     found: dict[str, dict[str, int]] = {}
@@ -183,7 +183,7 @@ _OF_STATUS: Final[Mapping[str, Verdict]] = {
 }
 
 
-def ended(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, Any]:
+def verdict(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, Any]:
     """{verdict, endedBy, retryable} of a task that ended so; `denied`: calls of it could not be approved."""
     verdict: Verdict = status
     if denied and (status == "completed" or reason == ErrorCode.APPROVAL_REQUIRED):
@@ -195,13 +195,13 @@ def ended(status: EndStatus, reason: str | None, *, denied: bool) -> dict[str, A
     return _fields(verdict, reason)
 
 
-def on_record(state: Checkpoint, *, is_live: bool) -> dict[str, Any]:
+def verdict_on_record(state: Checkpoint, *, is_live: bool) -> dict[str, Any]:
     """{verdict, endedBy?, retryable?} of a session by what is on record of it; `is_live`: a process has it."""
     task = state.task
     if task is None:
         return _fields("running" if is_live else "interrupted", INTERRUPTED)
     if task.status != "running":
-        return ended(task.status, task.reason, denied=bool(task.denied))
+        return verdict(task.status, task.reason, denied=bool(task.denied))
     if state.session_status == SessionStatus.PAUSED:
         return _fields("paused", task.reason or INTERRUPTED)
     if task.reason is None:
@@ -211,7 +211,7 @@ def on_record(state: Checkpoint, *, is_live: bool) -> dict[str, Any]:
     return _fields("cancelled" if task.reason == CANCELLED else "failed", task.reason)
 
 
-def of_result(kept: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_in_result(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The same of a result on disk; that of an earlier version is judged by its status."""
     names = ("verdict", "endedBy", "retryable")
     if isinstance(kept.get("verdict"), str) and isinstance(kept.get("endedBy"), str):
@@ -263,7 +263,7 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
         found[replay_id] = first._replace(settles=settles, place=kept.get("place"), approve=kept["approve"])
     unknown = sorted(set(wanted) - found.keys())
     if unknown and task.status == "running":
-        made = _made(thread)
+        made = _replay_ids(thread)
         unknown = [replay_id for replay_id in unknown if replay_id not in made]
     if unknown:
         replay_ids = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
@@ -279,7 +279,7 @@ def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collecti
         if call.approval_id is None or call.started or call.result is not None or call.problem is not None:
             continue
         answer = None if call.answer is None else ApprovalAnswer.from_record(call.answer)
-        if answer is not None and (answer.approved or answer.said_no):
+        if answer is not None and (answer.approved or answer.is_denial):
             continue
         replay_id = replay_of(call.tool_name, call.arguments, session_id=session_id, approve="")["id"]
         if replay_id in wanted:
@@ -319,7 +319,7 @@ def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
     return found
 
 
-def _made(thread: Sequence[bytes]) -> set[str]:
+def _replay_ids(thread: Sequence[bytes]) -> set[str]:
     """The replay ids of all calls in the thread."""
     calls = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
     return {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in calls}

@@ -13,7 +13,7 @@ import orjson
 from agent_host.errors import ErrorCode, SessionNotFound, UsageError
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import Owner, state_errors_translated
-from agent_host.session.reports import of_result, on_record
+from agent_host.session.reports import verdict_in_result, verdict_on_record
 from agent_host.session.stored_tasks import SessionRecord
 from agent_host.session.transcripts import read_run_log
 from config.lean_typing import NamedTuple
@@ -64,7 +64,7 @@ class StoredSession(NamedTuple):
         return str(self.ending["verdict"])
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """The verdict, why, and who ended it: `failed: UNAUTHORIZED, by infrastructure`."""
         if self.status == UNREADABLE:
             return UNREADABLE
@@ -115,7 +115,7 @@ class StoredSessions:
         wanted = search.casefold()
         found = [
             one
-            for one in (*self._resumable(), *self._ended())
+            for one in (*self._resumable(), *self._ended_sessions())
             if (owner is None or one.owner == owner)
             and wanted in f"{one.title}\n{one.prompt}\n{one.workspace}\n{one.session_id}".casefold()
         ]
@@ -134,11 +134,11 @@ class StoredSessions:
         if summary is None:
             with contextlib.suppress(StateError):  # its result and its run log say what is left
                 state = self._store.load(session_id, ended_too=True)
-        row = _of_ended(paths) if summary is None else self._of_summary(summary)
-        messages = _with_results(state) if state is not None else _history_of(paths, missing_ok=row is not None)
+        row = _read_ended(paths) if summary is None else self._from_summary(summary)
+        messages = _thread_with_results(state) if state is not None else _history_of(paths, missing_ok=row is not None)
         if row is None:  # it ended without a result
             ended = Summary(session_id, state, "only its conversation is left", None, 0.0)
-            row = self._of_summary(ended)._replace(resumable=False)
+            row = self._from_summary(ended)._replace(resumable=False)
         if owner is not None and row.owner != owner:
             raise _not_found(session_id)
         result = orjson.loads(LOCAL_DISK.read(paths.result)) if summary is None and os.path.exists(paths.result) else {}
@@ -163,9 +163,9 @@ class StoredSessions:
             raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
 
     def _resumable(self) -> Iterator[StoredSession]:
-        yield from map(self._of_summary, self.summaries())
+        yield from map(self._from_summary, self.summaries())
 
-    def _of_summary(self, summary: Summary) -> StoredSession:
+    def _from_summary(self, summary: Summary) -> StoredSession:
         updated, state = _rfc3339(summary.updated_at), summary.state
         if state is None:
             why, whose = summary.problem, _owner_of_ended(SessionPaths(self._state_dir, summary.session_id), {})
@@ -185,7 +185,7 @@ class StoredSessions:
             pid=summary.pid,
             resumable=can_go_on(summary),
             usage=self._usage(state),
-            ending=on_record(state, is_live=summary.pid is not None),
+            ending=verdict_on_record(state, is_live=summary.pid is not None),
             reason=_reason_of(state),
         )
 
@@ -193,11 +193,11 @@ class StoredSessions:
         cost = None if self._models is None else self._models.cost(state.usage, state.usage_by_model)
         return {**state.usage.to_wire(), **({} if cost is None else cost.to_wire())}
 
-    def _ended(self) -> Iterator[StoredSession]:
+    def _ended_sessions(self) -> Iterator[StoredSession]:
         folder = os.path.join(self._state_dir, "sessions")
         for name in _names(folder):
             with contextlib.suppress(InvalidSessionId):
-                found = _of_ended(SessionPaths(self._state_dir, name))
+                found = _read_ended(SessionPaths(self._state_dir, name))
                 if found is not None:
                     yield found
 
@@ -214,7 +214,7 @@ def can_go_on(summary: Summary) -> bool:
     return summary.pid is None and summary.state is not None and summary.state.task is not None
 
 
-def _of_ended(paths: SessionPaths) -> StoredSession | None:
+def _read_ended(paths: SessionPaths) -> StoredSession | None:
     """The row of a session that ended, by its result; None if that is none of ours."""
     try:
         kept = orjson.loads(LOCAL_DISK.read(paths.result))
@@ -236,7 +236,7 @@ def _of_ended(paths: SessionPaths) -> StoredSession | None:
         workspace,
         _owner_of_ended(paths, kept),
         usage=_usage_of_ended(kept),
-        ending=of_result(kept),
+        ending=verdict_in_result(kept),
         reason=kept["reason"] if isinstance(kept.get("reason"), str) else None,
     )
 
@@ -272,7 +272,7 @@ def _first_event(path: str) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _with_results(state: Checkpoint) -> list[bytes]:
+def _thread_with_results(state: Checkpoint) -> list[bytes]:
     """The thread, with the results that the open step has so far."""
     calls = [] if state.open_step is None else state.open_step.calls
     return [*state.thread, *(call.result for call in calls if call.result is not None)]

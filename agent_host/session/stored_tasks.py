@@ -13,9 +13,9 @@ import orjson
 
 from agent_host.errors import INTERRUPTED, CheckpointUnreadable, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.session.reports import ON_RECORD, ended, of_result
+from agent_host.session.reports import ON_RECORD, verdict, verdict_in_result
 from agent_host.session.tasks import first_versions, workspaces
-from agent_host.session.transcripts import described, items_of
+from agent_host.session.transcripts import describe, items_of
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
 
@@ -84,7 +84,7 @@ class SessionRecord(NamedTuple):
     @property
     def conversation(self) -> list[dict[str, Any]]:
         """Its messages in the form of AH 9.2, pictures without their bytes."""
-        return [described(orjson.loads(message)) for message in self.messages]
+        return [describe(orjson.loads(message)) for message in self.messages]
 
     def items(self, task_id: str | None = None) -> list[dict[str, Any]]:
         """The items of its transcript, or of one of its tasks; see `items_of`. Raises UsageError for a task that it
@@ -102,7 +102,7 @@ class SessionRecord(NamedTuple):
         row = self.row
         if self.state is None and not self.has_ended:
             raise CheckpointUnreadable(row.title)
-        wanted = task_id if task_id is not None else next(reversed(self._begun), None)
+        wanted = task_id if task_id is not None else next(reversed(self._task_ids), None)
         usage = {name: count for name, count in (row.usage or {}).items() if count or not name.startswith("cache")}
         task = None if wanted is None else self.task(wanted)
         if task is not None and task_id is None:
@@ -129,14 +129,14 @@ class SessionRecord(NamedTuple):
         for earlier in state.earlier_tasks:
             if earlier.task_id == task_id:
                 mark = self._mark_of(task_id)
-                ending = mark if "verdict" in mark else ended(_end_of(earlier), earlier.reason, denied=False)
+                ending = mark if "verdict" in mark else verdict(_end_of(earlier), earlier.reason, denied=False)
                 fields: dict[str, Any] = {"prompt": earlier.prompt, "status": ON_RECORD[earlier.status]}
                 fields |= {"stepCount": earlier.step_count, **_ending_in(ending)}
-                return self._with_text(task_id, fields, earlier.reason, mark.get("message"))
+                return self._add_text(task_id, fields, earlier.reason, mark.get("message"))
         if any(queued.task_id == task_id for queued in state.queue):
             prompt = next(queued.prompt for queued in state.queue if queued.task_id == task_id)
             fields = {"prompt": prompt, "status": QUEUED, "stepCount": 0, "verdict": "running"}
-            return self._with_text(task_id, fields, None, None)
+            return self._add_text(task_id, fields, None, None)
         raise self._unknown(task_id)
 
     def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
@@ -154,7 +154,7 @@ class SessionRecord(NamedTuple):
                 "there is no patch"
             )
         places = workspaces(self.state)
-        if task_id is not None and task_id not in self._begun:
+        if task_id is not None and task_id not in self._task_ids:
             return []
         clean = self.cleaner(self.state)
         found = preview(
@@ -184,7 +184,7 @@ class SessionRecord(NamedTuple):
         return None if self.state is None else first_versions(self.state).unseen_in(task_id)
 
     @property
-    def _begun(self) -> list[str]:
+    def _task_ids(self) -> list[str]:
         queued = set() if self.state is None else {task.task_id for task in self.state.queue}
         return [task_id for task_id in self.task_ids if task_id not in queued]
 
@@ -206,7 +206,7 @@ class SessionRecord(NamedTuple):
             stopped = not self.is_live and reason is None
             message = _RESUMES if stopped else message if mark.get("reason") == reason else None
             reason = INTERRUPTED if stopped else reason
-        return self._with_text(task.task_id, fields, reason, message)
+        return self._add_text(task.task_id, fields, reason, message)
 
     def _task_of_result(self, task_id: str) -> dict[str, Any]:
         if task_id not in self.task_ids:
@@ -214,12 +214,14 @@ class SessionRecord(NamedTuple):
         kept, mark = self.result, self._mark_of(task_id)
         if task_id == kept.get("taskId"):
             fields = {name: kept[name] for name in ("prompt", "status", "stepCount", "usage") if name in kept}
-            return self._with_text(task_id, {**fields, **of_result(kept)}, kept.get("reason"), kept.get("message"))
+            return self._add_text(
+                task_id, {**fields, **verdict_in_result(kept)}, kept.get("reason"), kept.get("message")
+            )
         name = str(mark.get("mark", "")).partition("_")[2]
         fields = {"prompt": "", "status": f"TASK_{name.upper()}", "stepCount": mark.get("stepCount", 0)}
-        return self._with_text(task_id, {**fields, **_ending_in(mark)}, mark.get("reason"), mark.get("message"))
+        return self._add_text(task_id, {**fields, **_ending_in(mark)}, mark.get("reason"), mark.get("message"))
 
-    def _with_text(
+    def _add_text(
         self, task_id: str, fields: dict[str, Any], reason: str | None, message: str | None
     ) -> dict[str, Any]:
         if fields.get("verdict") == "completed":

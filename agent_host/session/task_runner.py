@@ -20,7 +20,7 @@ from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.new_task import TaskQueue, record_of_task
-from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, ended, not_uploaded, result_object
+from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
 from agent_host.session.tasks import note_of_move
 from agent_host.session.transcripts import History
 from agent_host.thread.messages import decode, last_answer
@@ -84,7 +84,7 @@ class TaskRunner:
         return len(state.earlier_tasks) + (state.task is not None)
 
     @property
-    def suspended(self) -> bool:
+    def is_suspended(self) -> bool:
         """True if a task is open on record that is not running: a resume goes on with it, a cancellation ends it."""
         task = self._ctx.state.task
         return task is not None and task.status == "running" and not self.busy
@@ -98,7 +98,7 @@ class TaskRunner:
 
     def end_on_record(self) -> TaskEnd | None:
         """The end of the last task, in this process or before; None for a session without any."""
-        return self.last_end or (None if self._ctx.state.task is None else self._told_again())
+        return self.last_end or (None if self._ctx.state.task is None else self._repeat_end())
 
     def start(self, task: NewTask, *, queued: bool = False) -> None:
         """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait.
@@ -139,7 +139,7 @@ class TaskRunner:
         """Begin the next task that waits, where no task is open. Under a bundle that has expired it goes on waiting for
         a resume; a disk that does not take its start has it fail."""
         task = self.queue.first
-        if task is None or self.closing or self.busy or self.suspended:
+        if task is None or self.closing or self.busy or self.is_suspended:
             return
         try:
             self.start(task, queued=True)
@@ -202,7 +202,7 @@ class TaskRunner:
         """Ask the task to stop at its next safe point; `resumable`: it stays open on record."""
         self._ctx.cancellation.request(resumable=resumable)
 
-    async def ended(self) -> TaskEnd:
+    async def await_end(self) -> TaskEnd:
         """The end of the current task, or of the last one. Cancelling this wait ends the task as a crash would."""
         if self._running is None:
             raise RuntimeError("no task was begun")
@@ -239,7 +239,7 @@ class TaskRunner:
 
     async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
         """The last uploads, the history among them; see `UploadQueue.close`."""
-        if not self._ctx.artifacts.queue.closed:
+        if not self._ctx.artifacts.queue.is_closed:
             if not resumable:  # a task that stays open has sent its history when it stopped
                 self._history.queue()
             await self._ctx.artifacts.queue.close(within_s, resumable=resumable)
@@ -269,7 +269,7 @@ class TaskRunner:
             raise TaskAlreadyRunning(f"task {self._ctx.task.task_id} is running; one task follows the other")
         if not queued:
             self._refuse_used(task_id)
-        if self.suspended:
+        if self.is_suspended:
             end = self.last_end
             if end is None or end.status != "failed":
                 raise TaskAlreadyRunning(
@@ -297,14 +297,14 @@ class TaskRunner:
 
         ctx = self._ctx
         end = await run_task(ctx, resume_note=resume_note, replays=replays)
-        if end.resumable and ctx.cancellation.for_good:  # asked for while the step was finished that a stop left open
+        if end.resumable and ctx.cancellation.is_final:  # asked for while the step was finished that a stop left open
             self._settle()
             ctx.phase.fire("resume")
             end = await run_task(ctx)
         return self._wind_up(end)
 
     async def _tell_again(self) -> TaskEnd:
-        return self._wind_up(self._told_again())
+        return self._wind_up(self._repeat_end())
 
     def _wind_up(self, end: TaskEnd) -> TaskEnd:
         """Do what follows the end of a task; a resume does it again when the process died before it was through.
@@ -327,7 +327,7 @@ class TaskRunner:
             payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume goes on with the task"}
             ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=INTERRUPTED), sync=False)
         denied = bool(ctx.task.denied)
-        ctx.emit(kind, None, **payload, **ended(end.status, payload.get("reason"), denied=denied))
+        ctx.emit(kind, None, **payload, **verdict(end.status, payload.get("reason"), denied=denied))
         ctx.emitter.flush()
         self._history.queue()
         return end
@@ -336,7 +336,7 @@ class TaskRunner:
         if self._ctx.phase.may("settle"):
             self._ctx.phase.fire("settle")
 
-    def _told_again(self) -> TaskEnd:
+    def _repeat_end(self) -> TaskEnd:
         """The end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""

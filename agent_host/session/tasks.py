@@ -58,11 +58,11 @@ def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str
     Raises LookupError for a task that the session does not know.
     """
     if task_id is None:
-        return {path: Span(blob, ON_DISK) for path, blob in _placed(versions.session, places).items()}
+        return {path: Span(blob, ON_DISK) for path, blob in _move_versions(versions.session, places).items()}
     at = next((number for number, (known, _) in enumerate(versions.tasks) if known == task_id), None)
     if at is None:
         raise LookupError(f"the session has no task {task_id!r}")
-    found, *later = (_placed(task, places) for _, task in versions.tasks[at:])
+    found, *later = (_move_versions(task, places) for _, task in versions.tasks[at:])
     return {path: Span(blob, _found_next(path, later)) for path, blob in found.items()}
 
 
@@ -70,7 +70,7 @@ def _found_next(path: str, later: Iterable[Mapping[str, str | None]]) -> str | N
     return next((task[path] for task in later if path in task), ON_DISK)
 
 
-def _placed(first: Mapping[str, str | None], places: Mapping[str, str]) -> dict[str, str | None]:
+def _move_versions(first: Mapping[str, str | None], places: Mapping[str, str]) -> dict[str, str | None]:
     """`first` by present paths. Where two are one file now, the version that was recorded first counts."""
     placed: dict[str, str | None] = {}
     for path, blob in first.items():

@@ -122,7 +122,7 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
             item = {**_item(call["id"], "call", wire["timestamp"]), **asked, **of, **log.calls.get(call["id"], {})}
             open_calls[call["id"]] = item
             items.append(item)
-    return _with_marks(items, log.marks)
+    return _merge_marks(items, log.marks)
 
 
 def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
@@ -133,21 +133,21 @@ def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
         item["status"] = "failed" if wire.get("isError") else "succeeded"
     item["output"] = wire["content"]
     if "images" in wire:
-        item["images"] = described(wire)["images"]
+        item["images"] = describe(wire)["images"]
     if "editedArguments" in wire:
         item["editedArguments"] = wire["editedArguments"]
 
 
-def described(wire: dict[str, Any]) -> dict[str, Any]:
+def describe(wire: dict[str, Any]) -> dict[str, Any]:
     """A message as it is shown: what its pictures are, and not their bytes."""
-    return {**wire, "images": [_without_data(image) for image in wire["images"]]} if "images" in wire else wire
+    return {**wire, "images": [_drop_data(image) for image in wire["images"]]} if "images" in wire else wire
 
 
-def _without_data(image: dict[str, Any]) -> dict[str, Any]:
+def _drop_data(image: dict[str, Any]) -> dict[str, Any]:
     return {name: image[name] for name in ("mediaType", "width", "height", "bytes")}
 
 
-def _with_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Both in order of time. Items keep their order, which is that of the conversation."""
     merged: list[dict[str, Any]] = []
     waiting = iter(marks)
@@ -243,7 +243,7 @@ class History:
         task_id = None if ctx.state.task is None else ctx.state.task.task_id
 
         def data() -> bytes:
-            return b"".join((b"[", *_separated(with_uris(ctx.state.thread[:count], ctx.state.artifact_uris)), b"]"))
+            return b"".join((b"[", *_join(add_uris(ctx.state.thread[:count], ctx.state.artifact_uris)), b"]"))
 
         def stored(uri: str) -> None:
             if not ctx.artifacts.elsewhere:  # it lies where everybody finds the session's records
@@ -254,7 +254,7 @@ class History:
         def missed(message: str, again: bool) -> None:
             payload: dict[str, Any] = {"artifactName": NAME, "message": message}
             if not again:  # else the checkpoint stays, and has all of it
-                payload |= self._kept_here(data(), task_id)
+                payload |= self._keep_here(data(), task_id)
             if self._queued == count:
                 self.missed = {"artifactType": _KIND, **payload}
             ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
@@ -262,7 +262,7 @@ class History:
         size = sum(map(len, ctx.state.thread))
         ctx.artifacts.queue.put(Upload(_KIND, NAME, _CONTENT_TYPE, size, data, stored, missed, task_id))
 
-    def _kept_here(self, data: bytes, task_id: str | None) -> dict[str, str]:
+    def _keep_here(self, data: bytes, task_id: str | None) -> dict[str, str]:
         """Keep on this disk what another place did not take: {storageRef}, empty where the disk refuses too."""
         if not self._ctx.artifacts.elsewhere:
             return {}
@@ -273,15 +273,15 @@ class History:
             return {}
 
 
-def with_uris(messages: Sequence[bytes], uris: Mapping[str, Sequence[str]]) -> Sequence[bytes]:
+def add_uris(messages: Sequence[bytes], uris: Mapping[str, Sequence[str]]) -> Sequence[bytes]:
     """Encoded `messages`; results of the calls in `uris` say where their artifacts are, in `artifactUris`."""
     if not uris:
         return messages
     known = {orjson.dumps(call_id): orjson.dumps(found) for call_id, found in uris.items()}
-    return [_with_uris(message, known) for message in messages]
+    return [_add_uris(message, known) for message in messages]
 
 
-def _with_uris(message: bytes, known: Mapping[bytes, bytes]) -> bytes:
+def _add_uris(message: bytes, known: Mapping[bytes, bytes]) -> bytes:
     """No JSON is parsed: within a text the quotes of the key would be escaped, and behind the id stands `isError`."""
     if message.find(_ROLE, 0, _ROLE_WITHIN) < 0:
         return message
@@ -291,7 +291,7 @@ def _with_uris(message: bytes, known: Mapping[bytes, bytes]) -> bytes:
     return message if found is None else b'%s,"artifactUris":%s}' % (message[:-1], found)
 
 
-def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
+def _join(messages: Iterable[bytes]) -> Iterator[bytes]:
     separator = b""
     for message in messages:
         yield separator

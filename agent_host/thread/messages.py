@@ -14,8 +14,8 @@ import orjson
 
 from agent_host.contracts import Image
 from agent_host.ids import new_id, now_rfc3339
+from agent_host.lenient_json import copy_to_keep
 from agent_host.lenient_json import encodable as encodable
-from agent_host.lenient_json import to_keep
 from agent_host.thread.tokens import image_tokens
 from config.lean_typing import NamedTuple
 
@@ -50,7 +50,7 @@ class ToolCall(_CallFields):
         # A resume writes the whole message without fragments, so what counts is the depth at which they stand in it.
         return orjson.dumps([[[self.arguments]]])[3:-3]
 
-    def renamed(self, call_id: str) -> ToolCall:
+    def change_id(self, call_id: str) -> ToolCall:
         """The same call under another id; what is encoded stays encoded."""
         other = self._replace(call_id=call_id)
         vars(other).update(vars(self))
@@ -86,7 +86,7 @@ class Message(_MessageFields):
         """The content as a JSON string. Raises orjson.JSONEncodeError for a lone surrogate."""
         return orjson.dumps(self.content)
 
-    def without_images(self, why: str) -> Message:
+    def drop_images(self, why: str) -> Message:
         """The same result without its pictures, and why in their place."""
         if not self.images:
             return self
@@ -95,7 +95,7 @@ class Message(_MessageFields):
 
     def parts(self) -> Iterator[str | ToolCall | Block]:
         """Text, calls and blocks of an assistant's message in order."""
-        return in_order(self.content, self.tool_calls, self.blocks, self.order)
+        return sort_parts(self.content, self.tool_calls, self.blocks, self.order)
 
     def parts_for(self, dialect: str, model: str) -> Iterator[str | ToolCall | Block]:
         """The parts that are sent to `model`: without the blocks of others, and without text that stands in a block."""
@@ -116,7 +116,7 @@ class Message(_MessageFields):
         if all(kept):
             return self
         blocks = tuple(block for block, flag in zip(self.blocks, kept, strict=True) if flag)
-        return self._replace(blocks=blocks, order=without(self.order, kept))
+        return self._replace(blocks=blocks, order=filter_order(self.order, kept))
 
 
 def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:
@@ -159,7 +159,7 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
         wire["taskId"] = task_id
     if step_id is not None:
         wire["stepId"] = step_id
-    return to_keep(orjson.dumps(wire))
+    return copy_to_keep(orjson.dumps(wire))
 
 
 def last_answer(thread: Sequence[bytes]) -> str:
@@ -248,7 +248,7 @@ def holds_arguments(block: Block) -> bool:
     return block.raw.startswith(f'{{"{ARGUMENTS_TEXT}":')
 
 
-def in_order(
+def sort_parts(
     content: str, calls: Sequence[ToolCall], blocks: Sequence[Block], order: Order
 ) -> Iterator[str | ToolCall | Block]:
     """The parts of a turn. An order that does not fit them, since a part was lost, stands for the usual one."""
@@ -276,13 +276,13 @@ def shortest(order: Order) -> Order:
     return () if list(order) == usual and len(texts) < 2 else order
 
 
-def without(order: Order, kept: Sequence[bool]) -> Order:
+def filter_order(order: Order, kept: Sequence[bool]) -> Order:
     """`order` for those blocks that are kept, one flag a block."""
     flags = iter(kept)
     return shortest(tuple(entry for entry in order if entry != "block" or next(flags, True)))
 
 
-def with_lengths(order: Order, lengths: Sequence[int]) -> Order:
+def set_lengths(order: Order, lengths: Sequence[int]) -> Order:
     """`order` with other lengths for its texts; texts behind the last of `lengths` are left out."""
     remaining = iter(lengths)
     replaced = (next(remaining, None) if isinstance(entry, int) else entry for entry in order)

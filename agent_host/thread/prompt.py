@@ -59,11 +59,11 @@ def system_prompt(
     policy = "".join(f"- {line}\n" for line in lines)
     policy = f"\nWhat the policy allows:\n{policy}" if policy else ""
     return _TEMPLATE.format(
-        workspace=workspace, os_family=os_family, shell=shell, policy=policy, project=_of_project(project)
+        workspace=workspace, os_family=os_family, shell=shell, policy=policy, project=_project_text(project)
     )
 
 
-def _of_project(files: Sequence[tuple[str, str, bool]]) -> str:
+def _project_text(files: Sequence[tuple[str, str, bool]]) -> str:
     if not files:
         return ""
     parts = [_PROJECT]
@@ -80,15 +80,15 @@ def policy_lines(bundle: PolicyBundle, temporary: str = "") -> list[str]:
     lines = []
     shell, net = bundle.capability(Name.SHELL_EXEC), bundle.capability(Name.NETWORK_HTTP)
     if shell is not None and shell.allowed_commands:
-        lines.append(f"Commands may start only these programs: {_listed(shell.allowed_commands)}")
+        lines.append(f"Commands may start only these programs: {_list_names(shell.allowed_commands)}")
     reading, writing = (_paths(bundle, name, temporary) for name in (Name.FILE_READ, Name.FILE_WRITE))
     if reading and reading == writing:
-        lines.append(f"Files may be read and written only in: {_listed(reading)}")
+        lines.append(f"Files may be read and written only in: {_list_names(reading)}")
     else:
-        lines += [f"Files may be read only in: {_listed(reading)}"] if reading else []
-        lines += [f"Files may be written only in: {_listed(writing)}"] if writing else []
+        lines += [f"Files may be read only in: {_list_names(reading)}"] if reading else []
+        lines += [f"Files may be written only in: {_list_names(writing)}"] if writing else []
     if net is not None and net.allowed_domains:
-        lines.append(f"Requests may go only to: {_listed(net.allowed_domains)}")
+        lines.append(f"Requests may go only to: {_list_names(net.allowed_domains)}")
     return lines
 
 
@@ -107,7 +107,7 @@ def _paths(bundle: PolicyBundle, name: Name, temporary: str = "") -> tuple[str, 
     return tuple(path for path in paths if path != temporary) or paths
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """As many names as there is room for, at least one, and how many there are more."""
     shown, left = [names[0]], _MAX_LISTED - len(names[0])
     for name in names[1:]:

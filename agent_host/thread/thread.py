@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MARKER_TOKENS = 20
 
 
-def _from_the_first() -> int:
+def _first_start() -> int:
     return 0
 
 
@@ -45,7 +45,7 @@ class Thread:
     for with the first request."""
 
     def __init__(
-        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = _from_the_first
+        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = _first_start
     ) -> None:
         self._renderer = renderer
         self._marks_from = marks_from
@@ -102,13 +102,13 @@ class Thread:
         self._call_ids.update(call.call_id for call in assistant.tool_calls)
         if any(result.images for result in results):
             self.picture_bytes += sum(sizes_of(results))
-            results = self._pictures.admitted(results)
+            results = self._pictures.admit(results)
         unit, tokens = len(self._wire), assistant.tokens + sum(result.tokens for result in results)
         self._newest_exchange = unit
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
         self._ends_with_assistant = not results
         if sizes := sizes_of(results):
-            plain = without_pictures(results)
+            plain = drop_pictures(results)
             saved = tokens - assistant.tokens - sum(result.tokens for result in plain)
             without = self._renderer.exchange(assistant, plain)
             for old in self._pictures.add(Pictured(unit, len(sizes), sum(sizes), saved, without)):
@@ -142,7 +142,7 @@ class Thread:
             if message.role == "assistant":
                 assistant, results, is_plain = message, [], place < thinking_from
             elif message.role == "tool":
-                results.append(message if place >= large_from else cleared(message))
+                results.append(message if place >= large_from else clear(message))
             elif message.role == "user":
                 self.add_task(message)
             else:
@@ -161,7 +161,7 @@ class Thread:
         """A model turn with the results of its calls, as text of the user."""
         self._call_ids.update(call.call_id for call in assistant.tool_calls)
         tokens = assistant.tokens + sum(result.tokens for result in results)
-        self._add(self._renderer.user([as_text(assistant, results)]), tokens, 1 + len(results))
+        self._add(self._renderer.user([render_text(assistant, results)]), tokens, 1 + len(results))
 
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
@@ -173,9 +173,9 @@ class Thread:
         if start > self._task_unit:
             room = max(0, budget - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
-        seen_before = self._removed()
+        seen_before = self._count_removed()
         self._begin_at(start, kept)
-        return self._removed() - seen_before
+        return self._count_removed() - seen_before
 
     def cut(self, budget: int) -> int:
         """Drop the oldest units until no more than `budget` tokens are left, or the last unit alone; returns how many
@@ -189,14 +189,14 @@ class Thread:
             start, kept = cut(self._sizes, self._start, self._kept, max(0, room - pinned))
         if kept + marker + pinned >= self.tokens:
             return 0
-        seen_before = self._removed()
+        seen_before = self._count_removed()
         self._begin_at(start, kept)
-        return self._removed() - seen_before
+        return self._count_removed() - seen_before
 
-    def encoded(self, head_tokens: int = 0) -> list[bytes]:
+    def encode_window(self, head_tokens: int = 0) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them.
         `head_tokens` stand in front of them in the request."""
-        return [*self._before_window(), *self._units(head_tokens)]
+        return [*self._head_of_window(), *self._units(head_tokens)]
 
     def asking(self, question: Message, budget: int, head_tokens: int = 0) -> tuple[list[bytes], int]:
         """The messages of a request that asks about the conversation, and their tokens: those of `encoded` and
@@ -206,13 +206,13 @@ class Thread:
         if tokens > budget and len(self._wire) - self._start > 1:
             units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
             tokens -= self._sizes[-1]
-        return [*self._before_window(), *units, b",", self._renderer.user([question])], tokens
+        return [*self._head_of_window(), *units, b",", self._renderer.user([question])], tokens
 
     def older(self) -> int:
         """The number of messages before the units that every cut keeps."""
         return sum(self._messages[: max(0, len(self._messages) - RECENT_UNITS)])
 
-    def dropped_by(self, budget: int, before: int) -> int:
+    def count_dropped(self, budget: int, before: int) -> int:
         """Return how many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what
         replaces them."""
         room = int(budget * REFILL) - before
@@ -222,12 +222,12 @@ class Thread:
             start += 1
         return sum(self._messages[:start])
 
-    def _before_window(self) -> list[bytes]:
+    def _head_of_window(self) -> list[bytes]:
         """The messages that are sent in the place of the units that are left out."""
         if self._start == 0:
             return []
         pinned = [self._task_prompt] if self._prompt_dropped else []
-        text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
+        text = f"[Earlier conversation truncated — {self._count_removed()} messages removed]"
         texts = [*pinned, Message("system", text, _MARKER_TOKENS), *([] if self._summary is None else [self._summary])]
         return [self._renderer.user(texts), b","]
 
@@ -263,7 +263,7 @@ class Thread:
         summary = 0 if self._summary is None else self._summary.tokens
         return _MARKER_TOKENS + summary + (self._task_prompt.tokens if self._prompt_dropped else 0)
 
-    def _removed(self) -> int:
+    def _count_removed(self) -> int:
         """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""
         return self._dropped_messages - self._prompt_dropped
 
@@ -287,7 +287,7 @@ _HEAD_FROM_TOKENS: Final = 2_000
 """So large a result keeps its start, which says what it is and costs little of it."""
 
 
-def cleared(result: Message) -> Message:
+def clear(result: Message) -> Message:
     """The result with a note in the place of its text and pictures, where that is shorter; a very large one keeps its
     start. The note names the reference that ReadOutput takes."""
     if result.role != "tool" or result.tokens < MIN_TOKENS:
@@ -303,9 +303,9 @@ def cleared(result: Message) -> Message:
     return result._replace(content=f"{shown}\n{note}" if shown else note, tokens=tokens, images=())
 
 
-def saved_by_clearing(result: Message) -> int:
+def count_saved(result: Message) -> int:
     """Tokens that `cleared` takes away."""
-    return result.tokens - cleared(result).tokens
+    return result.tokens - clear(result).tokens
 
 
 # Which part of the conversation is sent when all of it no longer fits (AH 5.4). Pure.
@@ -350,7 +350,7 @@ def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, 
 # leaves something out, the turns behind it can no longer go back as they came; as text of the user they can.
 
 
-def as_text(assistant: Message, results: Sequence[Message]) -> Message:
+def render_text(assistant: Message, results: Sequence[Message]) -> Message:
     """Render a turn of the model and its results as text; without pictures and what only its provider reads."""
     parts = ["[An earlier turn of yours, as text.]"]
     if assistant.content.strip():
@@ -418,9 +418,9 @@ def sizes_of(results: Sequence[Message]) -> list[int]:
     return [len(image.data) for result in results for image in result.images]
 
 
-def without_pictures(results: Sequence[Message], why: str = _OLDER) -> list[Message]:
+def drop_pictures(results: Sequence[Message], why: str = _OLDER) -> list[Message]:
     """`results` with `why` in the place of their pictures."""
-    return [result.without_images(why) for result in results]
+    return [result.drop_images(why) for result in results]
 
 
 class SentPictures:
@@ -431,16 +431,16 @@ class SentPictures:
         self._units: deque[Pictured] = deque()
         self._count = self._size = 0
 
-    def admitted(self, results: Sequence[Message]) -> list[Message]:
+    def admit(self, results: Sequence[Message]) -> list[Message]:
         """The results of one turn with those of their pictures that one request may have, the last ones first."""
         if not self._takes_images:
-            return without_pictures(results, NONE_TAKEN)
+            return drop_pictures(results, NONE_TAKEN)
         admitted: list[Message] = []
         count, size = MAX_SENT, MAX_SENT_BYTES
         for result in reversed(results):
             sizes = sizes_of([result])
             fits = len(sizes) <= count and sum(sizes) <= size
-            admitted.append(result if fits else result.without_images(_TOO_MANY))
+            admitted.append(result if fits else result.drop_images(_TOO_MANY))
             if fits:
                 count, size = count - len(sizes), size - sum(sizes)
         return admitted[::-1]

@@ -104,14 +104,14 @@ def counter(name: str, encoding: str | None = None) -> Callable[[str], int]:
     if name == ESTIMATE:
         return estimate
     if name != AUTO:
-        return _of_tiktoken(name)
+        return _load_tiktoken(name)
     try:
-        return estimate if encoding is None else _of_tiktoken(encoding)
+        return estimate if encoding is None else _load_tiktoken(encoding)
     except TokenizerUnavailable:
         return estimate
 
 
-def _of_tiktoken(name: str) -> Callable[[str], int]:
+def _load_tiktoken(name: str) -> Callable[[str], int]:
     """tiktoken downloads a rank file that is missing or damaged, without any time-out: so it is not asked for one
     before its rank file has been looked at."""
     if name not in _RANK_FILES:

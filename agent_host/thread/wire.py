@@ -64,7 +64,7 @@ class WireBuffer:
             self._open[number - first_open] = unit
         else:
             place = self._place_of(number)
-            self._blocks[place] = self._with_unit(self._blocks[place], place, number, unit)
+            self._blocks[place] = self._insert_unit(self._blocks[place], place, number, unit)
         self._lengths[number] = len(unit)
 
     def chunks(
@@ -76,7 +76,7 @@ class WireBuffer:
             return [b",".join(self.unit(number) for number in range(start, stop))]
         first_open = len(self._lengths) - len(self._open)
         if start >= first_open:
-            return [self._joined(start, marks, mark)]
+            return [self._join(start, marks, mark)]
         first = self._place_of(start)
         begins = self._offset(first, start)
         found: list[bytes] = []
@@ -88,9 +88,9 @@ class WireBuffer:
                     found += [block[at:ends], mark.data]
                     at = ends
             found.append(block[at:])
-        return [*found, self._joined(first_open, marks, mark)]
+        return [*found, self._join(first_open, marks, mark)]
 
-    def _joined(self, start: int, marks: Collection[int], mark: Mark) -> bytes:
+    def _join(self, start: int, marks: Collection[int], mark: Mark) -> bytes:
         """The open units from number `start` on."""
         shown = self._open[start - (len(self._lengths) - len(self._open)) :]
         if not any(number >= start for number in marks):
@@ -112,6 +112,6 @@ class WireBuffer:
         """The first byte of the unit in its block."""
         return sum(length + 1 for length in self._lengths[self._block_starts[place] : number])
 
-    def _with_unit(self, block: bytes, place: int, number: int, unit: bytes) -> bytes:
+    def _insert_unit(self, block: bytes, place: int, number: int, unit: bytes) -> bytes:
         begins = self._offset(place, number)
         return b"".join((block[:begins], unit, block[begins + self._lengths[number] :]))

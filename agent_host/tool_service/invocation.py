@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verified
+from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verify
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode
 from agent_host.ids import rfc3339
@@ -124,7 +124,7 @@ class Invoker:
         try:
             if not text:
                 raise GrantRefused(f"a capability grant is needed: the host signs one where it has {KEY_VARIABLE}")
-            grant = verified(text, self._key)
+            grant = verify(text, self._key)
             if grant.tenant_id != tenant.name:
                 raise GrantRefused(
                     "the capability grant is not for this tenant: tenantId of the session's policy must be the name of "

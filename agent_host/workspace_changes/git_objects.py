@@ -67,15 +67,15 @@ class Objects:
         hexed = name.hex()
         folder = os.path.join(self._folder, hexed[:2])
         if is_real_folder(folder):
-            with contextlib.suppress(FileNotFoundError), _opened(os.path.join(folder, hexed[2:])) as file:
+            with contextlib.suppress(FileNotFoundError), _open(os.path.join(folder, hexed[2:])) as file:
                 return _loose(file)
         for pack in self._all_packs():
             at = pack.find(name)
             if at is not None:
-                return self._packed(pack, at, len(name))
+                return self._read_packed(pack, at, len(name))
         raise NotHere
 
-    def _packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
+    def _read_packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
         """The blob at an offset of a pack: its base, and the deltas over it."""
         deltas: list[bytes] = []
         while True:
@@ -233,7 +233,7 @@ class _Pack:
         if size > MAX_BLOB_BYTES:
             raise NotHere
         self._pack.seek(at + place)
-        return kind, base, _inflated(self._pack, size)
+        return kind, base, _inflate(self._pack, size)
 
 
 def _size(data: bytes, at: int) -> tuple[int, int]:
@@ -262,21 +262,21 @@ def _offset(data: bytes, at: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _open(path: str) -> Iterator[BinaryIO]:
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         yield file
 
 
 def _loose(file: BinaryIO) -> bytes:
     """The content of a loose object that is a blob."""
-    data = _inflated(file, None)
+    data = _inflate(file, None)
     head, _, content = data.partition(b"\0")
     if head != b"blob %d" % len(content):
         raise NotHere
     return content
 
 
-def _inflated(file: BinaryIO, size: int | None) -> bytes:
+def _inflate(file: BinaryIO, size: int | None) -> bytes:
     """Inflate the zlib stream at the file's place: so many bytes, for None as many as it has."""
     limit = MAX_BLOB_BYTES + 64 if size is None else size
     inflate = zlib.decompressobj()

@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import OWN_PREFIX, is_own_name
-from agent_host.safe_open import SAYS_PATHS, opened_there
+from agent_host.safe_open import SAYS_PATHS, open_there
 from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, Tracked, Unreadable, blob_name
 from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
 from state.blobs import OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
@@ -98,7 +98,7 @@ class Watch:
         problems: list[str] = []
         began_ns = time.time_ns() - _CLOCK_STEP_NS
         repository, index = self._index(problems)
-        ignored = ignored_in(self._workspace)
+        ignored = read_ignored(self._workspace)
         found = look(self._workspace, ignored, index.files, self._excluded)
         objects = None if repository is None else repository.objects
         window = Window(began_ns, found, ignored, index, objects, problems)
@@ -181,7 +181,7 @@ class Watch:
                 elif len(files) >= MAX_CHANGES:
                     left_out += 1
                 else:
-                    files[real] = contents.before(first, path, real, now) if may_keep(real) else UNAVAILABLE
+                    files[real] = contents.content_before(first, path, real, now) if may_keep(real) else UNAVAILABLE
                     if mode is not None:
                         modes[real] = mode
         if left_out:
@@ -237,7 +237,7 @@ class _Contents:
         self._compared_bytes -= now.size
         return _holds(real, now.size, blob)
 
-    def before(self, first: Window, path: str, real: str, now: Stamp | None) -> bytes | str | None:
+    def content_before(self, first: Window, path: str, real: str, now: Stamp | None) -> bytes | str | None:
         """Return what the file at the real path `real` held when the window `first` began, as `Changes` has it."""
         then = first.found.files.get(path)
         if then is None:
@@ -364,7 +364,7 @@ class Ignored(NamedTuple):
     endings: tuple[str, ...] = ()
 
 
-def ignored_in(workspace: str) -> Ignored:
+def read_ignored(workspace: str) -> Ignored:
     """Read the plain words of the workspace's own .gitignore: `name`, `name/`, `/name` and `*.ending`. Other patterns
     leave nothing out, and a name that is taken back (`!name`) is not left out."""
     try:
@@ -449,7 +449,7 @@ def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: di
     while folders:
         prefix, folder = folders.popleft()
         skipped = left_out if prefix else left_out | ignored.at_top
-        opened = opened_there(folder, _DIRECTORY) if SAYS_PATHS else None
+        opened = open_there(folder, _DIRECTORY) if SAYS_PATHS else None
         if opened is None and SAYS_PATHS:
             unread += 1
             continue

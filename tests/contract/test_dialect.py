@@ -48,7 +48,7 @@ class Pair:
     def request(self, thread: Thread, tools: Sequence[ToolSpec] = (TOOL,)) -> RequestView:
         """A request with the thread, as the gateway reads it."""
         head = self.ours.head(model="some-model", max_output_tokens=77, system="Be careful.", tools=tools)
-        body = b"".join([head, *thread.encoded(), self.ours.tail])
+        body = b"".join([head, *thread.encode_window(), self.ours.tail])
         return self.theirs.read(orjson.loads(body), {"x-session-id": "s"})
 
     def events(self, turn: dict[str, Any], view: RequestView | None = None) -> list[bytes]:
@@ -123,7 +123,7 @@ def test_a_session_under_another_bundle_still_knows_the_names_that_it_offered_to
     tool = TOOL._replace(name="read.file")
     thread = pair.thread("x")
     head = later.head(model="m", max_output_tokens=77, system="s", tools=[tool])
-    body = b"".join([head, *thread.encoded(), later.tail])
+    body = b"".join([head, *thread.encode_window(), later.tail])
     (offered,) = theirs.read(orjson.loads(body), {"x-session-id": "s"}).tools
     turn = Pair(first, theirs).assemble(pair.events({"tool_calls": [{"name": offered}]}))
     assert [call.name for call in turn.tool_calls] == ["read.file"]

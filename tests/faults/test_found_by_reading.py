@@ -96,7 +96,7 @@ def test_the_window_after_a_crash_is_the_one_before_it() -> None:
     live.fit(1000)
     restored.restore([prompt, *said], dropped=live.dropped)
     restored.fit(1000)
-    assert b"".join(restored.encoded()) == b"".join(live.encoded())
+    assert b"".join(restored.encode_window()) == b"".join(live.encode_window())
 
 
 def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> None:
@@ -137,7 +137,7 @@ def test_a_task_that_follows_an_open_step_leaves_a_thread_that_can_be_sent(tmp_p
         store.close()
     thread = Thread(AnthropicRenderer())
     thread.restore(decode(message) for message in load(tmp_path).thread[1:])
-    sent = b"".join(thread.encoded())
+    sent = b"".join(thread.encode_window())
     assert sent.count(b'"tool_use"') == sent.count(b'"tool_result"')
 
 

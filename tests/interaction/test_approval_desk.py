@@ -72,7 +72,7 @@ class Client:
 
     async def waits(self, *approval_ids: str) -> None:
         """Until the calls wait at the desk, as they do when a client on a pipe hears of them."""
-        while not {row["approvalId"] for row in self.desk.listed()}.issuperset(approval_ids):  # noqa: ASYNC110  the desk has no event for it
+        while not {row["approvalId"] for row in self.desk.rows()}.issuperset(approval_ids):  # noqa: ASYNC110  the desk has no event for it
             await asyncio.sleep(0)
 
     def flush(self) -> None:
@@ -171,7 +171,7 @@ async def test_the_request_says_what_would_happen(client: Client) -> None:
     assert written["details"]["diff"].endswith("-old\n+new\n")
     assert run["details"]["toolCallId"] != written["details"]["toolCallId"]
     assert client.file("a.txt").read_text() == "old\n"
-    assert client.desk.listed() == []
+    assert client.desk.rows() == []
 
 
 async def test_risk_and_its_reasons(client: Client, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_a_cancellation_for_good_answers_what_waits(client: Client) -> Non
     assert statuses(finished) == [("failed", "TOOL_INTERRUPTED")] * 2
     texts = [message["content"] for message in client.host.history(SESSION) if message["role"] == "tool"]
     assert set(texts) == {"TOOL_INTERRUPTED: not started: the task was cancelled before anybody approved it"}
-    assert client.desk.listed() == []
+    assert client.desk.rows() == []
 
 
 # Task options

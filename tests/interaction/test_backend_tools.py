@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.capability_grants import GRANT_HEADER, grant_key, verified
+from agent_host.capability_grants import GRANT_HEADER, grant_key, verify
 from agent_host.testing.services import MockServices
 from tests.support.backends import SERVICES_TOKEN, impatient, only_session, services_at
 from tests.support.process import bundle, call, gateway, say, use
@@ -90,7 +90,7 @@ def test_the_grant_names_tenant_session_and_the_one_tool_and_ends_with_the_bundl
     with serving(Query=echo, Other=echo) as server, gateway(use(call("Query", text="x")), say("Done.")) as model:
         outcome = run(host, model, server, str(named))
     (sent,) = [headers for method, _, headers, _ in server.requests if method == "POST"]
-    grant = verified(sent[GRANT_HEADER], grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
+    grant = verify(sent[GRANT_HEADER], grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
     assert (grant.tenant_id, grant.session_id) == ("acme", outcome.result["sessionId"])
     assert grant.tool_names == ("Query",)
     ends = datetime.fromisoformat(json.loads(named.read_text())["expiresAt"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.session.patches import as_text, preview
+from agent_host.session.patches import preview, render_text
 from agent_host.session.tasks import first_versions
 from state.blobs import OVERWRITTEN, UNAVAILABLE, sha256_hex
 from state.file_store import FileCheckpointStore
@@ -100,7 +100,7 @@ def test_git_takes_the_patch_of_what_a_command_changed(host: Host, project: Path
     subprocess.run(["git", "apply", "-"], cwd=original, input="".join(p.diff for p in found).encode(), check=True)
     assert content(original) == content(project)
     assert os.access(original / "new.txt", os.X_OK)
-    text = as_text(found)
+    text = render_text(found)
     assert "-aline 0\n" not in text
     assert "-line 3\n+line three\n" in text
     assert "rename from c.txt\nrename to d.txt" in text
@@ -128,7 +128,7 @@ def test_what_was_not_kept_is_said(host: Host) -> None:
     left_open(host, use(shell("echo x > a; rm gone; echo y > new")))
     state, found = on_record(host)
     assert sorted(map(str, state.baselines.values())) == ["None", OVERWRITTEN, OVERWRITTEN]
-    text = as_text(found)
+    text = render_text(found)
     assert "# a: changed by a command; its earlier content was not kept\n" in text
     assert "# gone: deleted by a command; its earlier content was not kept\n" in text
     assert "new file mode 100644\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+y\n" in text

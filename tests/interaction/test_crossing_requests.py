@@ -205,7 +205,7 @@ async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
         while not client.file("started").exists():  # noqa: ASYNC110  a file has no event
             await asyncio.sleep(0.01)
         session.interrupt()
-        while client.desk.listed():  # noqa: ASYNC110  the desk has no event for it
+        while client.desk.rows():  # noqa: ASYNC110  the desk has no event for it
             await asyncio.sleep(0)
         for _ in range(10):  # the write is left open, and the command still runs
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.session.patches import as_text, preview
+from agent_host.session.patches import preview, render_text
 from agent_host.session.tasks import first_versions
 from agent_host.thread.messages import Message, encode
 from state.file_store import FileCheckpointStore
@@ -82,7 +82,7 @@ def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
         subprocess.run(["git", "apply", "-"], cwd=original, input="".join(p.diff for p in found).encode(), check=True)
         assert files(original) == files(host.workspace)
         done = host.run("resume", "s", "--gateway", model.url)
-    assert "Binary files a/gone and /dev/null differ\n" in as_text(found)
+    assert "Binary files a/gone and /dev/null differ\n" in render_text(found)
     assert "-one\r\n-two\n\\ No newline at end of file\n+3\n" in done.stderr
 
 

@@ -239,7 +239,7 @@ class Home:
         """See ArtifactHome."""
         return self._keep("session_history", artifact)
 
-    def kept(self, row: Mapping[str, Any]) -> bytes:
+    def read_kept(self, row: Mapping[str, Any]) -> bytes:
         """See ArtifactHome."""
         return self.held[row["ref"]]
 

@@ -33,4 +33,4 @@ def start(
 async def ended(work: TaskRunner) -> TaskEnd:
     """The end of the task that runs."""
     async with asyncio.timeout(20):
-        return await work.ended()
+        return await work.await_end()

@@ -283,7 +283,7 @@ def _tool(spec: ToolSpec) -> Iterator[str]:
     again = "yes" if spec.side_effects else "no"
     yield f"\n## {spec.name}\n\n{spec.description}.\n\n"
     yield f"{_capabilities(spec)} Side effects: {again}. Approval: [{shown.lower()}](#{_anchor(shown)}).\n\n"
-    yield from _table("argument", spec.accepted)
+    yield from _table("argument", spec.schema_to_check)
     if spec.output_schema is not None:
         yield "\n"
         yield from _table("of the answer", spec.output_schema)

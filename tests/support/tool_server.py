@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from agent_host.capability_grants import GRANT_HEADER, GrantRefused, grant_key, verified
+from agent_host.capability_grants import GRANT_HEADER, GrantRefused, grant_key, verify
 from agent_host.testing.mock_server import MockServer
 from tool_runtime.remote.backend.invocations import EPOCH_HEADER
 
@@ -79,7 +79,7 @@ class ToolServer(MockServer):
             await self._send(reply, 200, {"tools": [*listed, *self.extra]})
             return
         try:
-            grant = verified(request.headers.get(GRANT_HEADER, ""), grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
+            grant = verify(request.headers.get(GRANT_HEADER, ""), grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"")
             held = grant.expires_at > time.time() and parts[1] in grant.tool_names
         except GrantRefused:
             held = False

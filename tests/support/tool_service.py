@@ -19,7 +19,7 @@ import httpx
 import orjson
 import uvicorn
 
-from agent_host.capability_grants import CapabilityGrant, signed
+from agent_host.capability_grants import CapabilityGrant, sign
 from agent_host.tool_service.configuration import read_configuration
 from agent_host.tool_service.connections import Connections
 from agent_host.tool_service.server import all_tools, application
@@ -75,7 +75,7 @@ def grant(
     *names: str, tenant: str = "acme", session: str = "sess_1", lasts_s: float = 600.0, key: bytes = KEY, **more: str
 ) -> str:
     """A signed grant for a session."""
-    return signed(CapabilityGrant(tenant, session, names, time.time() + lasts_s, **more), key)
+    return sign(CapabilityGrant(tenant, session, names, time.time() + lasts_s, **more), key)
 
 
 def invocation(tool: str, arguments: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_host.judging.environment import Environment, on_this_disk
+from agent_host.judging.environment import Environment, resolve_places
 from agent_host.judging.facts import gather
 from config.policies import template
 from policy.bundle.builtin import instantiate
@@ -105,7 +105,7 @@ class TreeJail(Jail):
         bundle = instantiate(
             shape, workspace=self.work, home=self.home, state_dir=state, session_id="s", now=now, os="posix"
         )
-        bundle = on_this_disk(bundle, place)
+        bundle = resolve_places(bundle, place)
 
         def judge(line: str, shell: ShellName) -> bool:
             facts = gather(TOOLS["RunCommand"], {"command": line}, place._replace(shell=shell), bundle=bundle)

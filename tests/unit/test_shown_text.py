@@ -6,16 +6,16 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.display_text import clipped, escaped, json_size, one_line
+from agent_host.display_text import clip, escape, json_size, one_line
 
 ANY = st.text(st.characters(exclude_categories=()))
 
 
 def test_what_steers_a_terminal_or_turns_the_text_around_is_escaped() -> None:
-    assert escaped("rm \x1b[2K\u202etxt.exe\u2066\u200b\r\n\t\ud800") == (
+    assert escape("rm \x1b[2K\u202etxt.exe\u2066\u200b\r\n\t\ud800") == (
         "rm \\x1b[2K\\u202etxt.exe\\u2066\\u200b\\r\n\t\\ud800"
     )
-    assert escaped("für 你好 ✓") == "für 你好 ✓"
+    assert escape("für 你好 ✓") == "für 你好 ✓"
 
 
 def test_one_line_is_one_line() -> None:
@@ -25,16 +25,16 @@ def test_one_line_is_one_line() -> None:
 
 
 def test_a_cut_says_how_much_is_missing() -> None:
-    assert clipped("abc\n", 100) == "abc\n"
-    assert clipped("x" * 100, 10) == "x" * 10 + "\n[… 90 more characters are not shown]"
-    assert clipped("\x01" * 10, 15) == "\\x01" * 3 + "\n[… 7 more characters are not shown]"
+    assert clip("abc\n", 100) == "abc\n"
+    assert clip("x" * 100, 10) == "x" * 10 + "\n[… 90 more characters are not shown]"
+    assert clip("\x01" * 10, 15) == "\\x01" * 3 + "\n[… 7 more characters are not shown]"
 
 
 @given(ANY, st.integers(0, 60))
 def test_nothing_is_longer_than_it_may_be(text: str, limit: int) -> None:
-    shown = clipped(text, limit)
+    shown = clip(text, limit)
     orjson.dumps(shown)
     assert all(char in "\n\t" or char.isprintable() for char in shown)
-    start, note, _ = shown.partition("\n[… ") if json_size(escaped(text)) > limit else (shown, "", "")
+    start, note, _ = shown.partition("\n[… ") if json_size(escape(text)) > limit else (shown, "", "")
     assert json_size(start) <= limit or not note
-    assert escaped(text).startswith(start)
+    assert escape(text).startswith(start)

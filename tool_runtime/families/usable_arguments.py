@@ -25,7 +25,7 @@ def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge)
     tool's schema."""
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
-    usable = _mended(spec.accepted, dict(arguments))
+    usable = _mended(spec.schema_to_check, dict(arguments))
     if SANDBOX_GRANT in usable and takes_grant(spec):
         grant = _grant(usable.pop(SANDBOX_GRANT))
         usable |= {} if grant is None else {SANDBOX_GRANT: grant}
@@ -74,7 +74,7 @@ def _grant(grant: Any) -> Any:
 
 def takes_grant(spec: ToolSpec) -> bool:
     """True if a call of the tool may ask: it starts a program, and its own arguments leave the name free."""
-    return spec.starts_program and SANDBOX_GRANT not in spec.accepted.get("properties", {})
+    return spec.starts_program and SANDBOX_GRANT not in spec.schema_to_check.get("properties", {})
 
 
 def without_grant(spec: ToolSpec, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

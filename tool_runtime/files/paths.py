@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent_host.safe_open import O_PATH, opened_there
+from agent_host.safe_open import O_PATH, open_there
 from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
 from policy.rules.protected_paths import repository_place
 from tool_runtime.platform import OS_FAMILY
@@ -45,7 +45,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     _refuse_slash(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
-        directory = opened_there(parent, PASS_FLAGS)
+        directory = open_there(parent, PASS_FLAGS)
         if directory is not None:  # then no link is in the way, up to the file itself
             try:
                 return spelled, *open_regular(directory, name, os.O_RDONLY)
@@ -63,7 +63,7 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
     system has no such descriptors. Raises ToolFault."""
     spelled = _spelled_here(path)
     if not _out_of_scope(spelled, spelled, scope):
-        there = opened_there(spelled, _LIST_FLAGS)
+        there = open_there(spelled, _LIST_FLAGS)
         if there is not None:
             return spelled, there
     real = resolve(path, scope)
@@ -107,7 +107,7 @@ def _refuse_slash(path: str, *, own_name: bool = False) -> None:
 def _is_real(spelled: str) -> bool:
     """True if the system says at once that no link is in the way, which costs less than a look at each component. False
     says nothing."""
-    fd = opened_there(spelled, O_PATH)
+    fd = open_there(spelled, O_PATH)
     if fd is not None:
         os.close(fd)
     return fd is not None
@@ -205,7 +205,7 @@ def open_dir(real: str, *, to_list: bool = False) -> int:
     """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
     entries can be read, where the user may do that."""
     flags = _LIST_FLAGS if to_list else PASS_FLAGS
-    there = opened_there(real, flags)
+    there = open_there(real, flags)
     if there is not None:
         return there
     names = [name for name in real.split("/") if name]

@@ -11,7 +11,7 @@ import orjson
 
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.http import LOOPBACK, TlsContext, usable_in_header
-from agent_host.services.endpoints import checked_service_url
+from agent_host.services.endpoints import check_service_url
 from agent_host.tool_service.tool import Output, ToolFault
 from config import json_text
 from config.shapes import TEXT, ListOf, Record, Text
@@ -65,7 +65,7 @@ class VaultReadTool:
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> VaultRead:
         """See BackendTool."""
         try:
-            address = checked_service_url(configuration["address"], "address")
+            address = check_service_url(configuration["address"], "address")
         except UsageError:
             raise ValueError("address is no http or https URL") from None
         if not usable_in_header(configuration["token"]):

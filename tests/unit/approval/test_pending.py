@@ -24,7 +24,7 @@ async def waits(desk: PendingApprovals, *ids: str) -> list[asyncio.Task[Approval
 
 
 def ids(desk: PendingApprovals) -> list[str]:
-    return [row["approvalId"] for row in desk.listed()]
+    return [row["approvalId"] for row in desk.rows()]
 
 
 async def test_a_decision_reaches_its_call_and_no_other() -> None:
@@ -36,13 +36,13 @@ async def test_a_decision_reaches_its_call_and_no_other() -> None:
     assert await second == ApprovalAnswer(True, "go on", scope="task")
     assert desk.decide("a", approved=False, scope="session") == "delivered"
     assert await first == ApprovalAnswer(False, "denied by the user")
-    assert desk.listed() == []
+    assert desk.rows() == []
 
 
 async def test_what_waits_is_told_as_it_was_asked() -> None:
     desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
-    assert desk.listed() == [
+    assert desk.rows() == [
         {**request(approval_id="a").to_payload(), "sessionId": "s", "taskId": "t1", "stepId": "step_1"}
     ]
     asked.cancel()
@@ -103,7 +103,7 @@ async def test_a_call_that_was_given_up_is_not_found() -> None:
     (asked,) = await waits(desk, "a")
     asked.cancel()
     await asyncio.wait([asked])
-    assert (desk.listed(), desk.decide("a", approved=True)) == ([], "not_found")
+    assert (desk.rows(), desk.decide("a", approved=True)) == ([], "not_found")
     (again,) = await waits(desk, "a")
     assert desk.decide("a", approved=True) == "delivered"
     assert (await again).approved

@@ -89,7 +89,7 @@ READERS: dict[str, tuple[Callable[[str], bool], int]] = {
     "arguments of a call": (lambda text: CallReader().call("c", "X", text).problem is None, 0),
     "arguments of a call, whole": (lambda text: CallReader().call("c", "X", orjson.loads(text)).problem is None, 0),
     "an event with half a character": (passes(loads_with_halves, ValueError), 0),
-    "a gateway's error": (passes(lambda text: errors.parsed(text.encode())), 0),
+    "a gateway's error": (passes(lambda text: errors.parse(text.encode())), 0),
     "a bundle": (lambda text: not read_shape_problems(text.encode()), 0),
     "a bundle in UTF-16": (lambda text: not read_shape_problems(text.encode("utf-16")), 0),
     "a bundle as a value": (passes(lambda text: read_shape(orjson.loads(text)), BundleProblems), 0),

@@ -95,5 +95,5 @@ async def test_no_secret_is_encoded_and_sinks_in_the_process_see_the_payload() -
     (event,) = watcher.events
     assert b"secret" not in event.line()
     assert b"a ***" in event.line()
-    assert b"secret" not in event.as_sent(text="another secret", dropped=1).line()
+    assert b"secret" not in event.trim(text="another secret", dropped=1).line()
     assert event.payload == {"text": "a secret"}

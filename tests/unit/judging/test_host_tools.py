@@ -12,7 +12,7 @@ from agent_host.contracts import Artifact, ToolConstraints, ToolError, ToolReque
 from agent_host.errors import ErrorCode
 from agent_host.judging.environment import Environment
 from agent_host.judging.facts import UnusableArguments, gather
-from agent_host.judging.host_tools import UPLOAD_ARTIFACT, HostTools, unless_lost
+from agent_host.judging.host_tools import UPLOAD_ARTIFACT, HostTools, fail_if_lost
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 from policy.facts import NamedToolFacts, PathFacts
 from tool_runtime.router import LocalToolRouter
@@ -114,12 +114,12 @@ def test_running_it_again_stores_nothing_new() -> None:
 
 async def test_what_was_not_kept_anywhere_fails_the_call(here: Tools) -> None:
     result = await here.upload(content="x")
-    failed = unless_lost(result, ["no room"])
+    failed = fail_if_lost(result, ["no room"])
     assert (failed.status, failed.output_text, failed.artifacts) == ("failed", None, ())
     assert failed.error == ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, "no room")
-    assert unless_lost(result, [None]) is result
+    assert fail_if_lost(result, [None]) is result
     other = result._replace(tool_name="RunCommand")
-    assert unless_lost(other, ["no room"]) is other
+    assert fail_if_lost(other, ["no room"]) is other
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.judging.environment import Environment, on_this_disk
+from agent_host.judging.environment import Environment, resolve_places
 from agent_host.judging.facts import gather
 from policy.decide import check_tool
 from tests.support.tools import TOOLS
@@ -37,7 +37,7 @@ class Disk:
     def reads(self, name: str, **lists: list[str]) -> str:
         """The verdict on reading a file, under lists of names."""
         entry: dict[str, Any] = {"name": "File.Read", **{key: list(map(self.path, of)) for key, of in lists.items()}}
-        held = on_this_disk(bundle(entry), self.where)
+        held = resolve_places(bundle(entry), self.where)
         facts = gather(TOOLS["ReadFile"], {"path": self.path(name)}, self.where)
         return check_tool(held, "File.Read", facts, now=NOW, workspace=self.where.workspace).decision
 
@@ -45,7 +45,7 @@ class Disk:
         """The verdict on a call that acts on names, in the project but for what is called `kept`."""
         lists = {"allowedPaths": [self.path("real/project")], "blockedPaths": [self.path("real/project/kept")]}
         names = ("File.Delete", "File.Read", "File.Write")
-        held = on_this_disk(bundle(*({"name": name, **lists} for name in names)), self.where)
+        held = resolve_places(bundle(*({"name": name, **lists} for name in names)), self.where)
         facts = gather(TOOLS[tool], {key: self.path(name) for key, name in arguments.items()}, self.where)
         return check_tool(held, "File.Delete", facts, now=NOW, workspace=self.where.workspace).decision
 
@@ -102,10 +102,10 @@ def test_a_blocked_name_that_is_a_link_itself_blocks_what_it_leads_to(disk: Disk
 
 def test_a_bundle_says_the_same_of_itself_afterwards(disk: Disk) -> None:
     plain = bundle({"name": "File.Read", "blockedPaths": [disk.path("secrets")]})
-    held = on_this_disk(plain, disk.where)
+    held = resolve_places(plain, disk.where)
     assert held == plain
     assert held.to_json() == plain.to_json()
-    assert on_this_disk(bundle({"name": "File.Read"}), disk.where).real_places == {}
+    assert resolve_places(bundle({"name": "File.Read"}), disk.where).real_places == {}
 
 
 @pytest.mark.parametrize("target", ["vault", "vault/key", "real/project/kept", "nowhere"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.grants import moved, place_of, same_action
+from agent_host.approval.grants import move_problem, place_of, same_action
 from agent_host.contracts import Maker
 from agent_host.host.local_tools import BUILT_IN
 from agent_host.judging.dry_run import case_from, judge_case
@@ -62,7 +62,7 @@ def test_all_are_needed(place: Path) -> None:
         held = held._replace(capabilities=tuple(one for one in held.capabilities if one.name != f"File.{kind}"))
         decision = move(place, held)
         assert (decision.decision, decision.capability) == ("DENIED", f"File.{kind}")
-        assert "MoveFile" not in {spec.name for spec in judge(place, held).offered()}
+        assert "MoveFile" not in {spec.name for spec in judge(place, held).offered_tools()}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_both_ends_are_what_an_approval_is_for(place: Path) -> None:
         told = frozenset({"path", "newPath"})
         actions.add(same_action("MoveFile", {}, facts, policy_hash(held), told_by_facts=told, os="posix"))
         assert place_of(facts) != place_of(facts._replace(also=()))
-        said = moved(place_of(facts), place_of(facts._replace(real_path="/x")))
+        said = move_problem(place_of(facts), place_of(facts._replace(real_path="/x")))
         assert said is not None
         assert f"{place / 'a'} and {place / new_path}" in said
     assert len(actions) == 2

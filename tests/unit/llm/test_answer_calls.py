@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.answer_calls import CallReader, as_written, with_usable_ids
+from agent_host.llm.answer_calls import CallReader, keep_spelling, mend_ids
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
@@ -105,7 +105,7 @@ def test_arguments_have_a_limit() -> None:
 
 def test_every_call_has_an_id_of_its_own_that_gateways_take() -> None:
     ids = ["call_1", "", "call_1", "x" * 65, "a b", "é", "functions.Read:0"]
-    kept = [call.call_id for call in with_usable_ids(ToolCall(one, "X", {}) for one in ids)]
+    kept = [call.call_id for call in mend_ids(ToolCall(one, "X", {}) for one in ids)]
     assert (kept[0], kept[-1]) == ("call_1", "functions.Read:0")
     assert len(set(kept)) == len(ids)
     assert not set(kept[1:-1]) & set(ids)
@@ -140,4 +140,4 @@ def test_what_is_no_json_is_said(text: str, said: str) -> None:
 def test_several_whole_objects_are_the_last_that_is_not_empty(text: str) -> None:
     call = CallReader().call("c", "ReadFile", text)
     assert (call.arguments, call.problem) == ({"path": "a"}, None)
-    assert as_written(call, text, "anthropic") is None
+    assert keep_spelling(call, text, "anthropic") is None

@@ -15,11 +15,11 @@ from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayU
 from agent_host.llm.dialects import (
     AUTO,
     NAMES,
+    dialect_of_script,
+    dialect_of_settings,
     find_dialect,
     make_dialect,
-    named_dialect,
     provider_of,
-    scripted_dialect,
 )
 from agent_host.testing.gateway import MockGateway, Script
 from config.load import shipped_defaults
@@ -69,8 +69,8 @@ def test_every_name_of_the_setting_is_a_dialect() -> None:
     for name in NAMES:
         made = make_dialect(name, settings())
         assert made.name == name
-        assert named_dialect(settings(dialect=name)) is not None
-    assert named_dialect(settings(dialect=AUTO)) is None
+        assert dialect_of_settings(settings(dialect=name)) is not None
+    assert dialect_of_settings(settings(dialect=AUTO)) is None
     assert len({make_dialect(name, settings()).path for name in NAMES}) == len(NAMES)
 
 
@@ -123,7 +123,7 @@ def test_the_path_of_the_url_says_it_and_nobody_is_asked(tmp_path: Path, path: s
 
 
 def test_a_scripted_gateway_speaks_all() -> None:
-    assert scripted_dialect(settings()).dialect.name == NAMES[0]
+    assert dialect_of_script(settings()).dialect.name == NAMES[0]
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,9 @@ def test_a_name_that_nobody_knows_any_more_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_named_dialect_imports_neither_the_others_nor_a_client() -> None:
     code = (
-        "import sys; from agent_host.llm.dialects import named_dialect;"
+        "import sys; from agent_host.llm.dialects import dialect_of_settings;"
         "from config.load import shipped_defaults; from config.settings import Settings;"
-        "named_dialect(Settings({**shipped_defaults(), 'llm.dialect': 'openai'}));"
+        "dialect_of_settings(Settings({**shipped_defaults(), 'llm.dialect': 'openai'}));"
         "print(*(name for name in sys.modules if name.startswith(('agent_host.llm.', 'httpx'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -25,7 +25,7 @@ from agent_host.llm.errors import (
     kind_of_event,
     limit_of,
     names_in,
-    parsed,
+    parse,
     read,
     read_value,
 )
@@ -241,7 +241,7 @@ def test_no_bytes_raise(body: bytes, status: int) -> None:
     said = read(body)
     assert kind_of_answer(status, said) in KINDS
     assert "\n" not in said.message
-    parsed(body)
+    parse(body)
 
 
 @given(st.text(max_size=300))

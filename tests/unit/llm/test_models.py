@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.models import ROWS, Cost, Limits, ModelFacts, Models, Prices, in_figures
+from agent_host.llm.models import ROWS, Cost, Limits, ModelFacts, Models, Prices, format_picos
 from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_without_prices_nothing_has_a_cost() -> None:
     ],
 )  # fmt: skip
 def test_an_amount_has_more_digits_the_smaller_it_is(picos: int, said: str) -> None:
-    assert in_figures(picos) == said
+    assert format_picos(picos) == said
     assert str(Cost(picos, "EUR")) == f"{said} EUR"
 
 

@@ -143,7 +143,7 @@ def test_blocks_stay_in_their_places_when_the_order_is_lost() -> None:
 def test_whatever_is_in_the_messages_the_request_is_taken(
     before: list[Message], turn: Message, answers: list[Message], recorded: bool
 ) -> None:
-    calls = tuple(call.renamed(f"c{number}") for number, call in enumerate(turn.tool_calls))
+    calls = tuple(call.change_id(f"c{number}") for number, call in enumerate(turn.tool_calls))
     turn = turn._replace(tool_calls=calls)
     answers = [
         answer._replace(tool_call_id=call.call_id)

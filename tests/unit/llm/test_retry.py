@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable, GuardrailBlocked
-from agent_host.retrying import RetryPolicy, with_retries
+from agent_host.retrying import RetryPolicy, call_with_retries
 
 FAST = RetryPolicy(retries=3, base_s=0.002, max_s=0.01)
 _ROOT = Path(__file__).parents[3]
@@ -31,7 +31,7 @@ class Attempts:
         return "answer"
 
     async def run(self, policy: RetryPolicy) -> str:
-        return await with_retries(
+        return await call_with_retries(
             GatewayUnavailable, self, policy, lambda number, wait, error: self.told.append((number, wait, error))
         )
 
@@ -148,18 +148,18 @@ def test_only_a_failed_call_pays_for_tenacity() -> None:
     code = """
 import asyncio, sys
 from agent_host.errors import GatewayUnavailable
-from agent_host.retrying import RetryPolicy, with_retries
+from agent_host.retrying import RetryPolicy, call_with_retries
 async def works(): return 1
 async def fails(): raise GatewayUnavailable("x")
-asyncio.run(with_retries(GatewayUnavailable, works, RetryPolicy(), print))
+asyncio.run(call_with_retries(GatewayUnavailable, works, RetryPolicy(), print))
 assert "tenacity" not in sys.modules
 try:
-    asyncio.run(with_retries(GatewayUnavailable, fails, RetryPolicy(retries=0), print))
+    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(retries=0), print))
 except GatewayUnavailable:
     pass
 assert "tenacity" not in sys.modules
 try:
-    asyncio.run(with_retries(GatewayUnavailable, fails, RetryPolicy(1, 0.001, 0.001), lambda *told: None))
+    asyncio.run(call_with_retries(GatewayUnavailable, fails, RetryPolicy(1, 0.001, 0.001), lambda *told: None))
 except GatewayUnavailable:
     pass
 assert "tenacity" in sys.modules

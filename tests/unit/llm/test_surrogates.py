@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, repaired, repaired_json
+from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, repair, repair_json
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from agent_host.llm.raw_json import loads_with_halves, may_hold_halves, repaired
     ],
 )
 def test_text(text: str, good: str, count: int) -> None:
-    assert repaired(text) == (good, count)
+    assert repair(text) == (good, count)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_text(text: str, good: str, count: int) -> None:
     ],
 )
 def test_json(encoded: str, value: object, count: int) -> None:
-    good, replaced = repaired_json(encoded)
+    good, replaced = repair_json(encoded)
     assert (orjson.loads(good), replaced) == (value, count)
 
 
@@ -52,12 +52,12 @@ def test_json(encoded: str, value: object, count: int) -> None:
 def test_json_says_what_its_text_says(text: str) -> None:
     for ensure_ascii in (True, False):
         encoded = json.dumps(text, ensure_ascii=ensure_ascii)
-        good, count = repaired_json(encoded)
-        assert (orjson.loads(good), count) == repaired(text)
+        good, count = repair_json(encoded)
+        assert (orjson.loads(good), count) == repair(text)
         halves = any("\ud800" <= char <= "\udfff" for char in text)
         assert may_hold_halves(encoded) >= halves
         # Python's own reader joins escapes that make a pair.
-        assert repaired(loads_with_halves(encoded)) == repaired(text)
+        assert repair(loads_with_halves(encoded)) == repair(text)
 
 
 @pytest.mark.parametrize("encoded", ["", "{", '{"a": 1', "[" * 100_000, '"\\ud800', "1" * 5000])

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
-from agent_host.llm.urls import Place, checked_url, place_of, request_url
+from agent_host.llm.urls import Place, check_url, place_of, request_url
 
 CHAT = "/v1/chat/completions"
 
@@ -71,7 +71,7 @@ def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: Place) -> None
 )
 def test_a_host_that_no_network_has_a_name_for_is_refused(url: str, why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
-        checked_url(url)
+        check_url(url)
 
 
 @given(

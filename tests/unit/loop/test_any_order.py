@@ -118,7 +118,7 @@ class Play:
     def move(self, move: str, which: int) -> bool:
         """Make one move; False when it is one that nothing waits for."""
         waiting = [one for one, future in self.waiting.items() if not future.done()]
-        asked = self.person.pending_approvals.listed()
+        asked = self.person.pending_approvals.rows()
         if move in ("end", "fail") and waiting:
             self.waiting[waiting[which % len(waiting)]].set_result(move == "end")
         elif move in ("yes", "no", "edited") and asked:

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
-from agent_host.loop.approvals import refuse_unstarted
+from agent_host.loop.approvals import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import CallRun
 from agent_host.states import TaskPhase
@@ -245,7 +245,7 @@ def test_a_call_that_does_not_start_is_refused_where_the_task_ends(tmp_path: Pat
     loop = Loop(tmp_path)
     run = CallRun(shell("make"))
     loop.ctx.cancellation.request(resumable=False)
-    refuse_unstarted(loop.ctx, run)
+    cancel_before_start(loop.ctx, run)
     refusal = run.refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("failed", "TOOL_INTERRUPTED")
@@ -255,7 +255,7 @@ def test_a_call_that_does_not_start_stays_open_where_the_task_does(tmp_path: Pat
     loop = Loop(tmp_path)
     loop.ctx.cancellation.request(resumable=True)
     with pytest.raises(TaskCancelled):
-        refuse_unstarted(loop.ctx, CallRun(shell("make")))
+        cancel_before_start(loop.ctx, CallRun(shell("make")))
 
 
 async def test_a_task_that_wants_an_approval_for_all_effects_asks_for_them(tmp_path: Path) -> None:

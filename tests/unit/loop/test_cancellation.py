@@ -174,7 +174,7 @@ class Stubborn:
 
 async def test_an_abandoned_tool_is_not_waited_for() -> None:
     cancellation, tool = Cancellation(), Stubborn()
-    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    waiting = asyncio.ensure_future(cancellation.run_until_forced(tool.run()))
     await tool.begun.wait()
     cancellation.request(resumable=False)
     cancellation.force(grace_s=0)
@@ -189,7 +189,7 @@ async def test_an_abandoned_tool_is_not_waited_for() -> None:
 
 async def test_a_cancelled_task_waits_for_its_tool_and_hands_every_cancellation_on() -> None:
     cancellation, tool = Cancellation(), Stubborn()
-    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    waiting = asyncio.ensure_future(cancellation.run_until_forced(tool.run()))
     await tool.begun.wait()
     for number in (1, 2):
         waiting.cancel()
@@ -202,7 +202,7 @@ async def test_a_cancelled_task_waits_for_its_tool_and_hands_every_cancellation_
 
 async def test_a_tool_that_ends_while_it_is_forced_keeps_its_result() -> None:
     cancellation, tool = Cancellation(), Stubborn()
-    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    waiting = asyncio.ensure_future(cancellation.run_until_forced(tool.run()))
     await tool.begun.wait()
     cancellation.request(resumable=False)
     cancellation.force(grace_s=0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.results import arguments_in_note, call_on_record, kept_arguments, note_of_edit
+from agent_host.loop.results import arguments_in_note, arguments_to_keep, call_on_record, note_of_edit
 from agent_host.thread.messages import ToolCall
 from state.records import ApprovalAnswered
 from state.recovery import Call
@@ -55,8 +55,8 @@ def test_the_note_of_an_earlier_version_is_read_too() -> None:
 
 def test_arguments_too_long_for_a_message_are_not_kept(loop: Loop) -> None:
     short, long = ({"command": "x" * length} for length in (1_000, 20_000))
-    assert kept_arguments(loop.ctx, ToolCall("c", "RunCommand", short)) == short
-    assert kept_arguments(loop.ctx, ToolCall("c", "RunCommand", long)) is None
+    assert arguments_to_keep(loop.ctx, ToolCall("c", "RunCommand", short)) == short
+    assert arguments_to_keep(loop.ctx, ToolCall("c", "RunCommand", long)) is None
 
 
 def test_a_note_holds_no_secret(loop: Loop) -> None:

@@ -145,4 +145,4 @@ async def test_a_cancelled_task_takes_its_question_back(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("ask")), says(), gate=desk, tools=Tools(run))
     assert (await loop.run()).status == "cancelled"
     assert said == [PersonAnswer("cancel")]
-    assert desk.listed() == []
+    assert desk.rows() == []

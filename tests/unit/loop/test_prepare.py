@@ -83,7 +83,7 @@ def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: s
     assert (checked.refusal.status, checked.refusal.code) == (status, code)
     assert said in checked.refusal.message
     assert checked.refusal.text == f"{code}: {checked.refusal.message}"
-    assert (checked.gated, checked.may_act) == (False, False)
+    assert (checked.needs_approval, checked.may_act) == (False, False)
 
 
 def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_an_expired_policy_is_noted_and_told(tmp_path: Path) -> None:
 def test_whether_a_call_may_act_before_anything_else(tmp_path: Path) -> None:
     loop = at_work(tmp_path, policy=bundle(tmp_path, asks=[ASKS]))
     gated, reads, writes = prepare_calls(loop.ctx, [shell("make"), read(tmp_path / "a"), write(tmp_path / "b", "x")])
-    assert [one.gated for one in (gated, reads, writes)] == [True, False, False]
+    assert [one.needs_approval for one in (gated, reads, writes)] == [True, False, False]
     assert [one.may_act for one in (gated, reads, writes)] == [False, False, True]
     assert [one.paths for one in (gated, reads, writes)] == [(), (str(tmp_path / "a"),), (str(tmp_path / "b"),)]
     assert gated.approval_id is not None
     assert gated.approval_id.startswith("appr_")
     assert (reads.approval_id, writes.approval_id) == (None, None)
     gated.refuse(Refusal("denied", "X", "no", "rule"))
-    assert (gated.state, gated.gated, gated.may_act) == (CallState.REFUSED, False, False)
+    assert (gated.state, gated.needs_approval, gated.may_act) == (CallState.REFUSED, False, False)
 
 
 def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: 
 
     def gated(**answer: Any) -> bool:
         said = ApprovalAnswer(**{"approved": False, "reason": "", **answer})
-        return CallRun(checked.call, checked.judged, answer=said).gated
+        return CallRun(checked.call, checked.judged, answer=said).needs_approval
 
     assert gated()
     assert not gated(unattended=True)
@@ -220,7 +220,7 @@ def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> No
         denied.answer = answer
         ask_after_all(denied)
         approved = answer is not None and answer.approved
-        assert ((denied.refusal is None), denied.gated) == (approved, approved)
+        assert ((denied.refusal is None), denied.needs_approval) == (approved, approved)
 
 
 def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_the_files_of_a_request_are_judged_as_files(tmp_path: Path) -> None:
     assert refusal is not None
     assert refusal.message.endswith(f"(capabilities[File.Read].blockedPaths: {tmp_path}/secret)")
     run = judged(loop.ctx, call("HttpRequest", **limits, bodyFile="plain", saveTo="a/../answer"))
-    assert (run.gated, run.refusal, run.paths) == (True, None, (f"{tmp_path}/plain", f"{tmp_path}/answer"))
+    assert (run.needs_approval, run.refusal, run.paths) == (True, None, (f"{tmp_path}/plain", f"{tmp_path}/answer"))
     assert run.decision is not None
     assert run.decision.capability == "File.Write"
     sent = request_for(loop.ctx, "st", run.call, TOOLS["HttpRequest"], run.facts)
@@ -268,7 +268,7 @@ def test_the_files_of_a_request_are_judged_as_files(tmp_path: Path) -> None:
     assert (sent.arguments["bodyFile"], sent.arguments["saveTo"]) == (f"{tmp_path}/plain", f"{tmp_path}/answer")
     assert sent.also["File.Read"].blocked_paths == (str(tmp_path / "secret"),)
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read", "File.Write"])
-    assert "HttpRequest" in [spec.name for spec in loop.ctx.judge.offered()]
+    assert "HttpRequest" in [spec.name for spec in loop.ctx.judge.offered_tools()]
     refusal = judged(loop.ctx, call("HttpRequest", **limits, saveTo="answer")).refusal
     assert refusal is not None
     assert refusal.code == "CAPABILITY_DENIED"

@@ -11,7 +11,7 @@ import pytest
 from agent_host.contracts import ToolError, ToolResult
 from agent_host.events.kinds import EventType
 from agent_host.loop import conversation
-from agent_host.loop.results import CallEnd, finish, text_of, with_note
+from agent_host.loop.results import CallEnd, add_note, finish, text_of
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
@@ -118,10 +118,10 @@ def test_the_text_of_a_result(output: str | None, error: ToolError | None, text:
 def test_json_with_a_note_stays_json(text: str, behind: str, before: str) -> None:
     spec, plain = TOOLS["RunCommand"], TOOLS["ReadFile"]
     has_json = spec._replace(output_schema={"type": "object"})
-    assert with_note(has_json, text, "\n[n [x]]") == behind
-    assert with_note(has_json, text, "[n [x]]\n", first=True) == before
-    assert with_note(plain, text, "\n[n [x]]") == f"{text}\n[n [x]]"
-    assert with_note(has_json, text, "") == text
+    assert add_note(has_json, text, "\n[n [x]]") == behind
+    assert add_note(has_json, text, "[n [x]]\n", first=True) == before
+    assert add_note(plain, text, "\n[n [x]]") == f"{text}\n[n [x]]"
+    assert add_note(has_json, text, "") == text
 
 
 async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:

@@ -76,7 +76,7 @@ def test_off_unless_it_is_enabled(policy: str, tool: str) -> None:
     for enabled in ((), [name for name in CALLS if name != tool], ["*"]):
         judging = judge(policy, frozenset({only_enabled(enabled)}))
         assert judging.decide(tool, CALLS[tool]).withheld == f"{SETTING} in the configuration"
-        assert tool not in {spec.name for spec in judging.offered()}
+        assert tool not in {spec.name for spec in judging.offered_tools()}
 
 
 @pytest.mark.parametrize("tool", CALLS)
@@ -97,7 +97,7 @@ def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> No
     assert found is not None
     assert found.risk_level == risk
     assert guarded_risk(tool, built_in()._by_name[tool].capability) == risk
-    left = {spec.name for spec in judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling="low")}).offered()}
+    left = {spec.name for spec in judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling="low")}).offered_tools()}
     assert left >= {"read_file", "list_dir", "grep"}
     assert tool not in left
 
@@ -118,7 +118,7 @@ def test_a_task_that_asks_nobody_is_not_shown_it(tool: str) -> None:
     decision = judging.decide(tool, CALLS[tool]).decision
     assert decision is not None
     assert (decision.decision, decision.unasked, decision.by_name) == ("DENIED", True, True)
-    assert tool not in {spec.name for spec in judging.offered()}
+    assert tool not in {spec.name for spec in judging.offered_tools()}
 
 
 @pytest.mark.parametrize("tool", CALLS)
@@ -129,7 +129,7 @@ def test_its_risk_counts_under_a_ceiling(tool: str, ceiling: Any) -> None:
     order = ["low", "medium", "high"]
     assert least is not None
     fits = order.index(least) <= order.index(ceiling)
-    assert (tool in {spec.name for spec in judging.offered()}) == fits
+    assert (tool in {spec.name for spec in judging.offered_tools()}) == fits
 
 
 def test_tools_of_others_with_such_a_name_are_theirs() -> None:

@@ -178,7 +178,7 @@ async def test_the_end_does_not_wait_for_a_service_that_hangs(*, resumable: bool
     line.put("b")
     await settled()
     await line.queue.close(0, resumable=resumable)
-    assert line.queue.closed
+    assert line.queue.is_closed
     assert len(asyncio.all_tasks()) == 1
     assert [said.endswith(f"again: {resumable}") for said in line.said] == [True, True]
     line.put("c")

@@ -117,15 +117,15 @@ async def test_what_is_kept_is_found_under_its_reference(tmp_path: Path) -> None
     row = {"ref": kept.ref, "sha256": kept.sha256}
     assert kept.ref == f"artifacts/{kept.artifact_id}"
     assert (tmp_path / kept.ref).read_bytes() == b"output"
-    with contextlib.closing(workspace.service.kept(row)) as found:
+    with contextlib.closing(workspace.service.read_kept(row)) as found:
         assert b"".join(found.pieces()) == b"output"
     assert workspace.service.uri_of(kept.ref) == kept.uri
     (tmp_path / kept.ref).write_bytes(b"other")
     with pytest.raises(UploadFailed, match="was damaged"):
-        workspace.service.kept(row)
+        workspace.service.read_kept(row)
     (tmp_path / kept.ref).unlink()
     with pytest.raises(UploadFailed, match="cannot be read"):
-        workspace.service.kept(row)
+        workspace.service.read_kept(row)
 
 
 async def test_only_what_a_call_left_is_read_back_and_only_as_it_was(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_the_hash_of_what_is_read_back_is_compared_once(tmp_path: Path, mo
 
     monkeypatch.setattr(hashlib, "file_digest", digest)
     for _ in range(3):
-        workspace.service.kept({"ref": kept.ref, "sha256": kept.sha256}).close()
+        workspace.service.read_kept({"ref": kept.ref, "sha256": kept.sha256}).close()
         file = workspace.service.open(kept.ref)
         assert file is not None
         file.close()

@@ -54,7 +54,7 @@ def test_arguments_that_were_lost_are_not_made_up() -> None:
 
 def test_a_replay_id_names_the_call_and_all_denials_of_it() -> None:
     make, other = ToolCall("c1", "RunCommand", {"command": "make"}), ToolCall("c2", "RunCommand", {"command": "id"})
-    messages = thread(make, other, make.renamed("c3"))
+    messages = thread(make, other, make.change_id("c3"))
     denied = task(*({"callId": name, "approve": "shell"} for name in ("c1", "c2", "c3")))
     assert calls_to_replay(denied, messages, "s", [MADE["id"]]) == [
         Replay(MADE["id"], make, ("c1", "c3"), approve="shell")

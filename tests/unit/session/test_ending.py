@@ -33,7 +33,7 @@ async def test_the_result_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     opened, end = await done(tmp_path)
     ending = opened.session.ending
     assert (ending.kept_at, ending.unkept, ending.stays) == (None, None, False)
-    await ending.for_good("complete", end, None)
+    await ending.end("complete", end, None)
     path = tmp_path / "state/sessions/s/result.json"
     assert (ending.kept_at, ending.unkept, ending.stays) == (str(path), None, False)
     kept = json.loads(path.read_text())
@@ -57,7 +57,7 @@ async def test_the_result_is_kept_for_its_user_alone(tmp_path: Path) -> None:
 async def test_the_service_is_told_why(tmp_path: Path, end: str | None, reason: str | None, said: str) -> None:
     opened, real = await done(tmp_path)
     given = None if end is None else real if end == "ended" else TaskEnd("failed")
-    await opened.session.ending.for_good("complete", given, reason)
+    await opened.session.ending.end("complete", given, reason)
     assert opened.service.ends == [said]
     (told,) = opened.loop.told(EventType.SESSION_COMPLETED)
     assert told.get("reason") == reason
@@ -67,7 +67,7 @@ async def test_the_service_is_told_why(tmp_path: Path, end: str | None, reason: 
 async def test_a_service_that_is_away_keeps_nobody(tmp_path: Path) -> None:
     opened, end = await done(tmp_path)
     opened.service.fault = ServiceUnavailable("down")
-    await opened.session.ending.for_good("complete", end, None)
+    await opened.session.ending.end("complete", end, None)
     assert (opened.released, opened.loop.sessions.list()) == (True, [])
 
 
@@ -76,7 +76,7 @@ async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) 
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "state").write_text("in the way")
     ending = opened.session.ending
-    await ending.for_good("complete", end, "bye")
+    await ending.end("complete", end, "bye")
     assert (ending.stays, ending.kept_at, opened.is_kept, opened.released) == (True, None, True, True)
     assert ending.unkept == "the result could not be kept: Not a directory"
     (told,) = opened.loop.told(EventType.CHECKPOINT_FAILED)
@@ -96,7 +96,7 @@ async def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path) -> No
     opened, end = await done(tmp_path, disk=disk)
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.EROFS)
     ending = opened.session.ending
-    await ending.for_good("complete", end, None)
+    await ending.end("complete", end, None)
     assert ending.kept_at is not None
     assert ending.unkept is not None
     assert opened.loop.told(EventType.CHECKPOINT_FAILED)[-1]["message"] == ending.unkept
@@ -109,7 +109,7 @@ async def test_a_checkpoint_that_is_still_there_can_be_resumed(tmp_path: Path) -
     (tmp_path / "state/checkpoints").mkdir(parents=True)
     (tmp_path / "state/checkpoints/s.json").touch()
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.EROFS)
-    await opened.session.ending.for_good("complete", end, None)
+    await opened.session.ending.end("complete", end, None)
     assert opened.session.ending.stays
 
 
@@ -118,13 +118,13 @@ async def test_the_history_goes_up_before_the_end(tmp_path: Path) -> None:
     opened, end = await done(tmp_path, artifacts=artifacts)
     artifacts.refuses.clear()
     opened.loop.ctx.state.thread.append(b"{}")
-    await opened.session.ending.for_good("complete", end, None)
+    await opened.session.ending.end("complete", end, None)
     assert [artifact.name for artifact in artifacts.stored] == ["session_history.json"]
 
 
 async def test_a_session_that_can_be_resumed_is_left_as_it_is(tmp_path: Path) -> None:
     opened, _ = await done(tmp_path)
     before = opened.loop.kept()
-    await opened.session.ending.to_be_resumed()
+    await opened.session.ending.leave()
     assert opened.loop.kept() == before
     assert (opened.is_kept, opened.released, opened.service.ends) == (True, True, [])

@@ -25,7 +25,7 @@ class Slow:
 
     session_id = "s"
     desk = None
-    busy = ended = False
+    busy = has_ended = False
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -38,7 +38,7 @@ class Slow:
         await self._end("left")
 
     async def _end(self, how: str) -> None:
-        self.ended = True
+        self.has_ended = True
         self.ends.append(how)
         await self.gate.wait()
         self.ends.append("over")
@@ -107,7 +107,7 @@ async def test_there_is_one_end_and_everybody_waits_for_it() -> None:
     ends = [asyncio.ensure_future(end) for end in (host.shutdown("enough"), host.shutdown("again"), host.let_go())]
     await asyncio.sleep(0)
     with pytest.raises(SessionNotReady):
-        host.at_work("s")
+        host.running_session("s")
     assert not host.over.is_set()
     opener.session.gate.set()
     assert (await asyncio.gather(*ends))[:2] == ["s", "s"]

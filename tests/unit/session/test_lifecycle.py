@@ -49,7 +49,7 @@ async def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
     session = opened.session
     assert (session.session_id, session.workspace_id, session.records) == ("s", "w", opened.paths.records)
     assert (session.incomplete_task, session.step_count, session.step_cursor) == (None, 0, None)
-    assert (session.ended, session.busy, session.undelivered) == (False, False, ["an observer"])
+    assert (session.has_ended, session.busy, session.delivery_problems) == (False, False, ["an observer"])
     assert session.report == opened.loop.ctx.journal.store.report
     session.start_task("t", "Do it.", max_steps=7)
     assert session.busy

@@ -58,7 +58,7 @@ async def test_a_clean_end_after_a_task(tmp_path: Path) -> None:
     opened.session.start_task("t", "Do it.")
     await over(opened)
     await opened.session.shut_down("bye")
-    assert (status(opened), opened.session.ended) == ("SESSION_COMPLETED", True)
+    assert (status(opened), opened.session.has_ended) == ("SESSION_COMPLETED", True)
     (told,) = opened.loop.told(EventType.SESSION_COMPLETED)
     assert (told["taskCount"], told["totalTokens"], told["reason"]) == (1, 110, "bye")
     assert (opened.service.ends, opened.released, opened.loop.sessions.list()) == (["bye"], True, [])
@@ -82,7 +82,7 @@ async def test_an_end_while_a_task_is_at_work_cancels_it(tmp_path: Path) -> None
     await settled()
     ending = asyncio.ensure_future(opened.session.shut_down("bye"))
     await settled()
-    assert opened.session.ended
+    assert opened.session.has_ended
     let_go.set()
     await ending
     assert (status(opened), opened.loop.sessions.list()) == ("SESSION_CANCELLED", [])
@@ -136,7 +136,7 @@ async def test_a_session_that_is_left_can_be_resumed_with_its_question(tmp_path:
     await settled()
     (pending,) = opened.session.state()["pendingApprovals"]
     await opened.session.leave()
-    assert (opened.is_kept, opened.released, opened.session.ended) == (True, True, True)
+    assert (opened.is_kept, opened.released, opened.session.has_ended) == (True, True, True)
     assert opened.loop.told(EventType.SESSION_PAUSED)[0]["reason"] == "interrupted"
     following = opened.again(says("Done."), gate=(person := Person(lambda _: {"approved": True})))
     following.session.go_on()
@@ -149,7 +149,7 @@ async def test_a_session_of_one_task_ends_with_it(tmp_path: Path, *, resumable: 
     opened = Opened(tmp_path, DOWN if resumable else says("Done."))
     opened.session.start_task("t", "Do it.")
     await opened.session.conclude(await over(opened))
-    assert (opened.is_kept, opened.session.ended, opened.released) == (resumable, True, True)
+    assert (opened.is_kept, opened.session.has_ended, opened.released) == (resumable, True, True)
     assert opened.service.ends == ([] if resumable else ["completed"])
 
 

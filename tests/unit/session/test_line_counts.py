@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host import text_diff
-from agent_host.text_diff import compare, replaced_lines
+from agent_host.text_diff import compare, count_replaced
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "ü\n", "\n", "a", "c\r"]), max_size=12).map("".join).map(str.encode)
 
@@ -15,7 +15,7 @@ TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "ü\n", "\n", "a", "c\r"]), max_
 def counted(before: bytes, after: bytes, slice_bytes: int = 1024) -> tuple[int, int] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_diff, "_SLICE_BYTES", slice_bytes)
-        return replaced_lines(before, len(after), lambda at, size: after[at : at + size])
+        return count_replaced(before, len(after), lambda at, size: after[at : at + size])
 
 
 @given(TEXTS, TEXTS, TEXTS, TEXTS, st.integers(1, 9))

@@ -23,7 +23,7 @@ from agent_host.session.opening import (
     ResolvedOptions,
     claim_store,
     create_store,
-    recorded_options,
+    read_options,
     state_errors_translated,
 )
 from agent_host.thread.messages import Message, decode, encode
@@ -78,7 +78,7 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
     assert "/ws" in first.content
     assert first.tokens > estimate(first.content)
     store.close()
-    assert recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28) == who.options
+    assert read_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28) == who.options
 
 
 def test_headers_of_the_gateway_are_not_kept(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound, match="agent-host sessions"):
         claim_store(resolved(tmp_path), SESSION)
     with pytest.raises(SessionNotFound):
-        recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
+        read_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
 
 
 def test_a_state_directory_that_cannot_be_one(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_damage_is_moved_aside_and_what_was_whole_can_be_had(tmp_path: Path) -> 
     snapshot.write_bytes(snapshot.read_bytes()[:-9] + b"00000000\n")
     journal.unlink()
     with pytest.raises(CheckpointUnreadable):
-        recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
+        read_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
     assert list((tmp_path / "state/checkpoints").glob("*.corrupt-*"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.patches import as_text, preview, renamed
+from agent_host.session.patches import find_renames, preview, render_text
 from agent_host.session.tasks import FirstVersions
 from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, sha256_hex, with_mode
 
@@ -41,7 +41,7 @@ class Project:
         self.kept[sha256_hex(content)] = content
 
     def patch(self) -> str:
-        return as_text(preview(FirstVersions(self.baselines), kept=self.kept.get, workspace=str(self.root)))
+        return render_text(preview(FirstVersions(self.baselines), kept=self.kept.get, workspace=str(self.root)))
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ CONTENTS = st.lists(st.sampled_from([b"a\n", b"b\n", b"c"]), max_size=5).map(b""
 
 @given(st.dictionaries(st.sampled_from("abc"), CONTENTS), st.dictionaries(st.sampled_from("xyz"), CONTENTS))
 def test_each_file_is_in_one_rename(gone: dict[str, bytes], new: dict[str, bytes]) -> None:
-    found = renamed(gone, new)
+    found = find_renames(gone, new)
     assert len({old for old, _ in found.values()}) == len(found)
     for path, (old, alike) in found.items():
         assert (gone[old] == new[path]) == (alike == 100)
@@ -195,7 +195,7 @@ class Move:
         former = [str(self.old), *map(str, between)]
         project = self.project
         versions = FirstVersions(project.baselines)
-        return as_text(preview(versions, kept=project.kept.get, workspace=str(self.new), former=former))
+        return render_text(preview(versions, kept=project.kept.get, workspace=str(self.new), former=former))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")

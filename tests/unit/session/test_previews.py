@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.session import patches
 from agent_host.session import patches as git_patch
-from agent_host.session.patches import FilePatch, as_text, preview
+from agent_host.session.patches import FilePatch, preview, render_text
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
 from state.memory_store import MemoryCheckpointStore
@@ -180,7 +180,7 @@ def test_a_version_in_between_that_was_not_kept(work: Work) -> None:
     (one,), (two,) = found["one"], found["two"]
     assert (one.status, one.diff) == ("added", "# a: changed; what it was left as was not kept\n")
     assert (two.status, two.diff) == ("modified", "# a: changed; its first version was not kept\n")
-    assert as_text([one]) == one.diff
+    assert render_text([one]) == one.diff
 
 
 @pytest.mark.parametrize("before", ["", "".join(f"{number}\n" for number in range(50)), "no end"])
@@ -223,8 +223,8 @@ def test_the_patch_of_the_session_is_the_preview_to_read(work: Work) -> None:
     work.task("one", a="1\n", b="\0")
     state = work.session.state
     versions = FirstVersions(state.baselines)
-    text = as_text(preview(versions, kept=work.session.kept, workspace=os.fspath(work.root)))
-    assert text == as_text(work.preview())
+    text = render_text(preview(versions, kept=work.session.kept, workspace=os.fspath(work.root)))
+    assert text == render_text(work.preview())
     assert text.endswith("+1\ndiff --git a/b b/b\nnew file mode 100644\nBinary files /dev/null and b/b differ\n")
 
 

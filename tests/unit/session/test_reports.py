@@ -40,9 +40,9 @@ async def test_a_task_that_waits_for_somebody(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("make")), says(), gate=person, policy=policy)
     running = asyncio.ensure_future(loop.run())
     await settled()
-    told = session_state(loop.ctx, SessionStatus.RUNNING, person.pending_approvals.listed())
+    told = session_state(loop.ctx, SessionStatus.RUNNING, person.pending_approvals.rows())
     assert told["task"] == {"taskId": "t", "status": "WAITING_FOR_APPROVAL", "stepCount": 0, "maxSteps": 10}
-    assert told["pendingApprovals"] == person.pending_approvals.listed()
+    assert told["pendingApprovals"] == person.pending_approvals.rows()
     assert told["tokenUsage"] == {
         "inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "remaining": 390, "maxSessionTokens": 500,
     }  # fmt: skip

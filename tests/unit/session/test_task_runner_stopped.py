@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_pauses_the_session_and_not_the_task(tmp_path
     (paused,) = loop.told(EventType.SESSION_PAUSED)
     assert paused["reason"] == "interrupted"
     assert loop.told(EventType.TASK_CANCELLED) == []
-    assert work.suspended
+    assert work.is_suspended
 
 
 async def test_a_task_can_be_given_up_like_in_a_crash(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ async def test_a_fault_of_the_program_is_told(tmp_path: Path) -> None:
 
 def test_without_a_task_there_is_no_end_to_wait_for(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        asyncio.run(work_on(Loop(tmp_path)).ended())
+        asyncio.run(work_on(Loop(tmp_path)).await_end())

@@ -12,7 +12,7 @@ from agent_host.events.kinds import EventType
 from agent_host.session.new_task import NewTask
 from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
-from agent_host.session.transcripts import with_uris
+from agent_host.session.transcripts import add_uris
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.loop import Loop
@@ -37,7 +37,7 @@ def begun(loop: Loop, task_id: str = "t") -> TaskRunner:
 async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("one")), says("Done."))
     work = begun(loop)
-    await work.ended()
+    await work.await_end()
     await work.end_uploads(1, resumable=False)
     (artifact,) = loop.artifacts.stored
     assert artifact[:3] == ("session_history", NAME, "application/json")
@@ -56,13 +56,13 @@ async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
 async def test_the_task_is_over_for_everybody_before_its_history_goes_up(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("One."), says("Two."), artifacts=(slow := Slow()))
     work = begun(loop)
-    await work.ended()
+    await work.await_end()
     assert loop.told(EventType.TASK_COMPLETED)
     assert session_state(loop.ctx, SessionStatus.RUNNING, [])["task"]["status"] == "TASK_COMPLETED"
     work.start(NewTask("t2", "More.", 5))
     await slow.asked.wait()
     slow.answers.set()
-    await work.ended()
+    await work.await_end()
     await work.end_uploads(1, resumable=False)
     assert [len(orjson.loads(one.data)) for one in slow.stored] == [3, 5]
     assert [task for task, _ in slow.of] == ["t", "t2"]
@@ -71,11 +71,11 @@ async def test_the_task_is_over_for_everybody_before_its_history_goes_up(tmp_pat
 async def test_a_history_that_waits_gives_way_to_a_newer_one(tmp_path: Path) -> None:
     loop = Loop(tmp_path, *(says(str(number)) for number in range(3)), artifacts=(slow := Slow()))
     work = begun(loop)
-    await work.ended()
+    await work.await_end()
     await slow.asked.wait()
     for number in range(2):
         work.start(NewTask(f"next{number}", "More.", 5))
-        await work.ended()
+        await work.await_end()
     slow.answers.set()
     await work.end_uploads(1, resumable=False)
     assert [task for task, _ in slow.of] == ["t", "next1"]
@@ -84,7 +84,7 @@ async def test_a_history_that_waits_gives_way_to_a_newer_one(tmp_path: Path) -> 
 async def test_a_history_that_is_not_taken_is_told_kept_here_and_tried_once_more_at_the_end(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("Done."), artifacts=Artifacts(NAME))
     work = begun(loop)
-    end = await work.ended()
+    end = await work.await_end()
     await settled()
     (told,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
     assert told == {
@@ -114,7 +114,7 @@ class Slow(Artifacts):
 async def test_a_session_that_stays_has_its_history_and_sends_it_when_it_goes_on(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("Done."), artifacts=Slow())
     work = begun(loop)
-    await work.ended()
+    await work.await_end()
     await work.end_uploads(0, resumable=True)
     (told,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
     assert "a resume of the session uploads it" in told["message"]
@@ -136,10 +136,10 @@ def test_addresses_stand_in_the_results_that_left_something() -> None:
         result("c2", hostile),
         result('c"3', ""),
     ]
-    found = [orjson.loads(message) for message in with_uris(thread, {"c1": ["a", "b"], 'c"3': ["c"]})]
+    found = [orjson.loads(message) for message in add_uris(thread, {"c1": ["a", "b"], 'c"3': ["c"]})]
     assert [message.get("artifactUris") for message in found] == [None, ["a", "b"], None, ["c"]]
     assert [message["content"] for message in found] == [hostile, hostile, hostile, ""]
-    assert with_uris(thread, {}) is thread
+    assert add_uris(thread, {}) is thread
 
 
 async def test_a_paused_task_pauses_the_session(tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ async def test_a_paused_task_pauses_the_session(tmp_path: Path) -> None:
     life.fire("open")
     work = TaskRunner(loop.ctx, life, lambda _: None)
     work.start(NewTask("t", "Do it.", 5))
-    await work.ended()
+    await work.await_end()
     await settled()
     assert life.state is SessionStatus.PAUSED

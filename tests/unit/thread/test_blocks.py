@@ -14,11 +14,11 @@ from agent_host.thread.messages import (
     ToolCall,
     decode,
     encode,
-    in_order,
+    filter_order,
     last_answer,
+    set_lengths,
     shortest,
-    with_lengths,
-    without,
+    sort_parts,
 )
 from state.large import named_in, restored, shortened
 
@@ -38,7 +38,7 @@ def test_parts_come_in_their_order() -> None:
 
 @pytest.mark.parametrize("order", [(), (3,), (6, "call", "call"), (*MIXED, "call"), (*MIXED, 1), ("block",) * 3])
 def test_an_order_that_does_not_fit_is_the_usual_one(order: Order) -> None:
-    assert list(in_order("abcdé!", CALLS, BLOCKS, order)) == [*BLOCKS, "abcdé!", *CALLS]
+    assert list(sort_parts("abcdé!", CALLS, BLOCKS, order)) == [*BLOCKS, "abcdé!", *CALLS]
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_a_dialect_gets_its_own_blocks_and_no_text_twice() -> None:
 def test_blocks_leave_and_the_rest_keeps_its_order() -> None:
     left = MESSAGE.keeping(lambda block: block.dialect == "e")
     assert (left.blocks, left.order) == ((BLOCKS[1],), (2, "call", "block", 3, "call", 1))
-    assert without(("block", 3, "call"), [False]) == ()
+    assert filter_order(("block", 3, "call"), [False]) == ()
     assert MESSAGE.keeping(lambda _: True) is MESSAGE
 
 
 def test_texts_get_other_lengths() -> None:
-    assert with_lengths(MIXED, [5, 0, 2]) == (5, "block", "call", "block", 0, "call", "block", 2)
-    assert with_lengths((2, "call", 3), [9]) == ()
-    assert with_lengths((), [9]) == ()
+    assert set_lengths(MIXED, [5, 0, 2]) == (5, "block", "call", "block", 0, "call", "block", 2)
+    assert set_lengths((2, "call", 3), [9]) == ()
+    assert set_lengths((), [9]) == ()
 
 
 def test_a_message_on_record_has_all_of_it() -> None:

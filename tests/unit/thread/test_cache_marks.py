@@ -23,7 +23,7 @@ DIALECT = AnthropicDialect()
 
 def request(thread: Thread) -> dict[str, Any]:
     head = DIALECT.head(model="m", max_output_tokens=10, system=SYSTEM, tools=())
-    found: dict[str, Any] = orjson.loads(b"".join([head, *thread.encoded(), DIALECT.tail]))
+    found: dict[str, Any] = orjson.loads(b"".join([head, *thread.encode_window(), DIALECT.tail]))
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_resumed_thread_has_the_marks_that_it_would_have_had() -> None:
         messages += [Message("assistant", "", 5, (call,)), *results]
         before.add_exchange(Message("assistant", "", 5, (call,)), results)
     after.restore(messages)
-    assert b"".join(after.encoded()) == b"".join(before.encoded())
+    assert b"".join(after.encode_window()) == b"".join(before.encode_window())
 
 
 def test_one_hour_is_said_where_it_is_wanted() -> None:
@@ -91,7 +91,7 @@ def test_one_hour_is_said_where_it_is_wanted() -> None:
     thread = Thread(dialect.renderer("m"))
     thread.add_task(Message("user", "Go.", 5))
     head = dialect.head(model="m", max_output_tokens=10, system=SYSTEM, tools=())
-    body = orjson.loads(b"".join([head, *thread.encoded(), dialect.tail]))
+    body = orjson.loads(b"".join([head, *thread.encode_window(), dialect.tail]))
     marks = [body["system"][0]["cache_control"], body["messages"][0]["content"][0]["cache_control"]]
     assert marks == [{"type": "ephemeral", "ttl": "1h"}] * 2
 
@@ -102,10 +102,10 @@ def test_no_mark_is_set_where_less_stands_before_it_than_a_provider_caches() -> 
     seen = []
     for number in range(3):
         step(thread, number, size=200)
-        sent = orjson.loads(b"[%b]" % b"".join(thread.encoded(20)))
+        sent = orjson.loads(b"[%b]" % b"".join(thread.encode_window(20)))
         seen.append([at for at, message in enumerate(sent) if "cache_control" in message["content"][-1]])
     assert seen == [[], [4], [4, 6]]
-    assert b"cache_control" in b"".join(thread.encoded(0))
+    assert b"cache_control" in b"".join(thread.encode_window(0))
     assert b"cache_control" not in AnthropicDialect().head(
         model="m", max_output_tokens=10, system="s", tools=(), is_marked=False
     )

@@ -59,10 +59,10 @@ def test_a_message_is_written_as_though_it_was_encoded_in_one_go(message: Messag
 def test_a_call_under_another_id_is_not_encoded_again(given: dict[str, Any], call_id: str) -> None:
     call = ToolCall("c", "X", given, "a problem")
     assert call.arguments_json == orjson.dumps(given)
-    renamed = call.renamed(call_id)
+    renamed = call.change_id(call_id)
     assert renamed == ToolCall(call_id, "X", given, "a problem")
     assert renamed.arguments_json is call.arguments_json
-    assert ToolCall("c", "X", given).renamed(call_id).arguments_json == call.arguments_json
+    assert ToolCall("c", "X", given).change_id(call_id).arguments_json == call.arguments_json
 
 
 def test_what_nests_too_deep_to_be_written_again_is_not_written() -> None:

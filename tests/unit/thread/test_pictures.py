@@ -44,7 +44,7 @@ def new_thread(*, takes_images: bool = True) -> Thread:
 
 
 def sent(thread: Thread) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = orjson.loads(b"[" + b"".join(thread.encoded()) + b"]")
+    messages: list[dict[str, Any]] = orjson.loads(b"[" + b"".join(thread.encode_window()) + b"]")
     read_request({"model": "m", "max_tokens": 1, "messages": messages}, {})
     return messages
 
@@ -136,7 +136,7 @@ def test_nothing_before_the_newest_changes_for_many_steps() -> None:
 
 def without_marks(thread: Thread) -> bytes:
     """What is sent, but for the marks of the cache, which move on and are no part of what it keeps."""
-    return b"".join(thread.encoded()).replace(b',"cache_control":{"type":"ephemeral"}', b"")
+    return b"".join(thread.encode_window()).replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
 
 def test_what_a_request_has_of_pictures_is_bounded_in_bytes() -> None:
@@ -183,5 +183,5 @@ def test_a_resumed_thread_is_the_same(turns: list[list[int]], budget: int) -> No
             assert sum(pictured(thread)) <= 6 if thread.dropped == 0 else sent(thread)
         again = Thread(AnthropicRenderer())
         again.restore(record, dropped=thread.dropped)
-    assert again.encoded() == thread.encoded()
+    assert again.encode_window() == thread.encode_window()
     assert (again.tokens, again.picture_bytes) == (thread.tokens, thread.picture_bytes)

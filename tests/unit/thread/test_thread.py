@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sent(thread: Thread) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(b"[" + b"".join(thread.encoded()) + b"]")
+    found: list[dict[str, Any]] = orjson.loads(b"[" + b"".join(thread.encode_window()) + b"]")
     return found
 
 
@@ -50,7 +50,7 @@ def test_all_of_a_short_thread_is_sent_as_it_was_encoded() -> None:
     thread = filled(2)
     assert [message["role"] for message in sent(thread)] == ["user", "assistant", "user", "assistant", "user"]
     assert thread.fit(10_000) == 0
-    assert thread.encoded() == filled(2).encoded()
+    assert thread.encode_window() == filled(2).encode_window()
     assert thread.tokens == 5 + 2 * 200
 
 
@@ -163,10 +163,10 @@ def test_a_restored_thread_is_the_live_one(script: list[tuple[str, int, int]], b
     live, recorded = live_and_recorded(script)
     restored = Thread(AnthropicRenderer())
     restored.restore(recorded)
-    assert restored.encoded() == live.encoded()
+    assert restored.encode_window() == live.encode_window()
     assert restored.tokens == live.tokens
     assert restored.fit(budget) == live.fit(budget)
-    assert restored.encoded() == live.encoded()
+    assert restored.encode_window() == live.encode_window()
     assert restored.tokens == live.tokens
 
 
@@ -179,11 +179,19 @@ def test_a_restored_window_starts_where_the_live_one_does(
         live.fit(budget)
     restored = Thread(AnthropicRenderer())
     restored.restore(recorded, dropped=live.dropped)
-    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+    assert (restored.encode_window(), restored.tokens, restored.dropped) == (
+        live.encode_window(),
+        live.tokens,
+        live.dropped,
+    )
     for thread in (live, restored):
         thread.add_exchange(*exchange("next", 2, 200))
     assert restored.fit(next_budget) == live.fit(next_budget)
-    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+    assert (restored.encode_window(), restored.tokens, restored.dropped) == (
+        live.encode_window(),
+        live.tokens,
+        live.dropped,
+    )
 
 
 @given(steps, st.lists(st.tuples(st.booleans(), st.integers(-500, 3000)), min_size=1, max_size=4))
@@ -200,7 +208,11 @@ def test_a_hard_cut_is_sendable_and_restored_as_any_other(
         checked(live)
     restored = Thread(AnthropicRenderer())
     restored.restore(recorded, dropped=live.dropped)
-    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+    assert (restored.encode_window(), restored.tokens, restored.dropped) == (
+        live.encode_window(),
+        live.tokens,
+        live.dropped,
+    )
 
 
 def test_a_hard_cut_leaves_no_more_than_its_budget() -> None:
@@ -218,8 +230,8 @@ def test_a_hard_cut_that_saves_nothing_moves_nothing() -> None:
     thread = Thread(AnthropicRenderer())
     thread.add_task(task("the task", 50))
     thread.add_note(Message("system", "note", 5))
-    before = thread.encoded()
-    assert (thread.cut(10), thread.dropped, thread.encoded()) == (0, 0, before)
+    before = thread.encode_window()
+    assert (thread.cut(10), thread.dropped, thread.encode_window()) == (0, 0, before)
 
 
 def test_a_restored_window_keeps_the_last_unit_of_a_thread_that_lost_its_end() -> None:
@@ -246,7 +258,7 @@ def test_the_turn_of_an_open_step_waits_for_its_end(calls: int) -> None:
     thread.add_exchange(assistant, results)
     whole = Thread(AnthropicRenderer())
     whole.restore([task("first"), assistant, *results])
-    assert thread.encoded() == whole.encoded()
+    assert thread.encode_window() == whole.encode_window()
 
 
 @pytest.mark.parametrize("calls", [0, 2])
@@ -262,7 +274,7 @@ def test_a_note_that_came_while_a_step_was_open_goes_before_its_turn(calls: int)
     again.restore([task("first"), assistant, note, *results])
     checked(again)
     if calls:
-        assert again.encoded() == thread.encoded()
+        assert again.encode_window() == thread.encode_window()
 
 
 def test_a_turn_whose_calls_were_never_answered_is_not_sent() -> None:

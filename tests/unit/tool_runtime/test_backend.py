@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, grant_key, signed
+from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, grant_key, sign
 from agent_host.contracts import ToolRequest
 from agent_host.errors import ErrorCode
 from agent_host.retrying import RetryPolicy
@@ -51,7 +51,7 @@ class Session:
         return BackendSource(self.client, terms)
 
     def grant(self, _tool: str) -> str:
-        return signed(
+        return sign(
             CapabilityGrant("acme", SESSION, tuple(self.granted), time.time() + 60),
             grant_key({"AGENT_HOST_GRANT_KEY": KEY}) or b"",
         )

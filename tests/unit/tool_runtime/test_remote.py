@@ -337,7 +337,7 @@ def test_requests_offer_one_object_in_place_of_choices_at_the_top(schema: Any, o
     (tool,) = usable([Definition("fs/read", "d", schema)]).definitions
     spec = spec_of(tool, "Mcp.Invoke", elsewhere=False)
     assert definition_of(spec).input_schema == {"type": "object", **offered}
-    assert spec.accepted == {"type": "object", **schema}
+    assert spec.schema_to_check == {"type": "object", **schema}
 
 
 def test_descriptions_are_cut_and_lose_what_nobody_sees() -> None:

@@ -374,9 +374,9 @@ def test_any_glob_is_compiled_or_refused(pattern: str) -> None:
 
 def test_a_tool_without_a_path_means_the_workspace(workspace: Path) -> None:
     spec = TOOLS["Grep"]
-    assert spec.completed({"pattern": "x"}, str(workspace)) == {"pattern": "x", "path": str(workspace)}
-    assert spec.completed({"pattern": "x", "path": "a"}, "/w") == {"pattern": "x", "path": "a"}
-    assert TOOLS["ReadFile"].completed({}, "/w") == {}
+    assert spec.complete({"pattern": "x"}, str(workspace)) == {"pattern": "x", "path": str(workspace)}
+    assert spec.complete({"pattern": "x", "path": "a"}, "/w") == {"pattern": "x", "path": "a"}
+    assert TOOLS["ReadFile"].complete({}, "/w") == {}
     assert (spec.summary({"pattern": "x"}), spec.summary({"pattern": "x", "path": "a"})) == ("x", "x in a")
 
 

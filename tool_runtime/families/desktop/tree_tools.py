@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from agent_host.display_text import escaped
+from agent_host.display_text import escape
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.specs import FIND_FILES, GREP, LIST_DIRECTORY
@@ -231,7 +231,7 @@ def cut_line(line: bytes, start: int) -> str:
 
 
 def _on_one_line(path: str) -> str:
-    return escaped(path, "")
+    return escape(path, "")
 
 
 def _left_out(count: int) -> str:

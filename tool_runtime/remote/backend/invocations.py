@@ -16,7 +16,7 @@ import orjson
 
 from agent_host.errors import ServiceError, ServiceUnavailable, ServiceUnreachable
 from agent_host.http import retry_after_s
-from agent_host.retrying import RetryPolicy, with_retries
+from agent_host.retrying import RetryPolicy, call_with_retries
 from config import json_text
 from config.lean_typing import NamedTuple
 from tool_runtime.remote.backend.answers import error_of, output_of, refusal_of, tools_of
@@ -121,7 +121,7 @@ class Invocations:
     async def listing(self) -> bytes:
         """The body of GET /tools. Raises ToolFault."""
         try:
-            answer = await with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
+            answer = await call_with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
         except ServiceError as error:
             raise ToolFault(FaultKind.NETWORK, _with_advice(error)) from error
         if answer.status != 200:
@@ -162,7 +162,7 @@ class Invocations:
                 raise _NotAgain(str(error)) from error
 
         try:
-            answer = await with_retries(ServiceUnavailable, attempt, self._terms.retry, _untold)
+            answer = await call_with_retries(ServiceUnavailable, attempt, self._terms.retry, _untold)
         except ServiceUnavailable as error:
             if lost:
                 return await self._found(request, key, lost)
@@ -235,7 +235,7 @@ class Invocations:
 
         while True:
             try:
-                answer = await with_retries(ServiceUnavailable, ask, self._terms.retry, _untold)
+                answer = await call_with_retries(ServiceUnavailable, ask, self._terms.retry, _untold)
             except ServiceError as error:
                 said = why if why in str(error) else f"{why}; {error}"
                 raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error

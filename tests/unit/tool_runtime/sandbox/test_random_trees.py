@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints
-from agent_host.judging.environment import Environment, on_this_disk
+from agent_host.judging.environment import Environment, resolve_places
 from agent_host.judging.scoping import scope_facts
 from policy.rules.command_scope import command_scope
 from policy.rules.sandbox import may_read, may_write
@@ -97,7 +97,7 @@ async def test_the_kernel_says_what_the_scope_says(
         granted = bundle(*capabilities(root, chance, blocks_writes=level == "namespace"))
         here = Environment(str(root), None, "posix", "sh")
         facts = scope_facts(str(root), home=None, tmp=str(temporary), environment={"PATH": os.environ["PATH"]})
-        scope = command_scope(on_this_disk(granted, here), facts, "posix")
+        scope = command_scope(resolve_places(granted, here), facts, "posix")
         line = TRIES.replace("$TMPDIR", str(temporary))
         answer = text_of(
             await router.execute(request("RunCommand", ToolConstraints(command_scope=scope), command=line, cwd="/usr"))
