@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from policy.redaction.redact import as_shown
+from policy.redaction.redact import strip_terminal_codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -179,7 +179,7 @@ def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
             return cut, data[:cut]
         before = clean(data[:cut])
         # Colours go where they stand inside of what is found, from all that is looked at.
-        if as_shown(before) + as_shown(clean(data[cut:])) == as_shown(whole):
+        if strip_terminal_codes(before) + strip_terminal_codes(clean(data[cut:])) == strip_terminal_codes(whole):
             return cut, before
         limit = cut - OVERLAP_BYTES // 2
         if limit <= 0:

@@ -42,7 +42,7 @@ from benchmarks.other_stores import comparison
 from benchmarks.processes import output_of_child, scratch
 from benchmarks.report import MIB, Row, medians
 from state.records import message_of
-from state.store import encoded
+from state.store import encode
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def keep_by_hand(fd: int, step: Step) -> float:
     """The same bytes, encoded before the clock starts, appended and synced twice; returns milliseconds."""
     ahead, rest = (
-        b"".join(encoded(record) + (message_of(record) or b"") + b"\n" for record in part)
+        b"".join(encode(record) + (message_of(record) or b"") + b"\n" for record in part)
         for part in (step.ahead, step.rest)
     )
     sync = os.fsync if sys.platform in ("darwin", "win32") else os.fdatasync

@@ -44,20 +44,20 @@ def load(
     file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values, given = dict(shipped_defaults()), set(flags)
+    values, given = dict(load_defaults()), set(flags)
     user_file, chosen = _user_file(environ)
     if user_file is not None and (chosen or os.path.exists(user_file)):
-        of_user = _beside(user_file, _read(user_file))
+        of_user = _resolve_relative(user_file, _read(user_file))
         values |= of_user
         given |= of_user.keys()
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
             given.add(key)
-            values[key] = _checked(key, environ[variable], f"${variable}")
+            values[key] = _check(key, environ[variable], f"${variable}")
     for key, value in flags.items():
         if key not in SETTINGS:
             raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
-        values[key] = _added(key, values.get(key), _checked(key, value, given_by))
+        values[key] = _combine(key, values.get(key), _check(key, value, given_by))
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:
@@ -67,7 +67,7 @@ def load(
     return Settings(values, tuple(ignored), ceilings, frozenset(given))
 
 
-def _added(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
+def _combine(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
     """Combine a value given for a run with the present one: replace it, or add to it."""
     if not SETTINGS[key].adds or not isinstance(present, list) or not isinstance(given, list):
         return given
@@ -129,17 +129,17 @@ def _read(path: str) -> dict[str, TomlValue]:
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: {section} must be a section of keys: [{section}]")
         if section in SETTINGS:
-            values[section] = _checked(section, content, path)
+            values[section] = _check(section, content, path)
             continue
         for name, value in content.items():
             key = f"{section}.{name}"
             if key not in SETTINGS:
                 raise ConfigError(f"{path}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
-            values[key] = _checked(key, value, path)
+            values[key] = _check(key, value, path)
     return values
 
 
-def _beside(file: str, values: dict[str, TomlValue]) -> dict[str, TomlValue]:
+def _resolve_relative(file: str, values: dict[str, TomlValue]) -> dict[str, TomlValue]:
     """The settings of the user's `file`, whose relative bundle and script lie in its own directory: in the current one
     a workspace would choose them (design, invariant 12)."""
     policy, gateway, folder = values.get("host.policy"), values.get("llm.gateway"), os.path.dirname(file)
@@ -160,7 +160,7 @@ def read_regular_file(path: str) -> bytes:
         return handle.read()
 
 
-def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
+def _check(key: str, value: TomlValue, where: str) -> TomlValue:
     setting = SETTINGS[key]
     problem = first_problem(_shape_of(key, setting), value, key)
     if problem is not None:
@@ -238,14 +238,14 @@ def _tighten(
             values[key] = _fewer(value, present)
             wider: list[Any] = [] if ALL_TOOLS in present else [entry for entry in value if entry not in present]
             if wider:
-                ignored.append(_ignored_line(path, key, wider))
+                ignored.append(_describe_ignored(path, key, wider))
         elif _is_narrower(value, present, setting):
             values[key] = value
         elif value != present:
-            ignored.append(_ignored_line(path, key, value))
+            ignored.append(_describe_ignored(path, key, value))
 
 
-def _ignored_line(path: str, key: str, value: TomlValue) -> str:
+def _describe_ignored(path: str, key: str, value: TomlValue) -> str:
     how = SETTINGS[key].tightening.value
     return f"{path}: {key} = {value!r} is ignored: a workspace may change it {how}"
 
@@ -281,7 +281,7 @@ DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 
 
 @functools.cache
-def shipped_defaults() -> dict[str, TomlValue]:
+def load_defaults() -> dict[str, TomlValue]:
     """The value of each setting in defaults.toml, by full key; read once, and not to be changed.
 
     It reads comments, sections, and values of one line that are the same in JSON. A test compares it with tomllib.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from config.shapes import FLAG, Leaf, Problem, Record, Text, member_path, number, one_of, shown, whole
+from config.shapes import FLAG, Leaf, Problem, Record, Text, display, member_path, number, one_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ class _Table:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if type(value) is not dict:
-            yield Problem(path, f'must be a table of tables: [{path}."NAME"], not {shown(value)}')
+            yield Problem(path, f'must be a table of tables: [{path}."NAME"], not {display(value)}')
             return
         if len(value) > _MAX_ENTRIES:
             yield Problem(path, f"must have at most {_MAX_ENTRIES:,} entries, not {len(value):,}")
@@ -69,7 +69,7 @@ class _Table:
         currencies: dict[str, str] = {}
         for name, entry in value.items():
             where = member_path(path, name)
-            yield from _NAME.problems(name, f"the name {shown(name)} in {path}")
+            yield from _NAME.problems(name, f"the name {display(name)} in {path}")
             if not _ENTRY.fits(entry):
                 yield from _ENTRY.problems(entry, where)
                 continue

@@ -52,7 +52,7 @@ def is_built_in(version: str) -> bool:
     return version.removeprefix(_VERSION) in BUILT_IN and version.startswith(_VERSION)
 
 
-def as_file(name: str) -> str:
+def write_template(name: str) -> str:
     """The text of a bundle to start from, which says what the built-in bundle `name` does.
 
     It is laid out as the shipped file is; its version is its own, and it is for any session. It holds as long as a

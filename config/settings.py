@@ -204,7 +204,7 @@ class Settings:
         """A setting that is a whole number."""
         return int(self.number(key))
 
-    def within(self, key: str, wanted: int) -> int:
+    def bound(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
 

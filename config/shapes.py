@@ -76,7 +76,7 @@ class Leaf:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if not self.fits(value):
-            yield Problem(path, f"must be {self.expected}, not {shown(value)}")
+            yield Problem(path, f"must be {self.expected}, not {display(value)}")
 
 
 _SCALARS = frozenset((str, int, bool, type(None)))
@@ -129,7 +129,7 @@ COUNT = whole(0)
 def one_of(*choices: str | int | None) -> Leaf:
     """One of `choices`, of the same type: 1 is not true, nor 1.0."""
     known = frozenset((type(one), one) for one in choices)
-    said = ", ".join(one if isinstance(one, str) and one.isidentifier() else shown(one) for one in choices)
+    said = ", ".join(one if isinstance(one, str) and one.isidentifier() else display(one) for one in choices)
     # What is no scalar cannot be looked up in a set, and is none of them.
     return Leaf(
         f"one of {said}" if len(choices) > 1 else said,
@@ -157,7 +157,7 @@ class Text:
 
     def _wrong(self, value: Any) -> str | None:
         if type(value) is not str:
-            return f"must be a string, not {shown(value)}"
+            return f"must be a string, not {display(value)}"
         wrong_size = _wrong_size(len(value), self._least, self._most, "character")
         if wrong_size is not None:
             return wrong_size
@@ -223,7 +223,7 @@ class AnyOf:
             return
         leaves = [shape.expected for shape in self._shapes if isinstance(shape, Leaf)]
         if len(leaves) == len(self._shapes):
-            yield Problem(path, f"must be {' or '.join(leaves)}, not {shown(value)}")
+            yield Problem(path, f"must be {' or '.join(leaves)}, not {display(value)}")
             return
         closest = next(self._shapes[0].problems(value, path))
         yield Problem(path, f"must have one of {len(self._shapes)} forms; not the first: {closest.sentence}")
@@ -267,7 +267,7 @@ class ListOf:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if not isinstance(value, (list, tuple)):
-            yield Problem(path, f"must be a list, not {shown(value)}")
+            yield Problem(path, f"must be a list, not {display(value)}")
             return
         wrong_size = _wrong_size(len(value), self._least, self._most, "item")
         if wrong_size is not None:
@@ -293,7 +293,7 @@ class Row:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if type(value) is not list or len(value) != len(self._places):
-            yield Problem(path, f"must be a list of {len(self._places)}, not {shown(value)}")
+            yield Problem(path, f"must be a list of {len(self._places)}, not {display(value)}")
             return
         for place, (shape, item) in enumerate(zip(self._places, value, strict=True)):
             yield from shape.problems(item, f"{path}[{place}]")
@@ -312,11 +312,11 @@ class MapOf:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if type(value) is not dict:
-            yield Problem(path, f"must be an object, not {shown(value)}")
+            yield Problem(path, f"must be an object, not {display(value)}")
             return
         for key, item in value.items():
             if not self._item.fits(item):
-                yield from self._item.problems(item, f"{path}[{shown(key)}]")
+                yield from self._item.problems(item, f"{path}[{display(key)}]")
 
 
 class Record:
@@ -375,7 +375,7 @@ class Record:
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         if type(value) is not dict:
-            yield Problem(path, f"must be an object, not {shown(value)}")
+            yield Problem(path, f"must be an object, not {display(value)}")
             return
         for name, shape in self._required.items():
             if name in value:
@@ -405,7 +405,7 @@ def member_path(path: str, name: str) -> str:
     """The path of a member of the object at `path`: `path.name`, or `path["odd name"]`."""
     if type(name) is str and name.isidentifier() and len(name) <= _PLAIN_NAME_CHARS:
         return f"{path}.{name}" if path else name
-    return f"{path}[{shown(name)}]"
+    return f"{path}[{display(name)}]"
 
 
 def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) -> str:
@@ -416,25 +416,25 @@ def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) ->
     if not known:
         return "; none is"
     for names in (missing, known):
-        folded = {_folded(one): one for one in names}
-        near = difflib.get_close_matches(_folded(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
+        folded = {_fold(one): one for one in names}
+        near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
         if near:
             return f"; did you mean {folded[near[0]]}?"
     more = len(known) - _KNOWN_NAMES
     return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def listed(problems: Sequence[object], most: int = _LISTED) -> str:
+def list_problems(problems: Sequence[object], most: int = _LISTED) -> str:
     """The problems in one line for a person: the first ten, or `most`, and how many more there are."""
     more = len(problems) - most
     return "; ".join(map(str, problems[:most])) + (f"; and {more} more" if more > 0 else "")
 
 
-def shown(value: object) -> str:
+def display(value: object) -> str:
     """`value`, as JSON has it, in one line that is safe to show; what is long is cut."""
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"

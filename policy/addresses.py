@@ -50,7 +50,7 @@ def address_is_public(address: str) -> bool:
     return _v4_is_public(parsed) if parsed.version == 4 else _v6_is_public(parsed)
 
 
-def embedded_v4(host: str) -> str | None:
+def find_embedded_v4(host: str) -> str | None:
     """The IPv4 address that a canonical host, an IPv6 literal, carries; None for any other host. For refusing alone:
     whether the address is reached depends on the network."""
     if ":" not in host:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.names import CapabilityName as Name
-from policy.rules.case import approval_needed, denied, expiry_denial, not_granted
+from policy.rules.case import approval_needed, deny, expiry_denial, not_granted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,7 +20,7 @@ def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
     if expired is not None or entry is None:
         return expired or not_granted(Name.LLM_CALL.value)
     if model not in bundle.llm_policy.allowed_models:
-        return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
+        return deny(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
     if entry.requires_approval:
         return approval_needed(entry, "low", ())
     return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")

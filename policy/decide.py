@@ -28,13 +28,13 @@ from policy.rules.case import (
     Case,
     Rule,
     approval_needed,
-    denied,
+    deny,
     expiry_denial,
     not_granted,
     where,
 )
 from policy.rules.commands import command_rules
-from policy.rules.named_tools import asking_rule, for_tool, judge_identity, judge_name
+from policy.rules.named_tools import asking_rule, entry_for_tool, judge_identity, judge_name
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, require_guarded_approval
 from policy.rules.paths import (
     file_kind,
@@ -47,7 +47,7 @@ from policy.rules.paths import (
 )
 from policy.rules.risk import assess
 from policy.rules.skills import apply_skill_limits
-from policy.rules.toolset import delegated
+from policy.rules.toolset import apply_delegation
 from policy.rules.urls import granted_reason, url_rules
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def decide(
     """
     return strictest(
         [
-            _by_rules(case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms))
+            _run_rules(case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms))
             for name, facts in needs
         ]
     )
@@ -89,7 +89,7 @@ def check_tool(
     workspace: str | None = None,
 ) -> Decision:
     """Return what the bundle alone says to one capability, without a task's options and limits."""
-    return _by_rules(case_of(bundle, capability_name, facts, now=now, os=os, workspace=workspace))
+    return _run_rules(case_of(bundle, capability_name, facts, now=now, os=os, workspace=workspace))
 
 
 def case_of(
@@ -110,7 +110,7 @@ def case_of(
     return Case(bundle, capability, bundle.capability(capability), facts, os, now, workspace, terms, judge)
 
 
-def _by_rules(case: Case) -> Decision:
+def _run_rules(case: Case) -> Decision:
     decision = Decision("ALLOWED", "granted", case.capability, f"capabilities[{case.capability}]")
     for rule in RULES:
         decision = rule(case, decision)
@@ -124,14 +124,14 @@ def not_expired(case: Case, decision: Decision) -> Decision:
     return expiry_denial(case.bundle, case.capability, case.now) or decision
 
 
-def granted(case: Case, decision: Decision) -> Decision:
+def require_grant(case: Case, decision: Decision) -> Decision:
     """The bundle grants the capability (AH 8.1)."""
     if case.granted is None:
         return not_granted(case.capability)
     return decision
 
 
-def within_script_rules(case: Case, decision: Decision) -> Decision:
+def apply_script_rules(case: Case, decision: Decision) -> Decision:
     """A script of a skill lies where scripts do, and not too many have run (SK 5.4)."""
     if not isinstance(case.facts, CommandFacts) or case.facts.script is None:
         return decision
@@ -140,7 +140,7 @@ def within_script_rules(case: Case, decision: Decision) -> Decision:
     return script_denial(case, case.facts.script) or decision
 
 
-def within_program_list(case: Case, decision: Decision) -> Decision:
+def apply_program_list(case: Case, decision: Decision) -> Decision:
     """The list of programs that start without a shell admits the program and its arguments (NT)."""
     if not _starts_without_shell(case):
         return decision
@@ -149,7 +149,7 @@ def within_program_list(case: Case, decision: Decision) -> Decision:
     return program_denial(case) or decision
 
 
-def within_program_roots(case: Case, decision: Decision) -> Decision:
+def apply_program_roots(case: Case, decision: Decision) -> Decision:
     """The paths that such a program is given lie in the roots of its tools (NT)."""
     if not _starts_without_shell(case):
         return decision
@@ -178,15 +178,15 @@ _FACTS_OF: Final[dict[str, tuple[type, ...]]] = {
 LLM.Call is no tool's."""
 
 
-def within_grant(case: Case, decision: Decision) -> Decision:
+def apply_grant(case: Case, decision: Decision) -> Decision:
     """The lists of the grant admit paths, command, URL or name: the rules for the kind of facts, in their order."""
     entry, facts = case.entry, case.facts
-    reason = _followed_call(case)
+    reason = _why_it_follows(case)
     if reason is not None:
         answer = judge_name(entry, facts.tool_name) if isinstance(facts, OutputFacts) else None
         return answer if isinstance(answer, Decision) else decision._replace(reason=reason)
     if not isinstance(facts, _FACTS_OF.get(case.capability, ())):
-        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+        return deny(entry.name, where(entry), "the call's facts do not fit the capability")
     granted_by = where(entry)
     for rule in _RULES_OF_FACTS[type(facts)]:
         answer = rule(case)
@@ -198,7 +198,7 @@ def within_grant(case: Case, decision: Decision) -> Decision:
     )
 
 
-def _followed_call(case: Case) -> str | None:
+def _why_it_follows(case: Case) -> str | None:
     """Why a call follows from one that was judged, and approved if necessary, before; None for any other."""
     facts = case.facts
     if isinstance(facts, OutputFacts):
@@ -213,11 +213,11 @@ def _followed_call(case: Case) -> str | None:
     return None
 
 
-def approved_if_required(case: Case, decision: Decision) -> Decision:
+def require_approval(case: Case, decision: Decision) -> Decision:
     """A person approves what the grant wants approved (AH 8.2 step 3)."""
-    if _followed_call(case) is not None:
+    if _why_it_follows(case) is not None:
         return decision
-    entry = for_tool(case.entry, case.facts.tool_name) if isinstance(case.facts, NamedToolFacts) else case.entry
+    entry = entry_for_tool(case.entry, case.facts.tool_name) if isinstance(case.facts, NamedToolFacts) else case.entry
     if not entry.requires_approval and decision.decision == "ALLOWED":
         return decision
     level, risks = assess(entry, case.facts, workspace=case.workspace, os=case.os)
@@ -255,15 +255,15 @@ _RULES_OF_FACTS: Final[dict[type, tuple[Rule, ...]]] = {
 
 RULES: Final[tuple[Callable[[Case, Decision], Decision], ...]] = (
     not_expired,
-    delegated,
-    granted,
-    within_script_rules,
-    within_program_list,
-    within_grant,
-    approved_if_required,
+    apply_delegation,
+    require_grant,
+    apply_script_rules,
+    apply_program_list,
+    apply_grant,
+    require_approval,
     require_guarded_approval,
     apply_task_options,
     apply_skill_limits,
     apply_risk_ceiling,
-    within_program_roots,
+    apply_program_roots,
 )

@@ -136,7 +136,7 @@ class Roots(NamedTuple):
     nested: Nested | None = None
 
 
-def nested_parts(path: str, os: OsFamily) -> tuple[str, str] | None:
+def split_nested(path: str, os: OsFamily) -> tuple[str, str] | None:
     """(ROOT, NAME) of a normalised absolute `ROOT/**/NAME`, which stands for whatever is called NAME at any depth below
     ROOT, and all that is in it. NAME is one component and may begin with a star. None for every other path."""
     separator = "/" if os == "posix" else "\\"
@@ -146,8 +146,8 @@ def nested_parts(path: str, os: OsFamily) -> tuple[str, str] | None:
     return normalize(root + separator, os), name
 
 
-def nested_path(root: str, name: str, os: OsFamily) -> str:
-    """Join what `nested_parts` takes apart."""
+def join_nested(root: str, name: str, os: OsFamily) -> str:
+    """Join what `split_nested` takes apart."""
     separator = "/" if os == "posix" else "\\"
     return f"{root.rstrip(separator)}{separator}**{separator}{name}"
 
@@ -166,20 +166,20 @@ def roots(entries: Iterable[str], os: OsFamily, width: Width, real_places: Mappi
             relative = entry if relative is None else relative
             continue
         spelled, real = normalize(entry, os), looked_up.get(entry)
-        nested = nested_parts(spelled, os) if width == "wide" and "*" in spelled else None
+        nested = split_nested(spelled, os) if width == "wide" and "*" in spelled else None
         if nested is None:
             table[key(spelled, os, width)] = entry
         else:
-            really = nested if real is None else nested_parts(normalize(real, os), os) or nested
+            really = nested if real is None else split_nested(normalize(real, os), os) or nested
             for root, name in (nested, really):
                 names.setdefault(key(name, os, width), {}).setdefault(key(root, os, width), entry)
             real = looked_up.get(normalize("/".join(nested), os))
         if real is not None:
             table.setdefault(key(normalize(real, os), os, width), entry)
-    return Roots(table, max(map(len, table), default=0), relative, _nested(names) if names else None)
+    return Roots(table, max(map(len, table), default=0), relative, _nest(names) if names else None)
 
 
-def _nested(names: dict[str, dict[str, str]]) -> Nested:
+def _nest(names: dict[str, dict[str, str]]) -> Nested:
     above = frozenset(root for over in names.values() for root in over)
     endings = {len(name) - 1 for name in names if name.startswith("*")}
     return Nested(names, tuple(sorted(endings)), above, max(map(len, above)))

@@ -60,7 +60,7 @@ class _Compiled(NamedTuple):
     problem: str | None
 
 
-def compiled(pattern: str) -> Pattern | None:
+def compile_pattern(pattern: str) -> Pattern | None:
     """The pattern ready for use, the same object for the same text; None for one that is not usable."""
     return _compile(pattern).pattern
 
@@ -86,7 +86,7 @@ def _engine() -> Any:
 
 
 @lru_cache(maxsize=64)
-def shipped(pattern: str) -> Pattern:
+def compile_shipped(pattern: str) -> Pattern:
     """A pattern of our own, over bytes of any encoding."""
     made: Pattern = _engine().compile(pattern.encode(), _over_bytes(case_sensitive=True))
     return made
@@ -145,7 +145,7 @@ class UnusablePattern(ValueError):
 def rule_pattern(pattern: str) -> Pattern:
     """The compiled expression of a bundle's rule, over UTF-8. Raises UnusablePattern, also for one that fits the empty
     text."""
-    made = compiled(pattern)
+    made = compile_pattern(pattern)
     if made is None:
         raise UnusablePattern(problem_of(pattern))
     if made.fullmatch(b"") is not None:

@@ -68,7 +68,7 @@ class CommandScope(NamedTuple):
     given: tuple[str, ...] = ()
 
     @property
-    def unchanged(self) -> tuple[str, ...]:
+    def unchangeable(self) -> tuple[str, ...]:
         """The guarded places of which a command may leave no change at all."""
         return tuple(one for one in self.guarded if one not in self.judged)
 

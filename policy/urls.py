@@ -52,7 +52,7 @@ def host_and_port(url: str) -> str:
     """The host, with the port where that is not the scheme's own, as a rule for it would be written. Raises what
     `host_of` raises."""
     host, port = target_of(url)
-    return host if port == _PORTS[url.partition(":")[0].lower()] else _with_port(host, port)
+    return host if port == _PORTS[url.partition(":")[0].lower()] else _add_port(host, port)
 
 
 def _authority_of(url: str) -> re.Match[str]:
@@ -80,18 +80,18 @@ def canonical_domain(entry: str) -> str:
     port = int(named["port"])
     if not 0 < port <= _MAX_PORT:
         raise UrlProblem(f"{port} is not a port")
-    return _with_port(_canonical_name(named["host"]), port)
+    return _add_port(_canonical_name(named["host"]), port)
 
 
 def _canonical_name(entry: str) -> str:
     return "*." + _canonical_host(entry[2:]) if entry.startswith("*.") else _canonical_host(entry)
 
 
-def _with_port(rule: str, port: int) -> str:
+def _add_port(rule: str, port: int) -> str:
     return f"[{rule}]:{port}" if ":" in rule else f"{rule}:{port}"
 
 
-def _without_port(rule: str) -> tuple[str, int | None]:
+def _split_port(rule: str) -> tuple[str, int | None]:
     """The host or `*.` form of a canonical rule, and its port."""
     named = re.fullmatch(_ENTRY_PORT, rule)
     return (rule, None) if named is None else (named["host"].strip("[]"), int(named["port"]))
@@ -115,7 +115,7 @@ def matching_rule(host: str, table: dict[str, str], port: int | None = None) -> 
     every port. The host's own entries go before those with a star, and of two for the same names the one with the
     port."""
     for name in _covering_names(host):
-        if port is not None and (rule := _with_port(name, port)) in table:
+        if port is not None and (rule := _add_port(name, port)) in table:
             return table[rule]
         if name in table:
             return table[name]
@@ -133,7 +133,7 @@ def _covering_names(host: str) -> Iterator[str]:
 def covers(rule: str, table: dict[str, str]) -> bool:
     """True if `domain_rules(…)` cover all that a canonical rule does. A star is covered by a star only: some name below
     it is in no list."""
-    name, port = _without_port(rule)
+    name, port = _split_port(rule)
     return matching_rule(name, table, port) is not None
 
 
@@ -157,12 +157,12 @@ def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> 
     found = table.get("") or matching_rule(host, table, port)
     if found is not None or not is_address(host):
         return found
-    from policy.addresses import embedded_v4
+    from policy.addresses import find_embedded_v4
 
-    wanted = embedded_v4(host) or host
+    wanted = find_embedded_v4(host) or host
     for rule, entry in table.items():
-        name, its_port = _without_port(rule)
-        if its_port in (None, port) and (embedded_v4(name) or name) == wanted:
+        name, its_port = _split_port(rule)
+        if its_port in (None, port) and (find_embedded_v4(name) or name) == wanted:
             return entry
     return None
 

@@ -29,13 +29,13 @@ PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
 """The modes that git knows of what is no folder. The content of a link is the path that it leads to."""
 
 
-def with_mode(mode: str, version: str) -> str:
+def add_mode(mode: str, version: str) -> str:
     """The name of a version of a file, a blob's or a word of NOT_KEPT, with the mode that the file had."""
     return f"{mode}:{version}"
 
 
 def mode_and_blob(version: str) -> tuple[str | None, str]:
-    """The inverse of `with_mode`; the mode is None where it is not on record, since nothing has changed it."""
+    """The inverse of `add_mode`; the mode is None where it is not on record, since nothing has changed it."""
     mode, _, blob = version.rpartition(":")
     return mode or None, blob
 
@@ -67,14 +67,14 @@ class BlobFolder:
         self._guard = threading.Lock()  # large artifacts are shared from another thread
 
     @property
-    def used_bytes(self) -> int:
+    def total_bytes(self) -> int:
         """The bytes that the folder holds in all, with what was set aside."""
-        return sum(self._known().values()) + self._aside_bytes
+        return sum(self._read_sizes().values()) + self._aside_bytes
 
     @property
     def names(self) -> frozenset[str]:
         """The whole blobs that are there."""
-        return frozenset(name for name in self._known() if not name.endswith(TEMPORARY))
+        return frozenset(name for name in self._read_sizes() if not name.endswith(TEMPORARY))
 
     def set_aside(self, size: int) -> None:
         """Count `size` bytes that are stored elsewhere and share the limit."""
@@ -82,7 +82,7 @@ class BlobFolder:
 
     def has_room(self, size: int) -> bool:
         """True if `size` more bytes may be kept."""
-        return self.used_bytes + size <= self.limit_bytes
+        return self.total_bytes + size <= self.limit_bytes
 
     def holds(self, name: str) -> bool:
         """True if the blob is there, and durable, for all that this process knows."""
@@ -118,20 +118,20 @@ class BlobFolder:
         gets a copy. Raises StorageLimit, OSError, and what `pieces` raise.
         """
         with self._guard:  # what is there is listed before there is anything temporary
-            room = self.limit_bytes - self.used_bytes
+            room = self.limit_bytes - self.total_bytes
         if self._disk.status(os.path.dirname(self._directory)) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._directory)
         self._disk.make_private_dir(self._directory)
         temporary = self._path(f"{os.path.basename(path)}-{os.urandom(4).hex()}{TEMPORARY}")
         hashed = _Hashed(pieces, room)
-        write_new(self._disk, temporary, hashed.as_far_as_there_is_room(), durable=False)
+        write_new(self._disk, temporary, hashed.pieces_within_room(), durable=False)
         name = hashed.sha256()
         with self._guard:
             if self._is_there(name, hashed.size):
                 self._disk.remove(temporary)
             elif hashed.is_whole:
                 put_in_place(self._disk, temporary, self._path(name))
-                self._known()[name] = hashed.size
+                self._read_sizes()[name] = hashed.size
                 self._shared.add(name)
             else:
                 self._disk.remove(temporary)
@@ -151,7 +151,7 @@ class BlobFolder:
     def sweep(self, named: AbstractSet[str]) -> None:
         """Remove what is not among `named`, and what a crash left half written. A blob with a second name (an artifact
         of the same content) is still in use. Raises OSError."""
-        sizes = self._known()
+        sizes = self._read_sizes()
         for name in self._disk.names(self._directory):
             status = self._disk.status(self._path(name))
             if name in named or status is None or status.kind != "file" or status.links > 1:
@@ -164,13 +164,13 @@ class BlobFolder:
     def _is_there(self, name: str, size: int) -> bool:
         """True if the blob is there as its name says. A large one is not read for it: what this process has written is
         taken for whole as long as its size is."""
-        status = self._disk.status(self._path(name)) if name in self._known() else None
+        status = self._disk.status(self._path(name)) if name in self._read_sizes() else None
         if status is None or status.size != size:
             return False
         return self.get(name) is not None if size <= _READ_AT_ONCE_BYTES else name in self._shared | self._durable
 
     def _check_room(self, sizes: dict[str, int]) -> None:
-        needed = sum(size for name, size in sizes.items() if name not in self._known())
+        needed = sum(size for name, size in sizes.items() if name not in self._read_sizes())
         if needed and not self.has_room(needed):
             self.refused = True
             raise StorageLimit(self.limit_bytes)
@@ -179,9 +179,9 @@ class BlobFolder:
         temporary = self._path(name) + TEMPORARY
         write_new(self._disk, temporary, [data], durable=durable)
         put_in_place(self._disk, temporary, self._path(name))
-        self._known()[name] = len(data)
+        self._read_sizes()[name] = len(data)
 
-    def _known(self) -> dict[str, int]:
+    def _read_sizes(self) -> dict[str, int]:
         if self._sizes is None:
             found = ((name, self._disk.status(self._path(name))) for name in self._disk.names(self._directory))
             self._sizes = {name: status.size for name, status in found if status is not None}
@@ -201,7 +201,7 @@ class _Hashed:
         self._room = room
         self._digest = hashlib.sha256()
 
-    def as_far_as_there_is_room(self) -> Iterator[bytes]:
+    def pieces_within_room(self) -> Iterator[bytes]:
         """The pieces."""
         for piece in self._pieces:
             self._digest.update(piece)

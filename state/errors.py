@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from config.shapes import listed
+from config.shapes import list_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class OtherShape(UnknownVersion):
     all that is wrong, each with its path; the message lists the first of them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(f"the checkpoint is whole and of another shape: {listed(problems)}")
+        super().__init__(f"the checkpoint is whole and of another shape: {list_problems(problems)}")
         self.problems = tuple(problems)
 
 
@@ -84,7 +84,7 @@ class WriteFailed(StateError):
 
 
 @contextlib.contextmanager
-def as_write_failure(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Errors of the disk as WriteFailed."""
     try:
         yield

@@ -17,7 +17,7 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from state.archive import Archive
-from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
 from state.files import (
     TEMPORARY,
     copy_aside,
@@ -34,7 +34,7 @@ from state.journal import Journal
 from state.large_values import LargeValues
 from state.records import SessionStatusChanged, message_of
 from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
+from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,12 +102,12 @@ class FileSession:
         """A new session; with `archived` one that had ended, whose archive goes on, not begun until `take_over`. Raises
         SessionExists, SessionLocked, WriteFailed."""
         disk, paths = storage.disk, storage.paths
-        with as_write_failure("preparing the state directory"):
+        with translate_errors("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
                 make_durable_dir(disk, directory, within=paths.state_dir, is_there=archived is not None)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
-            with as_write_failure("looking for a session of this id"):
+            with translate_errors("looking for a session of this id"):
                 _refuse_existing(storage, again=archived is not None)
         except BaseException:
             lock.release(remove=False, untouched=archived is not None)
@@ -129,7 +129,7 @@ class FileSession:
             found = find(storage.disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
             state = found.state or found.unusable
             if state is None:
-                raise _moved_aside(storage, found)
+                raise _move_aside(storage, found)
             session = cls(storage, lock, state, LoadReport())
             session._to_do = functools.partial(session._take_over, found)
         except NoSuchSession:
@@ -163,10 +163,10 @@ class FileSession:
 
     def append(self, record: Record) -> None:
         """See OpenSession."""
-        fields = encoded(record, self._kept.to_record())
+        fields = encode(record, self._kept.to_record())
         fold(self.state, record)
         self.state.seq += 1
-        self._kept.recorded()
+        self._kept.mark_recorded()
         if self._journal is None or self._journal.broken:
             self._write_snapshot()
         else:
@@ -180,7 +180,7 @@ class FileSession:
         journal = self._journal
         if journal is None:
             raise WriteFailed("the journal was not renewed")
-        fields = encoded(record, self._kept.to_record())
+        fields = encode(record, self._kept.to_record())
         self.state.seq += 1
         try:
             journal.append(fields, message_of(record))
@@ -190,7 +190,7 @@ class FileSession:
             with contextlib.suppress(WriteFailed):
                 self._write_snapshot()
             raise
-        self._kept.recorded()
+        self._kept.mark_recorded()
 
     def sync(self) -> None:
         """See OpenSession. A journal that failed gives way to a new snapshot."""
@@ -264,7 +264,7 @@ class FileSession:
             if archives:
                 self._archive_journal()
                 self._archive.seal()
-            with as_write_failure("removing the checkpoint"):
+            with translate_errors("removing the checkpoint"):
                 if not archives:
                     self._archive.clear()
                 disk.remove(paths.snapshot)
@@ -294,16 +294,16 @@ class FileSession:
         # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
         try:
             if archived is not None:  # before the checkpoint that names it
-                with as_write_failure("keeping what the archived records hold"):
+                with translate_errors("keeping what the archived records hold"):
                     self.blobs.put(*archived.inline.values(), limited=False)
-            with as_write_failure("writing the journal"):
+            with translate_errors("writing the journal"):
                 self._remove_previous()
                 if archived is None:
                     self._archive.clear()
-                first = self._encoded()
+                first = self._encode()
                 self._take_room(first.size)
                 self._start_journal(first, again=archived is not None)
-                self._put_snapshot(self._encoded())
+                self._put_snapshot(self._encode())
         except WriteFailed:
             self._lock.release(remove=True)
             raise
@@ -315,10 +315,10 @@ class FileSession:
         What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
         """
         if found.state is None:
-            raise _moved_aside(self._storage, found)
+            raise _move_aside(self._storage, found)
         self._kept.take_over(found, self.state.first_version_blobs())
         aside = None
-        with as_write_failure("taking the session over"):
+        with translate_errors("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:
                 aside = copy_aside(self._storage.disk, self._storage.paths)
             if found.journal.records:
@@ -329,7 +329,7 @@ class FileSession:
             self._renew()
             if found.damage is None:
                 # An archive keeps versions of files that only journals name.
-                named = self._kept.named(self.state.first_version_blobs())
+                named = self._kept.blobs_to_keep(self.state.first_version_blobs())
                 self._remove_leftovers(self.blobs.names if self._storage.archives else named)
         if found.damage is not None:
             self._close_journal()
@@ -358,14 +358,14 @@ class FileSession:
         return worth or self._is_near_limit(journal)
 
     def _is_near_limit(self, journal: Journal) -> bool:
-        return journal.grown_bytes > self._room.left_bytes(self._snapshot_bytes)
+        return journal.grown_bytes > self._room.remaining_bytes(self._snapshot_bytes)
 
     def _compact_when_due(self) -> None:
         """Start a compaction where the journal has outgrown the snapshot: all that it is made of is taken now."""
         journal = self._journal
         if journal is None or journal.broken or self._compaction is not None or not self._is_due(journal):
             return
-        thread, head, opening = self._kept.for_snapshot(self.state.thread), self._head(), self._opening()
+        thread, head, opening = self._kept.collect_for_snapshot(self.state.thread), self._head(), self._opening()
         try:
             seq = journal.mark()
         except WriteFailed:  # what was to be synced is; the next write puts all into new files
@@ -387,7 +387,7 @@ class FileSession:
         try:
             compaction.wait()
             self._is_base_previous = True
-            self._kept.moved(compaction.content.thread)
+            self._kept.mark_moved(compaction.content.thread)
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
             self._archive_journal()
@@ -402,7 +402,7 @@ class FileSession:
             return False
         self._room.note(compaction.size, between_steps=compaction.content.between_steps)
         self._journal, self._retry_bytes = None, 0
-        with as_write_failure("putting the new journal in place"):
+        with translate_errors("putting the new journal in place"):
             self._journal = journal.give_way()
         self._first_seq, self._is_base_previous = compaction.seq, False
         return True
@@ -417,11 +417,11 @@ class FileSession:
 
     def _write_snapshot(self) -> None:
         self._check_lock()
-        with as_write_failure("writing the checkpoint"):
+        with translate_errors("writing the checkpoint"):
             self._renew()
 
     def _check_lock(self) -> None:
-        with as_write_failure("looking at the session's lock"):
+        with translate_errors("looking at the session's lock"):
             held = self._lock.still_held()
         if held:
             return
@@ -437,7 +437,7 @@ class FileSession:
         """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
         that the snapshot names are skipped on load."""
         self._end_compaction()
-        snapshot = self._encoded()
+        snapshot = self._encode()
         self._take_room(snapshot.size)
         self._archive_journal()
         is_copied = self._put_snapshot(snapshot)
@@ -458,7 +458,7 @@ class FileSession:
         """
         disk, paths = self._storage.disk, self._storage.paths
         is_copied = False
-        if not in_opening(snapshot):
+        if not part_in_opening(snapshot):
             with contextlib.suppress(OSError):  # the session can go on without
                 write_new(disk, paths.previous_snapshot + TEMPORARY, snapshot.chunks())
                 disk.replace(paths.previous_snapshot + TEMPORARY, paths.previous_snapshot)
@@ -472,11 +472,11 @@ class FileSession:
         if not but_snapshot:
             disk.remove(paths.previous_snapshot)
 
-    def _encoded(self) -> EncodedSnapshot:
+    def _encode(self) -> EncodedSnapshot:
         """The snapshot of the state, what is large in it put into blobs first. Raises OSError."""
-        thread = self._kept.for_snapshot(self.state.thread)
+        thread = self._kept.collect_for_snapshot(self.state.thread)
         snapshot = EncodedSnapshot(self._head(), thread.write())
-        self._kept.moved(thread)
+        self._kept.mark_moved(thread)
         return snapshot
 
     def _head(self) -> bytes:
@@ -485,7 +485,7 @@ class FileSession:
     def _start_journal(self, snapshot: EncodedSnapshot, *, again: bool = False) -> None:
         """A journal with nothing but its opening in place of the old one. `again`: the session had ended."""
         self._close_journal()
-        opening = self._opening() | in_opening(snapshot) | ({REOPENED: True} if again else {})
+        opening = self._opening() | part_in_opening(snapshot) | ({REOPENED: True} if again else {})
         self.state.seq += 1
         self._retry_bytes = 0
         paths = self._storage.paths
@@ -506,9 +506,9 @@ class FileSession:
             self._journal = None
 
 
-def _moved_aside(storage: SessionStorage, found: Found) -> Damaged:
+def _move_aside(storage: SessionStorage, found: Found) -> Damaged:
     error = Damaged(found.damage or "the checkpoint holds nothing")
-    with as_write_failure("putting damaged files aside"):
+    with translate_errors("putting damaged files aside"):
         error.quarantined = move_aside(storage.disk, storage.paths)
     return error
 
@@ -589,10 +589,10 @@ class Compaction:
         disk.replace(paths.snapshot + TEMPORARY, paths.snapshot)
         disk.replace(before, paths.previous_snapshot)  # last: never are the two the same file
         disk.sync_directory(paths.checkpoints)
-        self.opening |= in_opening(snapshot)
+        self.opening |= part_in_opening(snapshot)
 
 
-def in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
+def part_in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
     """The part of a snapshot that is repeated in the first record of its journal: all of a small one, so that the
     journal can do without its file."""
     if snapshot.size > _SMALL_SNAPSHOT_BYTES:
@@ -612,7 +612,7 @@ class Room:
         self._full_at_bytes = limit_bytes - limit_bytes // 16
         self.is_full = False
 
-    def left_bytes(self, size: int) -> int:
+    def remaining_bytes(self, size: int) -> int:
         """The bytes by which a snapshot of `size` bytes may grow before it is full."""
         return self._full_at_bytes - size
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from state.background import Thread
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
+from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
 from state.locations import SessionPaths
 from state.store import SNAPSHOT_LIMIT_BYTES, Summary
@@ -69,15 +69,15 @@ class FileCheckpointStore:
         if self.has(session_id):
             return FileSession.claim(storage)
         if ended_too:
-            archived = self.archived(session_id)
+            archived = self.read_archive(session_id)
             archived.state.session_status = "SESSION_RUNNING"
             return FileSession.create(storage, archived.state, archived)
         from state.loading import no_such
 
-        with as_write_failure("looking for the session"):
+        with translate_errors("looking for the session"):
             raise no_such(self._disk, storage.paths)
 
-    def archived(self, session_id: str) -> Archived:
+    def read_archive(self, session_id: str) -> Archived:
         """The archive of a session that has ended. Raises NoSuchSession where its records were not kept, Damaged,
         TooLarge, WriteFailed."""
         from state.loading import find_archived  # a new session reads nothing
@@ -88,7 +88,7 @@ class FileCheckpointStore:
     def has(self, session_id: str) -> bool:
         """True if anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
         paths = SessionPaths(self._state_dir, session_id)
-        with as_write_failure("looking for the session"):
+        with translate_errors("looking for the session"):
             return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
 
     def load(self, session_id: str, *, salvaged_too: bool = False, ended_too: bool = False) -> Checkpoint:
@@ -97,7 +97,7 @@ class FileCheckpointStore:
         from state.loading import find
 
         if ended_too and not self.has(session_id):
-            return self.archived(session_id).state
+            return self.read_archive(session_id).state
         storage = self._storage(session_id)
         found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
         state = found.state or found.unusable
@@ -114,12 +114,12 @@ class FileCheckpointStore:
         if self.has(session_id):
             inline = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes).inline
         else:
-            inline = self.archived(session_id).inline
+            inline = self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def list(self) -> list[Summary]:
         """See CheckpointStore."""
-        with as_write_failure("listing the sessions"):
+        with translate_errors("listing the sessions"):
             names = self._disk.names(SessionPaths(self._state_dir, "any").checkpoints)
             ids = {name.partition(".")[0] for name in names if name.endswith((".json", ".journal"))}
             rows = []
@@ -131,7 +131,7 @@ class FileCheckpointStore:
     def summary(self, session_id: str) -> Summary | None:
         """The row of `list` for one session, None where there is none to resume. Raises InvalidSessionId,
         WriteFailed."""
-        with as_write_failure("looking for the session"):
+        with translate_errors("looking for the session"):
             if not self.has(session_id):
                 return None
             try:

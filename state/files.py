@@ -41,7 +41,7 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
     size = 0
     fd = disk.open_new(path)
     try:
-        for data in _gathered(chunks):
+        for data in _gather(chunks):
             disk.write(fd, data)
             size += len(data)
         if durable:
@@ -105,7 +105,7 @@ def second_temporary(disk: Disk, path: str, second: str) -> str:
     return temporary
 
 
-def _gathered(chunks: Iterable[bytes]) -> Iterable[bytes]:
+def _gather(chunks: Iterable[bytes]) -> Iterable[bytes]:
     """`chunks` in pieces worth a system call each."""
     waiting: list[bytes] = []
     size = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from state.blobs import mode_and_blob, with_mode
+from state.blobs import add_mode, mode_and_blob
 from state.checkpoint import EarlierTask, Task
 from state.errors import Damaged
 from state.records import (
@@ -61,7 +61,7 @@ def _task_started(state: Checkpoint, record: TaskStarted) -> None:
     if state.open_step is not None:
         raise KeyError("a task follows when the step before it is over")
     if state.task is not None:
-        state.earlier_tasks.append(_as_earlier(state.task))
+        state.earlier_tasks.append(_make_earlier(state.task))
     state.queue = [queued for queued in state.queue if queued.task_id != record.task_id]
     state.task = Task(record.task_id, record.prompt, record.max_steps, options=dict(record.options))
     # It waits for nothing any more that kept it from being over.
@@ -79,7 +79,7 @@ def _task_unqueued(state: Checkpoint, record: TaskUnqueued) -> None:
     state.queue.remove(next(queued for queued in state.queue if queued.task_id == record.task_id))
 
 
-def _as_earlier(task: Task) -> EarlierTask:
+def _make_earlier(task: Task) -> EarlierTask:
     prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
     return EarlierTask(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
 
@@ -139,15 +139,15 @@ def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
         task = _task(state)
         for path, version in baselines.items():
             for known in (state.baselines, task.baselines):
-                known[path] = _with_mode_of(known[path], version) if path in known else version
+                known[path] = _copy_mode(known[path], version) if path in known else version
 
 
-def _with_mode_of(first: str | None, later: str | None) -> str | None:
+def _copy_mode(first: str | None, later: str | None) -> str | None:
     """A first version with the mode that a later call found, where none had changed it until then."""
     if first is None or later is None or mode_and_blob(first)[0] is not None:
         return first
     mode = mode_and_blob(later)[0]
-    return first if mode is None else with_mode(mode, first)
+    return first if mode is None else add_mode(mode, first)
 
 
 def _approval_asked(state: Checkpoint, record: ApprovalAsked) -> None:

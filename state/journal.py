@@ -116,7 +116,7 @@ def _record_at(data: bytes, at: int) -> Line | None:
     return Line(seq, synced, data[start:fields_end], message, end + 1)
 
 
-def _declared_end(data: bytes, at: int) -> int:
+def _end_by_header(data: bytes, at: int) -> int:
     """The end of the record at `at` by its header; `at` if it has none."""
     head = re.compile(_HEADER).match(data, at)
     if head is None:
@@ -130,13 +130,13 @@ def _is_cut_off(data: bytes, at: int) -> bool:
     """True when what lies from `at` on is the beginning of a record without its end."""
     if data.endswith(b"\n"):
         return False
-    end = _declared_end(data, at)
+    end = _end_by_header(data, at)
     return len(data) < end if end != at else re.compile(_BEGUN_HEADER).fullmatch(data, at) is not None
 
 
 def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
     """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
-    next_one = _record_at(data, _declared_end(data, at))
+    next_one = _record_at(data, _end_by_header(data, at))
     if next_one is not None:
         yield next_one
         at = next_one.end - 1

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, InvalidSessionId, as_write_failure
+from state.errors import Damaged, InvalidSessionId, translate_errors
 from state.files import make_durable_dir, replace_atomically
-from state.locations import SessionPaths, checked_session_id
+from state.locations import SessionPaths, check_session_id
 
 if TYPE_CHECKING:
     from state.disk import Lock
@@ -44,14 +44,14 @@ def session_of(state_dir: str, key: str) -> str:
     named = kept.get("sessionId")
     if isinstance(named, str):
         with contextlib.suppress(InvalidSessionId):
-            return checked_session_id(named)
+            return check_session_id(named)
     raise Damaged(f"{path} names no session")
 
 
 def remember(state_dir: str, key: str, session_id: str) -> None:
     """Have `key` stand for `session_id`; durable on return. Raises InvalidSessionId, WriteFailed."""
     path = _path(state_dir, key)
-    with as_write_failure("keeping the session's id"):
+    with translate_errors("keeping the session's id"):
         make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir)
         replace_atomically(LOCAL_DISK, path, [orjson.dumps({"sessionId": session_id})])
 
@@ -59,14 +59,14 @@ def remember(state_dir: str, key: str, session_id: str) -> None:
 def hold(state_dir: str, key: str) -> Lock:
     """Keep every other process from beginning a session under `key`. Raises SessionLocked, WriteFailed,
     InvalidSessionId."""
-    checked_session_id(key)
+    check_session_id(key)
     folder = os.path.join(state_dir, FOLDER)
-    with as_write_failure("preparing the state directory"):
+    with translate_errors("preparing the state directory"):
         make_durable_dir(LOCAL_DISK, folder, within=state_dir)
     return LOCAL_DISK.lock(os.path.join(folder, f"{key}.lock"), key)
 
 
-def kept_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
+def read_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
     """Return the result of a session that ended, from `result.json` or, after a prune, from the stub; None if there is
     neither.
 
@@ -81,7 +81,7 @@ def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None, 
     """Before a session is pruned: keep its result where its id was chosen, or may have been. `options` are those of its
     checkpoint, None where there is none, or where it is `damaged`. Raises OSError."""
     try:
-        kept = kept_result(state_dir, session_id)
+        kept = read_result(state_dir, session_id)
     except Damaged:
         kept, damaged = None, True
     if kept is None and options is not None:  # it never ended
@@ -116,7 +116,7 @@ def _was_chosen(kept: dict[str, Any]) -> bool:
 
 
 def _path(state_dir: str, key: str) -> str:
-    return os.path.join(state_dir, FOLDER, f"{checked_session_id(key)}.json")
+    return os.path.join(state_dir, FOLDER, f"{check_session_id(key)}.json")
 
 
 # The key that placeholders of redacted values are made with: one for a state directory, so that a session that is
@@ -136,7 +136,7 @@ def redaction_key(state_dir: str) -> bytes:
     with contextlib.suppress(OSError):
         _make(path)
         return _read_redaction_key(path)
-    return _of_this_process()
+    return _process_mark()
 
 
 def _make(path: str) -> None:
@@ -176,5 +176,5 @@ def _is_key(path: str) -> bool:
 
 
 @functools.cache
-def _of_this_process() -> bytes:
+def _process_mark() -> bytes:
     return os.urandom(_KEY_BYTES)

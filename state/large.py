@@ -24,7 +24,7 @@ LARGE_BYTES = 16 * 1024
 _MARK = b'Blob":{"sha256":"'
 
 
-def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
+def shorten(message: bytes) -> tuple[bytes, list[bytes]]:
     """The message with its large parts named, and these parts."""
     if len(message) <= LARGE_BYTES:
         return message, []
@@ -52,7 +52,7 @@ def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
     return (orjson.dumps(wire), parts) if parts else (message, [])
 
 
-def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
+def restore(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
     """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
     it, so that the thread can still be sent; a lost block or picture stays empty. A blob that is put back is found
     again."""
@@ -93,7 +93,7 @@ def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def named_in(message: bytes) -> list[str]:
+def blobs_in(message: bytes) -> list[str]:
     """The blobs that a shortened message names."""
     if _MARK not in message:
         return []

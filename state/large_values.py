@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import StorageLimit
-from state.large import named_in, shortened
+from state.large import blobs_in, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ class SnapshotThread:
         """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
         OSError."""
         self._blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
-        new = {place: shortened(self.thread[place]) for place in range(self._examined, len(self.thread))}
+        new = {place: shorten(self.thread[place]) for place in range(self._examined, len(self.thread))}
         large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
         with contextlib.suppress(StorageLimit):  # then they stay where they are
             self._blobs.put(*(part for _, parts in large.values() for part in parts))
@@ -105,26 +105,26 @@ class LargeValues:
         """The values that the next record is to carry: base64 by name. `recorded` says that it does."""
         return self._to_record
 
-    def recorded(self) -> None:
+    def mark_recorded(self) -> None:
         """The record has what `to_record` gave."""
         self._to_record = {}
 
     def take_over(self, found: Found, first_versions: Iterable[str]) -> None:
         """Go on with what lies on disk. Whatever a checkpoint names was durable before it did."""
         self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
-        self.blobs.trust(self.named(first_versions) - frozenset(found.lost) - found.inline.keys())
+        self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(found.lost) - found.inline.keys())
 
-    def named(self, first_versions: Iterable[str]) -> frozenset[str]:
+    def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
         """The blobs that the session needs: those of its messages and its `first_versions` of files."""
-        in_thread = {name for message in self._short.values() for name in named_in(message)}
+        in_thread = {name for message in self._short.values() for name in blobs_in(message)}
         return frozenset(in_thread.union(first_versions))
 
-    def for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
+    def collect_for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
         """Collect the messages and blobs that a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over
         what that did."""
         return SnapshotThread(self.blobs, list(thread), dict(self._inline), dict(self._short), self._examined)
 
-    def moved(self, written: SnapshotThread) -> None:
+    def mark_moved(self, written: SnapshotThread) -> None:
         """The snapshot that was made with `written` is in place: go on from it."""
         for name in written.inline:
             self._inline.pop(name, None)

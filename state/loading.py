@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from config.lean_typing import NamedTuple
-from config.shapes import listed
+from config.shapes import list_problems
 from state import archive
-from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.fold import fold
 from state.journal import JournalContent, Line, parse
-from state.large import restored
+from state.large import restore
 from state.record_shapes import record_problems
 from state.records import record_of
 from state.snapshot import decode_snapshot
@@ -59,7 +59,7 @@ class Found:
 def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> Found:
     """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
     UnknownVersion, TooLarge, Untrusted, WriteFailed."""
-    with as_write_failure("reading the checkpoint"):
+    with translate_errors("reading the checkpoint"):
         return _find(disk, paths, blobs, snapshot_limit_bytes)
 
 
@@ -73,10 +73,10 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byt
     if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
         raise no_such(disk, paths)
     beside = _Beside(disk, paths, blobs, snapshot_limit_bytes)
-    whole = mended(content, beside.older(), paths.session_id) if content.torn_bytes else None
+    whole = mend(content, beside.older(), paths.session_id) if content.torn_bytes else None
     if whole is not None:
         content = whole
-    found = _folded(data, content.records, beside)
+    found = _fold_all(data, content.records, beside)
     found.journal, found.readable = content, readable
     found.restored = found.restored or whole is not None
     found.damage = problem or found.damage
@@ -105,7 +105,7 @@ class Archived(NamedTuple):
 def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Archived:
     """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
     there, Damaged, TooLarge, WriteFailed."""
-    with as_write_failure("reading the archive"):
+    with translate_errors("reading the archive"):
         names = sorted(disk.names(paths.archive)) if disk.status(paths.archive) is not None else []
         bases = [name for name in names if name.endswith(archive.SNAPSHOT)]
         if len(bases) != 1 or archive.FULL in names:
@@ -115,7 +115,7 @@ def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_l
         kept = [os.path.join(paths.archive, name) for name in names if name.endswith(archive.JOURNAL)]
         journals = [parse(disk.read(path)) for path in kept]
         found = Found(None)
-        state = _decoded(disk.read(base), found, blobs)
+        state = _decode(disk.read(base), found, blobs)
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
         raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot go on")
     for record in itertools.chain.from_iterable(one.records for one in journals):
@@ -142,7 +142,7 @@ class _Beside(NamedTuple):
         """The whole records of the journal before."""
         return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
 
-    def folded(self, found: Found, records: list[Line]) -> Checkpoint | None:
+    def fold(self, found: Found, records: list[Line]) -> Checkpoint | None:
         """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
         pair is damaged as well, or ends before the journal begins."""
         _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
@@ -151,7 +151,7 @@ class _Beside(NamedTuple):
             return None
         older = self.older()
         try:
-            state = _decoded(data, found, self.blobs)
+            state = _decode(data, found, self.blobs)
             if older and fields_of_line(older[0]).get("sessionId") == self.paths.session_id:
                 for record in older:
                     if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
@@ -161,7 +161,7 @@ class _Beside(NamedTuple):
         return state if state.seq + 1 >= records[0].seq else None
 
 
-def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
+def _fold_all(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
     journal began with takes its place: a small one stands there too, and a large one can be folded again."""
     found = Found(None)
@@ -170,7 +170,7 @@ def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
     try:
         if data is None:
             raise Damaged("the journal is there and its checkpoint is missing")
-        state = _decoded(data, found, beside.blobs)
+        state = _decode(data, found, beside.blobs)
     except Damaged as error:
         # No flipped bit takes a file away. Who did may have meant it, so that is damage, and reported before the
         # session goes on.
@@ -193,7 +193,7 @@ def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
             try:
                 _fold(state, record, found.inline)
             except Damaged as error:  # what does not fit may have changed a part of the state already
-                found = _folded(data, records[:fitting], beside)
+                found = _fold_all(data, records[:fitting], beside)
                 found.damage = str(error)
                 break
     return found
@@ -203,13 +203,13 @@ def _instead(found: Found, opening: dict[str, Any], records: list[Line], beside:
     small = opening.get(SNAPSHOT)
     if isinstance(small, str):
         try:
-            return _decoded(small.encode(), found, beside.blobs)
+            return _decode(small.encode(), found, beside.blobs)
         except Damaged:
             return None
-    return beside.folded(found, records)
+    return beside.fold(found, records)
 
 
-def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
+def _decode(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
     found.short, found.lost = {}, []
     state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
     found.in_snapshot = len(state.thread)
@@ -217,7 +217,7 @@ def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
 
 
 def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes:
-    whole, lost = restored(message, blobs.get)
+    whole, lost = restore(message, blobs.get)
     if whole is not message:
         found.short[place] = message
         found.lost += lost
@@ -354,15 +354,15 @@ def change_of(line: Line) -> Change:
     if not isinstance(kind, str):
         raise Damaged(f"record {line.seq} says no kind")
     problems = record_problems(kind, fields, message)
-    blobs = _decoded_line(encoded)
+    blobs = _decode_line(encoded)
     if blobs is None:
         problems.append(f"{BLOBS}: must be base64 by name")
     if problems or blobs is None:
-        raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {listed(problems)}")
+        raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {list_problems(problems)}")
     return Change(None if kind == OPENED else record_of(kind, fields, message), blobs)
 
 
-def _decoded_line(encoded: object) -> dict[str, bytes] | None:
+def _decode_line(encoded: object) -> dict[str, bytes] | None:
     """The content of each blob of a record; None where one has none."""
     if not isinstance(encoded, dict):
         return None
@@ -376,13 +376,13 @@ def _decoded_line(encoded: object) -> dict[str, bytes] | None:
 # records that it took along from the journal before (`state.journal.Journal.mark`). Pure.
 
 
-def mended(content: JournalContent, older: list[Line], session_id: str) -> JournalContent | None:
+def mend(content: JournalContent, older: list[Line], session_id: str) -> JournalContent | None:
     """The whole journal again; None where what is broken stands nowhere else. `older` are the records of the journal
     before. That the numbers fit to the snapshot is seen when they are folded over it."""
     behind = list(content.behind)
     if any(after.seq != before.seq + 1 for before, after in itertools.pairwise(behind)):
         return None
-    lacking = _opening(behind, session_id) if not content.records else _taken_along(content, older)
+    lacking = _opening(behind, session_id) if not content.records else _lines_to_keep(content, older)
     if not lacking:
         return None
     return JournalContent([*content.records, *lacking, *behind], content.valid_bytes + content.torn_bytes)
@@ -396,7 +396,7 @@ def _opening(behind: list[Line], session_id: str) -> list[Line]:
     return [Line(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
 
 
-def _taken_along(content: JournalContent, older: list[Line]) -> list[Line]:
+def _lines_to_keep(content: JournalContent, older: list[Line]) -> list[Line]:
     last = content.records[-1].seq
     durable = durable_of(content.records[0])
     end = content.behind[0].seq - 1 if content.behind else durable

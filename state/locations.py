@@ -25,15 +25,15 @@ def default_state_dir() -> str:
     and there is none."""
     chosen = os.environ.get(STATE_DIR_VARIABLE)
     if chosen:
-        return os.path.abspath(with_home(chosen))
+        return os.path.abspath(expand_home(chosen))
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
         return os.path.join(_xdg("XDG_DATA_HOME", "~/.local/share"), APP_NAME)
     import platformdirs
 
-    return with_home(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+    return expand_home(platformdirs.user_data_dir(APP_NAME, appauthor=False))
 
 
-def with_home(path: str) -> str:
+def expand_home(path: str) -> str:
     """`path` with the home directory in place of a `~` in front. Raises NoHomeDirectory where nobody says which one
     that is: without a check the directory would be one of the name `~`."""
     expanded = os.path.expanduser(path)
@@ -47,10 +47,10 @@ def with_home(path: str) -> str:
 def _xdg(variable: str, default: str) -> str:
     """A base directory of the XDG specification, which ignores a relative one."""
     chosen = os.environ.get(variable, "")
-    return chosen if os.path.isabs(chosen) else with_home(default)
+    return chosen if os.path.isabs(chosen) else expand_home(default)
 
 
-def checked_session_id(session_id: str) -> str:
+def check_session_id(session_id: str) -> str:
     """`session_id` itself when it is safe as a file name, else InvalidSessionId."""
     if not _SESSION_ID.fullmatch(session_id):
         raise InvalidSessionId("a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
@@ -82,7 +82,7 @@ class SessionPaths:
 
     def __init__(self, state_dir: str, session_id: str) -> None:
         self.state_dir = state_dir
-        self.session_id = checked_session_id(session_id)
+        self.session_id = check_session_id(session_id)
 
     @property
     def checkpoints(self) -> str:
@@ -165,7 +165,7 @@ class SessionPaths:
         return os.path.join(self.records, "sandbox")
 
     @property
-    def kept(self) -> str:
+    def kept_folder(self) -> str:
         """The content of files that are just written in place, by the mark of the call."""
         return os.path.join(self.records, "kept")
 

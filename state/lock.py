@@ -50,7 +50,7 @@ class SessionLock:
                     # The holder before us may have removed the file between our open and our lock: then we hold a
                     # lock on nothing, and another process could hold the one on the name.
                     if is_named(fd, path):
-                        before = None if is_new else _Before.of(fd)
+                        before = None if is_new else _Before.read(fd)
                         _write_pid(fd)
                         return cls(path, fd, before)
                 else:
@@ -99,7 +99,7 @@ class _Before(NamedTuple):
     times_ns: tuple[int, int]
 
     @classmethod
-    def of(cls, fd: int) -> Self:
+    def read(cls, fd: int) -> Self:
         """Those of an open file. Raises OSError."""
         status = os.fstat(fd)
         os.lseek(fd, 0, os.SEEK_SET)

@@ -12,10 +12,10 @@ import orjson
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.fold import fold
-from state.locations import checked_session_id
+from state.locations import check_session_id
 from state.records import SessionStatusChanged, message_of, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
-from state.store import ENDED, KIND, LoadReport, Summary, encoded
+from state.store import ENDED, KIND, LoadReport, Summary, encode
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
@@ -42,7 +42,7 @@ class MemoryCheckpointStore:
 
     def create(self, session_id: str, state: Checkpoint) -> MemorySession:
         """See CheckpointStore."""
-        checked_session_id(session_id)
+        check_session_id(session_id)
         kept = self._kept.get(session_id)
         if kept is not None and kept.held:
             raise SessionLocked(session_id, None)
@@ -61,7 +61,7 @@ class MemoryCheckpointStore:
 
     def load(self, session_id: str) -> Checkpoint:
         """See CheckpointStore."""
-        kept = self._kept.get(checked_session_id(session_id))
+        kept = self._kept.get(check_session_id(session_id))
         if kept is None:
             raise NoSuchSession(f"there is no session {session_id} to resume in memory")
         state = decode_snapshot(kept.snapshot, lambda _, message: message)
@@ -102,7 +102,7 @@ class MemorySession:
 
     def append(self, record: Record) -> None:
         """See OpenSession."""
-        fields = encoded(record)
+        fields = encode(record)
         fold(self.state, record)
         self.state.seq += 1
         self._kept.records.append((fields, message_of(record)))

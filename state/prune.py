@@ -44,7 +44,7 @@ from state.errors import (
 )
 from state.file_store import FileCheckpointStore
 from state.keys import leave_stub
-from state.locations import PREVIOUS, SessionPaths, checked_session_id
+from state.locations import PREVIOUS, SessionPaths, check_session_id
 from state.lock import SessionLock, holder
 from state.store import SNAPSHOT_LIMIT_BYTES
 from state.temporary import BY_DESCRIPTOR, Folder, is_directory, is_link
@@ -118,7 +118,7 @@ class SessionPruner:
 
     def clear(self, session_id: str) -> bool:
         """Remove what `remains` named; False when a live process has the session. Raises OSError, WriteFailed."""
-        with self._locked(session_id) as held:
+        with self._lock(session_id) as held:
             if held:
                 going = self._going(session_id, self._parts(session_id), held=True)
                 for part in sorted(going - {_LOCK}):  # the marker comes after what it condemns
@@ -132,10 +132,10 @@ class SessionPruner:
         Raises OSError, or WriteFailed when its lock cannot be taken; what is left then is left to the next time.
         """
         session_id = row.session_id
-        with self._locked(session_id) as held:
+        with self._lock(session_id) as held:
             if not held or self._look(session_id, self._parts(session_id), held=True) != row:
                 return False
-            options = self._recorded(session_id)
+            options = self._read_options(session_id)
             recorded = None if options is None else options.get("temporary")
             own = temporary.session_directory(self._state_dir, session_id, os.environ, recorded)
             leave_stub(self._state_dir, session_id, options, damaged=row.standing is Standing.DAMAGED)
@@ -147,7 +147,7 @@ class SessionPruner:
             temporary.remove(own)
         return True
 
-    def _recorded(self, session_id: str) -> dict[str, Any] | None:
+    def _read_options(self, session_id: str) -> dict[str, Any] | None:
         """The options that the checkpoint holds, where one can be read."""
         try:
             return self._store.load(session_id).identity.options
@@ -167,7 +167,7 @@ class SessionPruner:
     def _going(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> AbstractSet[str]:
         """Those files under `checkpoints/` that go whatever the limits are."""
         is_session = self._folder(session_id) is not None or self._look(session_id, parts, held=held) is not None
-        return _condemned(parts) if is_session else parts
+        return _parts_to_remove(parts) if is_session else parts
 
     def _look(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> Stored | None:
         """One session; None when what is left of it makes none. `held`: by ourselves, so the lock says nothing."""
@@ -200,12 +200,12 @@ class SessionPruner:
         self, paths: SessionPaths, parts: AbstractSet[str], standing: Standing, *, real: bool
     ) -> float | None:
         """Seconds since the epoch: the end that the result has, else the newest change to a file that counts."""
-        if standing is Standing.ENDED and real and (ended := _ended_at(paths.result)) is not None:
+        if standing is Standing.ENDED and real and (ended := _end_time(paths.result)) is not None:
             return ended
         found = [self._checkpoints.stat(f"{paths.session_id}.{part}") for part in parts if not _PASSING.fullmatch(part)]
         times = [entry.st_mtime for entry in found if entry is not None]
         if not times and real:
-            times = [at for path in (paths.result, paths.events) if (at := _changed_at(path)) is not None]
+            times = [at for path in (paths.result, paths.events) if (at := _change_time(path)) is not None]
         return max(times, default=None)
 
     def _size(self, session_id: str, parts: Iterable[str]) -> int:
@@ -224,7 +224,7 @@ class SessionPruner:
         return self._all_parts().get(session_id, _NOTHING)
 
     @contextlib.contextmanager
-    def _locked(self, session_id: str) -> Iterator[bool]:
+    def _lock(self, session_id: str) -> Iterator[bool]:
         """The session's lock, unless a live process has it. Raises OSError, WriteFailed."""
         path = SessionPaths(self._state_dir, session_id).lock
         self._checkpoints.make()
@@ -261,7 +261,7 @@ def _standing(
     store: FileCheckpointStore, session_id: str, parts: AbstractSet[str], *, has_folder: bool
 ) -> Standing | None:
     """The standing of a session that nobody holds; None when what is left of it makes none."""
-    parts = parts - _condemned(parts)
+    parts = parts - _parts_to_remove(parts)
     if any(
         part not in _CHECKPOINT and not (_PASSING.fullmatch(part) or _QUARANTINED.fullmatch(part)) for part in parts
     ):
@@ -282,7 +282,7 @@ def _standing(
     return Standing.ENDED if has_folder else None
 
 
-def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
+def _parts_to_remove(parts: AbstractSet[str]) -> AbstractSet[str]:
     """The parts that an interrupted removal was removing. A snapshot beside the marker is a later session's of the same
     id."""
     if _MARKER not in parts:
@@ -290,7 +290,7 @@ def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
     return {_MARKER} if _SNAPSHOT in parts else {_MARKER} | ({_JOURNAL, _BLOBS} & parts)
 
 
-def _ended_at(path: str) -> float | None:
+def _end_time(path: str) -> float | None:
     """The end of the session as its result has it, in seconds since the epoch."""
     try:
         if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
@@ -302,7 +302,7 @@ def _ended_at(path: str) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _changed_at(path: str) -> float | None:
+def _change_time(path: str) -> float | None:
     try:
         return os.stat(path, follow_symlinks=False).st_mtime
     except OSError:
@@ -311,7 +311,7 @@ def _changed_at(path: str) -> float | None:
 
 def _is_session_id(name: str) -> bool:
     try:
-        checked_session_id(name)
+        check_session_id(name)
     except InvalidSessionId:
         return False
     return True

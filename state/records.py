@@ -377,7 +377,7 @@ def kind_of(record: Record) -> str:
 
 def fields_of(record: Record) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
-    fields = dict(_given(record))
+    fields = dict(_set_fields(record))
     if isinstance(record, TurnTaken | ContextCompacted):
         fields["usage"] = record.usage.to_record()
     if isinstance(record, CallStarted) and record.effect is not None:
@@ -416,7 +416,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     return of(**given)
 
 
-def _given(record: Record) -> Iterator[tuple[str, Any]]:
+def _set_fields(record: Record) -> Iterator[tuple[str, Any]]:
     defaults = record._field_defaults
     for attribute, name in _NAMES[type(record)]:
         value = getattr(record, attribute)

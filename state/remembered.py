@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from state.disk import LOCAL_DISK, boot_id
-from state.errors import as_write_failure
+from state.errors import translate_errors
 from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class KeptRows:
         rows.pop(key, None)
         newest = list(rows.items())[-(self._most - 1) :]
         content = orjson.dumps({self._section: {**dict(newest), key: row}})
-        with as_write_failure(self._doing):
+        with translate_errors(self._doing):
             make_durable_dir(LOCAL_DISK, self._state_dir, within=self._state_dir)
             replace_atomically(LOCAL_DISK, self._path, [content])
 
@@ -69,7 +69,7 @@ class GatewayDialects:
         self._kept = KeptRows(state_dir, FILE, "gateways", most=_MAX_GATEWAYS, doing="keeping the dialect of a gateway")
         self._now = now
 
-    def of(self, url: str) -> str | None:
+    def find(self, url: str) -> str | None:
         """The name of the dialect that the gateway at `url` spoke within the last seven days."""
         found = self._kept.rows().get(_key(url), {})
         name, at = found.get("dialect"), found.get("at")
@@ -104,7 +104,7 @@ class LocalServers:
         )
         self._now = now
 
-    def of(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
+    def find(self, url: str, model: str, *, stale: bool = False) -> dict[str, Any] | None:
         """The facts about `model` that the server at `url` gave within the last hour, or ever if `stale`, by name."""
         row = self._kept.rows().get(server_key(url, model), {})
         at, facts = row.get("at"), row.get("facts")
@@ -137,7 +137,7 @@ class SandboxLevels:
         self._kept = KeptRows(state_dir, SANDBOX_LEVELS_FILE, "machines", most=_MAX_MACHINES, doing=doing)
         self._key = _machine_key(version)
 
-    def known(self) -> dict[str, dict[str, Any]]:
+    def findings(self) -> dict[str, dict[str, Any]]:
         """The findings for this machine, by level; empty if nothing was tried under the same circumstances."""
         found = {} if self._key is None else self._kept.rows().get(self._key, {})
         return {level: row for level, row in found.items() if _is_row(row)}

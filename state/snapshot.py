@@ -62,12 +62,12 @@ class EncodedSnapshot:
     def chunks(self) -> Iterator[bytes]:
         """The file from its beginning to its end."""
         checksum = 0
-        for chunk in self._without_checksum():
+        for chunk in self._pieces_to_sum():
             checksum = zlib.crc32(chunk, checksum)
             yield chunk
         yield _CHECKSUM_KEY + b'%08x"}\n' % checksum
 
-    def _without_checksum(self) -> Iterator[bytes]:
+    def _pieces_to_sum(self) -> Iterator[bytes]:
         yield self._start
         separator = b"\n"
         for start in range(0, len(self._thread), _MESSAGES_A_CHUNK):
@@ -86,7 +86,7 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[:body])
     if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # also where it is the version that was changed
         raise Damaged("the checkpoint's checksum does not match its content")
-    raw, short = _taken_apart(data)
+    raw, short = _split(data)
     _refuse_unknown(raw)
     if not whole_file:
         raise Damaged("the checkpoint has no checksum")
@@ -98,7 +98,7 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     return _state_from(raw, short or [], whole)
 
 
-def _queued_from(raw: dict[str, Any]) -> TaskQueued:
+def _read_queued(raw: dict[str, Any]) -> TaskQueued:
     return TaskQueued(raw["taskId"], raw["prompt"], raw["maxSteps"], raw.get("options", {}))
 
 
@@ -132,7 +132,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         tokens_known=_pair(resume.get("tokensKnown")),
         uploads=resume.get("uploads", {}),
         artifact_uris=resume.get("artifactUris", {}),
-        queue=[_queued_from(queued) for queued in resume.get("queue", ())],
+        queue=[_read_queued(queued) for queued in resume.get("queue", ())],
         commands=resume.get("commands", {}),
         commands_started=resume.get("commandsStarted", 0),
         cleared_messages=resume.get("clearedMessages", 0),
@@ -146,7 +146,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
     )
 
 
-def _taken_apart(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
+def _split(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
     """The object without its messages, and the messages; None where it has no list of them. Raises Damaged."""
     first = data.find(b"\n")
     last = data.rfind(b"\n]", first)
@@ -230,7 +230,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **({"flattenedMessages": state.flattened_messages} if state.flattened_messages else {}),
             **({"seen": state.seen} if state.seen else {}),
             **({"unseen": state.unseen} if state.unseen else {}),
-            **_by_model(state.usage_by_model),
+            **_usage_rows(state.usage_by_model),
             **({} if state.tokens_known_of is None else {"tokensKnownOf": state.tokens_known_of}),
             **({"sandbox": state.sandbox} if state.sandbox else {}),
         },
@@ -271,7 +271,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         **({"skills": task.skills} if task.skills else {}),
         **({"options": task.options} if task.options else {}),
         **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
-        **_by_model(task.usage_by_model),
+        **_usage_rows(task.usage_by_model),
         **own,
     }
 
@@ -297,7 +297,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
     )
 
 
-def _by_model(usage: dict[str, TokenUsage]) -> dict[str, Any]:
+def _usage_rows(usage: dict[str, TokenUsage]) -> dict[str, Any]:
     return {"usageByModel": {model: used.to_record() for model, used in usage.items()}} if usage else {}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from config.shapes import shown
+from config.shapes import display
 from state.record_shapes import message_of, message_problems, snapshot_shape
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes]
     step = raw["resume"]["openStep"]
     for upload_id, row in raw["resume"].get("uploads", {}).items():
         if row["id"] != upload_id:
-            found.append(f"resume.uploads[{shown(upload_id)}].id: must be the same id, not another")
+            found.append(f"resume.uploads[{display(upload_id)}].id: must be the same id, not another")
     position = None if step is None else step["position"]
     found += (
-        f"thread[{place}].toolCalls: call {shown(call_id)} has no result, and its step is not open"
+        f"thread[{place}].toolCalls: call {display(call_id)} has no result, and its step is not open"
         for call_id, place in waiting.items()
         if place != position
     )

@@ -149,7 +149,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-def encoded(record: Record, blobs: dict[str, str] | None = None) -> bytes:
+def encode(record: Record, blobs: dict[str, str] | None = None) -> bytes:
     """The kind and the fields of one record as JSON, with the blobs that it brings along. Raises TypeError (of which
     orjson's error is one) for what is no JSON."""
     return orjson.dumps({KIND: kind_of(record), **fields_of(record), **({BLOBS: blobs} if blobs else {})})

@@ -15,7 +15,7 @@ import sys
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from state.locations import APP_NAME, DIRECTORY_MODE, SessionPaths, checked_session_id, make_private_dir
+from state.locations import APP_NAME, DIRECTORY_MODE, SessionPaths, check_session_id, make_private_dir
 from state.lock import holder
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def session_directory(state_dir: str, session_id: str, environ: Mapping[str, str
     process that began the session, unless its parent is gone. Raises InvalidSessionId."""
     if recorded is not None and os.path.isdir(os.path.dirname(recorded)):
         return recorded
-    name = f"{_OF_A_SESSION}{checked_session_id(session_id)}{_known_by(state_dir)}"
+    name = f"{_OF_A_SESSION}{check_session_id(session_id)}{_key_of(state_dir)}"
     return os.path.join(system_directory(environ), name)
 
 
-def _known_by(state_dir: str) -> str:
+def _key_of(state_dir: str) -> str:
     return f"-{sha256(os.fsencode(os.path.realpath(state_dir))).hexdigest()[:_HASH_DIGITS]}"
 
 
@@ -89,14 +89,14 @@ def scratch(purpose: str) -> Iterator[str]:
     path = os.path.join(system_directory(os.environ), f"{_SCRATCH}{purpose}-{os.urandom(8).hex()}")
     os.mkdir(path, DIRECTORY_MODE)
     try:
-        with _locked(path):
+        with _lock(path):
             yield path
     finally:
         remove(path)
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
+def _lock(path: str) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
@@ -115,7 +115,7 @@ def sweep(state_dir: str, environ: Mapping[str, str]) -> None:
     has that can be resumed stays."""
     if sys.platform == "win32":
         return
-    known_by = _known_by(state_dir)
+    known_by = _key_of(state_dir)
     with contextlib.suppress(OSError), Folder(system_directory(environ)) as folder:
         for name in folder.names():
             with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class Folder:
         if not self._there:
             return None
         try:
-            return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
+            return os.stat(self._path_of(name), dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
@@ -246,7 +246,7 @@ class Folder:
 
     def rename(self, name: str, new: str) -> None:
         """Rename an entry within the directory; durable on return. Raises OSError."""
-        os.rename(self._at(name), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        os.rename(self._path_of(name), self._path_of(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
         if self._fd is not None:
             os.fsync(self._fd)
 
@@ -257,17 +257,17 @@ class Folder:
             return
         if not is_directory(found):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._at(name), dir_fd=self._fd)
+                os.unlink(self._path_of(name), dir_fd=self._fd)
             return
         import shutil  # brings every compression there is, and most sessions remove their folders only at their end
 
         try:
-            shutil.rmtree(self._at(name), dir_fd=self._fd)
+            shutil.rmtree(self._path_of(name), dir_fd=self._fd)
         except RecursionError as error:
             raise OSError(errno.ELOOP, "folders are nested too deep", os.path.join(self.path, name)) from error
         except OSError as error:
             if error.errno is None:  # its own word for a link, which not every Python version puts in
-                raise OSError(errno.ELOOP, "a symbolic link, which is not followed", self._at(name)) from error
+                raise OSError(errno.ELOOP, "a symbolic link, which is not followed", self._path_of(name)) from error
             raise
 
     def _open(self) -> None:
@@ -282,7 +282,7 @@ class Folder:
             self._fd = os.open(self.path, _FLAGS) if self._parent is None else self._parent.descriptor_of(self.path)
         self._there = True
 
-    def _at(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         return os.path.join(self.path, name) if self._fd is None else name
 
 

@@ -18,7 +18,7 @@ import orjson
 
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
 from state.disk import LOCAL_DISK
-from state.errors import WriteFailed, as_write_failure
+from state.errors import WriteFailed, translate_errors
 from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ToolLists:
         sha256: str | None = self._about().get("newest")
         return sha256
 
-    def in_use(self) -> str | None:
+    def list_in_use(self) -> str | None:
         """The SHA-256 of the list that a task had last."""
         sha256: str | None = self._about().get("inUse")
         return sha256
@@ -110,7 +110,7 @@ class ToolLists:
         self._write(os.path.join(self._folder, _ABOUT), orjson.dumps({**about, "source": self._source}))
 
     def _write(self, path: str, content: bytes) -> None:
-        with as_write_failure("keeping a list of tools"):
+        with translate_errors("keeping a list of tools"):
             make_durable_dir(LOCAL_DISK, self._folder, within=self._state_dir, is_there=True)
             replace_atomically(LOCAL_DISK, path, [content])
 
@@ -124,7 +124,7 @@ class ToolLists:
                 os.unlink(path)
 
 
-def kept_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str, Any]]:
+def read_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str, Any]]:
     """The tools of every source of this name, wherever it was, by their names: as a task had them last, else as they
     were listed last. Of several sources with one tool the one that was used last counts."""
     folder = os.path.join(state_dir, FOLDER)
@@ -139,7 +139,7 @@ def kept_definitions(state_dir: str, source_name: str) -> dict[str, Mapping[str,
         if not str(about.get("source")).startswith(f"{source_name} "):
             continue
         lists = ToolLists(state_dir, about["source"])
-        for sha256 in (lists.newest(), lists.in_use()):
+        for sha256 in (lists.newest(), lists.list_in_use()):
             for shape in () if sha256 is None else lists.read(sha256) or ():
                 found[shape["name"]] = shape
     return found
@@ -193,7 +193,7 @@ class ApprovedTools:
     def approve(self, name: str, identity: str) -> None:
         """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
         tools = {**self._tools(), name: identity}
-        with as_write_failure("keeping the approval of a tool"):
+        with translate_errors("keeping the approval of a tool"):
             make_durable_dir(LOCAL_DISK, os.path.dirname(self._path), within=self._state_dir, is_there=True)
             content = orjson.dumps({"workspace": self._workspace, "tools": tools})
             replace_atomically(LOCAL_DISK, self._path, [content])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jsonschema_rs
 import orjson
 
-from config.shapes import Problem, hint_at, listed, member_path, shown
+from config.shapes import Problem, display, hint_at, list_problems, member_path
 from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on, target_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
             return "$: is too deep to be checked by the tool's schema"
         except ValueError as error:
             return f"$: cannot be checked by the tool's schema: {_first_line(error)}"
-        return listed([_problem(error, usable) for error in found], MAX_LISTED) if found else None
+        return list_problems([_problem(error, usable) for error in found], MAX_LISTED) if found else None
 
     return judge
 
@@ -310,7 +310,7 @@ def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> st
     if isinstance(kind, _Kind.Required):
         return ""
     value = error.instance
-    return f"; it is {shown(value)}{advice_on(value, _of_types(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
+    return f"; it is {display(value)}{advice_on(value, _of_types(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
 
 
 def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> list[str]:

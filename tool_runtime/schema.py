@@ -31,12 +31,12 @@ from config.shapes import (
     Record,
     Shape,
     Text,
+    display,
     first_problem,
-    listed,
+    list_problems,
     member_path,
     number,
     one_of,
-    shown,
     whole,
 )
 
@@ -111,7 +111,7 @@ def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
 
     def judge(arguments: Mapping[str, Any]) -> str | None:
         given = dict(arguments)
-        return None if shape.fits(given) else listed(list(shape.problems(given, _ROOT)), MAX_LISTED)
+        return None if shape.fits(given) else list_problems(list(shape.problems(given, _ROOT)), MAX_LISTED)
 
     return judge
 
@@ -218,7 +218,7 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
     """Suggest what to send in place of a value that is of the wrong type and would fit in another spelling, as the end
     of a sentence; empty if there is none. The value is not taken for it: a call does what it says."""
     if isinstance(value, float) and value.is_integer() and fits(int(value)):
-        return f"; send {shown(int(value))}"
+        return f"; send {display(int(value))}"
     if not isinstance(value, str) or len(value) > _MAX_READ_CHARS:
         return ""
     spelled = value.strip()
@@ -231,7 +231,7 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
         return ""
     if isinstance(meant, (dict, list)):
         return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string that holds it"
-    return f"; send {shown(meant)}, without quotes"
+    return f"; send {display(meant)}, without quotes"
 
 
 class _AdvisedLeaf(Leaf):
@@ -276,6 +276,6 @@ class _ByKind:
         """See Shape."""
         shape = self._shapes.get(_KINDS.get(type(value), ""))
         if shape is None:
-            yield Problem(path, f"must be {self._expected}, not {shown(value)}{advice_on(value, self.fits)}")
+            yield Problem(path, f"must be {self._expected}, not {display(value)}{advice_on(value, self.fits)}")
         else:
             yield from shape.problems(value, path)

@@ -17,7 +17,7 @@ from agent_host.safe_open import open_real
 from agent_host.text_diff import hunks
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT, CapabilityName
-from policy.shell.commands import parsed_line
+from policy.shell.commands import parse_line
 from policy.urls import UrlProblem, host_of
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _arguments(act: Act, screen: Screen) -> Description:
 
 def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
     # Never in a thread: the parser and its memory of the last lines are the loop's.
-    parsed = parsed_line(facts)
+    parsed = parse_line(facts)
     details: dict[str, Any] = {
         "command": screen.text(facts.command, _MAX_COMMAND_BYTES),
         "cwd": screen.path(facts.cwd),

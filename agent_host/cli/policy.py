@@ -22,7 +22,7 @@ from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_
 from agent_host.host.options import anchor
 from config import json_text
 from config.load import read_regular_file
-from config.policies import BUILT_IN, as_file
+from config.policies import BUILT_IN, write_template
 
 if TYPE_CHECKING:
     import argparse
@@ -79,7 +79,7 @@ def show(namespace: argparse.Namespace) -> int:
     if namespace.name not in BUILT_IN:
         known = ", ".join(BUILT_IN)
         raise UsageError(f"policy show {namespace.name!r}: there is no such built-in; known are {known}")
-    answer(as_file(namespace.name))
+    answer(write_template(namespace.name))
     return exit_codes.COMPLETED
 
 

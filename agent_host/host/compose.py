@@ -36,7 +36,7 @@ from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
 from config.lean_typing import NamedTuple
-from policy.rules.toolset import NO_LIMITS, sent_elsewhere
+from policy.rules.toolset import NO_LIMITS, delegated_capabilities
 from state.locations import SessionPaths
 from tool_runtime.families.catalogue import has_uploads
 from tool_runtime.router import LocalToolRouter
@@ -170,11 +170,11 @@ def _local_tools(
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
-        elsewhere=sent_elsewhere(parts.bundle),
+        elsewhere=delegated_capabilities(parts.bundle),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
         sandbox=sandbox_settings(parts, resolved.state_dir, session_id),
-        kept=SessionPaths(resolved.state_dir, session_id).kept,
+        kept=SessionPaths(resolved.state_dir, session_id).kept_folder,
     )
     index, scripts = skill_index(resolved.workspace), None
     if has_skills(settings):

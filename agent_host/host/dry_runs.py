@@ -37,11 +37,11 @@ from policy.decide import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
-from policy.rules.bundle_summary import admitted, ends_commits
-from policy.rules.case import denied
+from policy.rules.bundle_summary import ends_commits, summarize
+from policy.rules.case import deny
 from policy.rules.command_scope import NO_WIDENING
-from policy.rules.named_tools import for_tool
-from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, guarded_risk, order, why_not_offered, withheld_by
+from policy.rules.named_tools import entry_for_tool
+from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, risk_of_guarded, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
 from tool_runtime.families.schemas import definition_of
@@ -206,7 +206,7 @@ class Tried(NamedTuple):
 
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
         entries = map(self.bundle_in_use.capability, spec.capabilities)
-        guarded = guarded_risk(spec.name, spec.capability)
+        guarded = risk_of_guarded(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
         row = {
             "toolName": spec.name,
@@ -214,7 +214,7 @@ class Tried(NamedTuple):
             "offered": True,
             "sandboxLevel": self.level.level,
             "requiresApproval": guarded is not None
-            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
+            or any(entry is not None and entry_for_tool(entry, spec.name).requires_approval for entry in entries)
             or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_withholder(
@@ -361,9 +361,9 @@ class DryRuns:
         bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
-            bundle = bundle.known(bundle, held=level != "none")
+            bundle = bundle.keep_known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
-            bundle = bundle.on_disk({})
+            bundle = bundle.set_real_places({})
         decision = judge_case(
             bundle,
             case,
@@ -380,7 +380,7 @@ class DryRuns:
         arguments = case.arguments if level == "none" else drop_grant(case.arguments)
         problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
-            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
+            return deny(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}"), level
         return decision, level
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
@@ -393,7 +393,7 @@ class DryRuns:
 
 def case_refused(problem: str) -> Decision:
     """The decision about a case that cannot be read."""
-    return denied("", "case", f"the case cannot be read: {problem}")
+    return deny("", "case", f"the case cannot be read: {problem}")
 
 
 class BundleReport(NamedTuple):
@@ -417,7 +417,7 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
-    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)], level)
+    return BundleReport(list(found), _summary(bundle, raw), [*summarize(bundle), *ends_commits(bundle)], level)
 
 
 def _summary(bundle: PolicyBundle, raw: bytes) -> str:

@@ -271,14 +271,14 @@ async def _facts(
     from state.remembered import LocalServers
 
     kept = LocalServers(state_dir)
-    known = None if anew else kept.of(url, model)
+    known = None if anew else kept.find(url, model)
     if known is not None:
         return ServerFacts.read_row(known)
     headers = {**dialect.headers(check_token(token)), **check_headers(settings.pairs("llm.headers"))}
     headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
     facts = await ask_server(url, model, headers, TlsContext(url).get)
     if facts is None:  # it is loading, or not there yet
-        known = kept.of(url, model, stale=True)
+        known = kept.find(url, model, stale=True)
         return None if known is None else ServerFacts.read_row(known)
     with contextlib.suppress(WriteFailed):  # it is asked again then
         kept.keep(url, model, facts._asdict())

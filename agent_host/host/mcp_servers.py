@@ -22,7 +22,7 @@ from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one
 from policy.bundle.meaning import SERVER_NAME
 from policy.decide import check_tool
 from policy.names import CapabilityName
-from policy.rules.command_scope import is_hidden, with_own_places
+from policy.rules.command_scope import add_own_places, is_hidden
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.platform.programs import find_program, trusted_path
@@ -274,7 +274,7 @@ class _Place:
         system = self._environment.os_family
         reads = [place for one in argv for place in places_of_program(one, self._environment.home)]
         reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
-        return with_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
+        return add_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
     def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)

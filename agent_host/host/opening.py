@@ -59,7 +59,7 @@ from policy.names import CapabilityName
 from policy.rules.named_tools import names_it
 from state import keys, temporary
 from state.errors import WriteFailed
-from state.locations import SessionPaths, checked_session_id
+from state.locations import SessionPaths, check_session_id
 from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY
 
@@ -130,7 +130,7 @@ class SessionOpener:
             key = resolved.session_id
             if key is not None:
                 with state_errors_translated():
-                    checked_session_id(key)
+                    check_session_id(key)
                     if backends.has_session_service:
                         resources.callback(keys.hold(resolved.state_dir, key).release, remove=False)
                         refuse_used_key(resolved.state_dir, key)
@@ -139,7 +139,7 @@ class SessionOpener:
             backends.capability_grant = grant.capability_grant
             async with _give_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
-                    checked_session_id(grant.session_id)
+                    check_session_id(grant.session_id)
                 machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)

@@ -16,7 +16,7 @@ from config.load import ConfigError, load
 from config.policies import BUILT_IN, names_file
 from config.settings import MOCK_PREFIX
 from state.errors import NoHomeDirectory
-from state.locations import default_state_dir, with_home
+from state.locations import default_state_dir, expand_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -228,7 +228,7 @@ def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
     """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
     is none any more, or a home and there is none."""
     try:
-        return resolve(with_home(path))
+        return resolve(expand_home(path))
     except NoHomeDirectory as error:
         raise UsageError(str(error)) from error
     except OSError as error:

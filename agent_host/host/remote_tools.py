@@ -14,7 +14,7 @@ from agent_host.services.endpoints import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
 from policy.rules.named_tools import lists
-from policy.rules.toolset import sent_elsewhere
+from policy.rules.toolset import delegated_capabilities
 from state.tool_lists import ToolLists
 from tool_runtime.families.catalogue import specs_of
 from tool_runtime.remote.backend.answers import CAPABILITY
@@ -156,7 +156,7 @@ def _terms(settings: Settings) -> Terms:
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
     """Return a function that makes a tool which takes the place of one of this machine (`insteadOf`) into one whose
     calls need what that one needs as well, and are judged by the same arguments."""
-    sent = sent_elsewhere(bundle)
+    sent = delegated_capabilities(bundle)
     here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
 
     def complete(spec: ToolSpec) -> ToolSpec:

@@ -39,7 +39,7 @@ from state.errors import Damaged, InvalidSessionId, NoSuchSession, TooLarge, Unk
 from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 from state.temporary import scratch
-from state.tool_lists import TOKENS, copy_lists, kept_definitions
+from state.tool_lists import TOKENS, copy_lists, read_definitions
 from tool_runtime.remote.backend.invocations import NAME as BACKEND
 from tool_runtime.remote.lists import definition_of
 
@@ -276,7 +276,7 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
                     called.add(call.name)
         elif message.tool_call_id in waiting:
             answers[waiting.pop(message.tool_call_id)] = Answer(message.content, message.is_error)
-    kept = kept_definitions(paths.state_dir, BACKEND)
+    kept = read_definitions(paths.state_dir, BACKEND)
     if missing := sorted(called - kept.keys()):
         raise UsageError(
             f"session {paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what the service "

@@ -72,14 +72,14 @@ def level_to_try(settings: Settings, state_dir: str, named: str | None) -> Level
 
 
 def _found(state_dir: str, temporary: str | None) -> Levels:
-    known = SandboxLevels(state_dir, __version__).known()
+    known = SandboxLevels(state_dir, __version__).findings()
     return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir, temporary)
 
 
 def look_ahead(settings: Settings, state_dir: str) -> bool:
     """Begin to try the levels in a thread where `level_of` would have to, so that a start does other work meanwhile.
     Whether it was begun."""
-    if settings.text(LEVEL) == LEVELS[0] or SandboxLevels(state_dir, __version__).known():
+    if settings.text(LEVEL) == LEVELS[0] or SandboxLevels(state_dir, __version__).findings():
         return False
     threading.Thread(target=_rows, args=(system_directory(os.environ),), name="sandbox-levels").start()
     return True

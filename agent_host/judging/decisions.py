@@ -13,9 +13,9 @@ from policy.decide import decide as decide_call
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.case import CallTerms
-from policy.rules.command_scope import NO_WIDENING, is_hidden, with_own_places
+from policy.rules.command_scope import NO_WIDENING, add_own_places, is_hidden
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
-from policy.rules.sandbox import widened, widening_of
+from policy.rules.sandbox import apply_widening, widening_of
 from policy.rules.toolset import withheld_by
 from policy.scope import Widening
 
@@ -94,7 +94,7 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
     """The decision of policy, options and limits on the capabilities that a call needs."""
     bundle, here = judge.bundle, judge.environment
     if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
-        bundle = bundle.memo.setdefault("unheld", bundle.known(bundle, held=False, lines_ask=True))
+        bundle = bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))
     terms = _terms(judge, spec)
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)
@@ -179,12 +179,12 @@ def _add_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFact
     script = facts.script if isinstance(facts, CommandFacts) else None
     if script is not None:
         own = () if scoping.scripts is None else (scoping.scripts,)
-        scope = with_own_places(scope, system, reads=(script.folder,), writes=own)
+        scope = add_own_places(scope, system, reads=(script.folder,), writes=own)
     if spec.runs:
         reads = places_of_program(spec.runs[0], judge.environment.home)
-        scope = with_own_places(scope, system, reads=tuple(one for one in reads if not is_hidden(scope, one, system)))
+        scope = add_own_places(scope, system, reads=tuple(one for one in reads if not is_hidden(scope, one, system)))
     if asked is not None:
-        decision = widened(decision, asked, scope, bundle, system)
+        decision = apply_widening(decision, asked, scope, bundle, system)
     if decision.decision == "DENIED" or (asked is not None and asked.off):
         return decision
     return decision._replace(command_scope=scope)

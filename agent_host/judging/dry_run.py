@@ -30,7 +30,7 @@ from config.shapes import (
 from policy.facts import PathFacts, ScriptFacts
 from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
-from policy.rules.case import denied
+from policy.rules.case import deny
 from policy.rules.named_tools import names_it
 from policy.rules.toolset import NO_LIMITS
 from policy.scope import LEVELS, STRONGEST
@@ -180,11 +180,11 @@ def judge_case(
     )
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
-        return denied("", _RULE, f"there is no tool {case.tool_name!r}")
+        return deny("", _RULE, f"there is no tool {case.tool_name!r}")
     if judged.withheld is not None:
-        return denied(judged.spec.capability, judged.withheld, f"{case.tool_name} is switched off")
+        return deny(judged.spec.capability, judged.withheld, f"{case.tool_name} is switched off")
     if judged.decision is None:
-        return denied(judged.spec.capability, _RULE, str(judged.problem))
+        return deny(judged.spec.capability, _RULE, str(judged.problem))
     return judged.decision
 
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
-from policy.paths import is_absolute, nested_parts, nested_path, normalize
+from policy.paths import is_absolute, join_nested, normalize, split_nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,17 +42,17 @@ def resolve_places(bundle: PolicyBundle, environment: Environment) -> PolicyBund
     outside = {path: _real_outside_of(path, environment.workspace) for path in filter(_is_followed, allowed)}
     anywhere: dict[str, str] = {}
     for path in filter(_is_followed, blocked):
-        nested = nested_parts(normalize(path, environment.os_family), environment.os_family)
+        nested = split_nested(normalize(path, environment.os_family), environment.os_family)
         if nested is None:
             anywhere[path] = os.path.realpath(path)
             continue
         # Never as it is spelled: something might be called `**`.
         root, name = nested
-        anywhere[path] = nested_path(os.path.realpath(root), name, environment.os_family)
+        anywhere[path] = join_nested(os.path.realpath(root), name, environment.os_family)
         direct = os.path.join(root, name)
         anywhere[direct] = os.path.realpath(direct)
     found = {"allowed": _links_of(outside), "blocked": _links_of(anywhere)}
-    return bundle.on_disk(found) if any(found.values()) else bundle
+    return bundle.set_real_places(found) if any(found.values()) else bundle
 
 
 def _is_followed(path: str) -> bool:

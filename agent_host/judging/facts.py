@@ -14,13 +14,13 @@ from agent_host.safe_open import O_PATH, open_there
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
 from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
-from policy.paths import nested_parts, normalize
+from policy.paths import normalize, split_nested
 from policy.redaction.redact import Redaction
 from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.native_exec import places_of
 from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making
 from policy.shell.argv import BadArgv, argv_of, line_of, variables_of, words_of
-from policy.shell.commands import Operand, parsed_line, referenced_paths
+from policy.shell.commands import Operand, parse_line, paths_in_line
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
@@ -300,21 +300,21 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     facts = CommandFacts(
         subject, cwd, environment.shell, environment.home, environment=read_from(environment.environment, subject)
     )
-    paths = referenced_paths(parsed_line(facts), cwd, environment.home)
+    paths = paths_in_line(parse_line(facts), cwd, environment.home)
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
 def _add_trees(facts: CommandFacts, bundle: PolicyBundle) -> CommandFacts:
     """The facts with what is below the directories that a line acts on as a whole, of the names that the bundle blocks
     at any depth. Costs a walk through them, and nothing for other lines."""
-    parsed = parsed_line(facts)
+    parsed = parse_line(facts)
     files = [one for one in parsed.files if one.pattern or (isinstance(one, Operand) and one.tree)]
     if not files:
         return facts
     entries = [bundle.capability(CapabilityName.FILE_WRITE), bundle.capability(CapabilityName.FILE_DELETE)]
     blocked = (path for entry in entries if entry is not None for path in entry.blocked_paths or ())
     names = {
-        parts[1].casefold() for path in blocked if (parts := nested_parts(normalize(path, _OS_FAMILY), _OS_FAMILY))
+        parts[1].casefold() for path in blocked if (parts := split_nested(normalize(path, _OS_FAMILY), _OS_FAMILY))
     }
     below: dict[str, tuple[str, ...] | None] = {}
     through: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -543,7 +543,7 @@ def program_facts(arguments: Mapping[str, Any], environment: Environment, world:
     cwd = world.directory(asked, environment)
     shell: ShellName = "cmd" if os_family == "windows" else "sh"
     facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, variables=tuple(variables))
-    paths = {*referenced_paths(parsed_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
+    paths = {*paths_in_line(parse_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
     return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
 
 
@@ -573,5 +573,5 @@ def script_facts(
     cwd = found.folder if in_skill else normalize(_RUN, os_family, sandbox)
     shell: ShellName = "cmd" if os_family == "windows" else "sh"
     facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, script=found)
-    paths = sorted(referenced_paths(parsed_line(facts), cwd, environment.home))
+    paths = sorted(paths_in_line(parse_line(facts), cwd, environment.home))
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.names import CapabilityName
 from policy.rules.command_scope import NO_WIDENING, command_scope, server_scope
-from policy.rules.sandbox import refused
+from policy.rules.sandbox import sandbox_denial
 from policy.scope import STRONGEST, RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Scoping:
 
     def denial(self, bundle: PolicyBundle, capability: str) -> Decision | None:
         """The denial of what starts a program where nothing holds it as it has to be held; None where it may run."""
-        return refused(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
+        return sandbox_denial(bundle, capability, self.level, self.wanted, self.why, is_untried=self.is_untried)
 
     def facts(self) -> ScopeFacts:
         """The facts of this machine; its repository is looked at anew each time."""

@@ -103,7 +103,7 @@ def find_dialect(
         if place.endswith(_tail(make_dialect(name, settings).path)):
             return _chosen(settings, name, "its URL says so")
     kept = GatewayDialects(state_dir)
-    known = None if anew else kept.of(place)
+    known = None if anew else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")
     from agent_host.llm.dialect_probe import probe

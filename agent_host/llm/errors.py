@@ -24,7 +24,7 @@ from agent_host.llm.raw_json import repair
 from agent_host.llm.stream import StreamFault
 from config import json_text
 from config.lean_typing import NamedTuple
-from policy.patterns import shipped
+from policy.patterns import compile_shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -212,7 +212,7 @@ def limit_of(said: Said) -> int | None:
     """The number of tokens that the model takes, if an error that is too long says so."""
     if said.limit is not None:
         return said.limit
-    found = shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
+    found = compile_shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
     return None if found is None else int(found.group(1).replace(b",", b""))
 
 
@@ -233,7 +233,7 @@ def _find_by_words(message: str, kinds: Iterable[Kind]) -> Kind | None:
     text = message.encode("utf-8", "replace")
     for kind in kinds:
         words = [row.words for row in WORDS if row.kind == kind]
-        if words and shipped(f"(?i)(?:{'|'.join(words)})").search(text):
+        if words and compile_shipped(f"(?i)(?:{'|'.join(words)})").search(text):
             return kind
     return None
 

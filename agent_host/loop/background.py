@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import CommandEnd, ToolRequest
 from agent_host.events.kinds import EventType
-from state.blobs import UNAVAILABLE, mode_and_blob, with_mode
+from state.blobs import UNAVAILABLE, add_mode, mode_and_blob
 from state.records import ChangesSeen, CommandEnded, CommandStarted
 
 if TYPE_CHECKING:
@@ -218,5 +218,5 @@ def _take(ctx: LoopContext, changes: Changes, found: CommandChanges) -> None:
             version = UNAVAILABLE
         else:
             version = ctx.journal.keep(ctx.scrubber.data(before))
-        found.files[path] = with_mode(changes.modes[path], version) if version and path in changes.modes else version
+        found.files[path] = add_mode(changes.modes[path], version) if version and path in changes.modes else version
     found.unseen = changes.unseen

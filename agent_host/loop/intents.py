@@ -10,7 +10,7 @@ from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
-from state.blobs import LINK, UNAVAILABLE, git_mode, mode_and_blob, sha256_hex, with_mode
+from state.blobs import LINK, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
 from state.records import FileEffect
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ def _found(
         data = _content(facts)
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
         if before is not None and facts.kind == "link":
-            before = with_mode(LINK, before)
+            before = add_mode(LINK, before)
     is_first = path not in versions.known and path not in will_hold
     if not (is_first or versions.all):
         return before, data, None
     kept = versions.keep(facts, data) if isinstance(data, bytes) else data
     mode = mode_and_blob(before or "")[0] or (mode_at(path) if sets_mode else None)
     if kept is not None and mode is not None:
-        kept = with_mode(mode, kept)
+        kept = add_mode(mode, kept)
     if is_first:
         baselines[path] = kept
     return before, data, kept if versions.all else None
@@ -135,7 +135,7 @@ def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | No
         return None
     except OSError:
         target = link_at(path)
-        return UNAVAILABLE if target is None else with_mode(LINK, sha256_hex(clean(target)))
+        return UNAVAILABLE if target is None else add_mode(LINK, sha256_hex(clean(target)))
 
 
 def mode_at(path: str) -> str | None:

@@ -77,7 +77,7 @@ def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False
         raise PolicyBundleInvalid(
             f"policy {_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
         )
-    return bundle.known(bundle, held=held)
+    return bundle.keep_known(bundle, held=held)
 
 
 def refuse_odd_programs(names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, NoSuchSession
 from state.file_store import FileCheckpointStore
 from state.files import is_quarantined
-from state.keys import kept_result, prompt_mark, session_of
+from state.keys import prompt_mark, read_result, session_of
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
     if state is not None and state.task is not None:
         return Begun(session_id, state.identity.options.get("started", {}))
     try:
-        kept = kept_result(state_dir, session_id)
+        kept = read_result(state_dir, session_id)
     except Damaged as error:
         raise CheckpointUnreadable(_result_damage(session_id, str(error))) from error
     if kept is not None:

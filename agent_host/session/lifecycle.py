@@ -19,7 +19,7 @@ from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.policies import is_built_in
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, guarded_risk
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, risk_of_guarded
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class Session:
         bundle = self._ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
-        from policy.rules.bundle_summary import in_one_line
+        from policy.rules.bundle_summary import summarize_in_line
 
-        return in_one_line(bundle)
+        return summarize_in_line(bundle)
 
     def sandbox_notice(self) -> str | None:
         """A note for the user on the sandbox of commands, in one line; None if it is as was asked for."""
@@ -302,7 +302,7 @@ class Session:
 
         def approves(tool_name: str, approve: str) -> bool:
             spec = tools.get(tool_name)
-            if spec is not None and guarded_risk(tool_name, spec.capability) is not None:
+            if spec is not None and risk_of_guarded(tool_name, spec.capability) is not None:
                 return tool_name in approvals
             names = {approve, tool_name, *(spec.capabilities if spec is not None else ())}
             return everything or not names.isdisjoint(approvals)

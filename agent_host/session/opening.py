@@ -30,7 +30,7 @@ from policy.paths import covering, normalize, roots
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, NoSuchSession, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, WriteFailed, translate_errors
 from state.file_store import FileCheckpointStore
 from state.files import make_durable_dir
 from state.fold import fold
@@ -210,7 +210,7 @@ def prepare_state_dir(state_dir: str) -> None:
     """Make the state directory, if it is not there, before anything is kept of a new session: nothing but this makes it
     for one. Raises UsageError."""
     try:
-        with as_write_failure("preparing the state directory"):
+        with translate_errors("preparing the state directory"):
             make_durable_dir(LOCAL_DISK, state_dir, within=state_dir)
     except WriteFailed as error:
         raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
-from config.shapes import FLAG, Shape, Text, first_problem, hint_at, shown, whole
+from config.shapes import FLAG, Shape, Text, display, first_problem, hint_at, whole
 
 Reader = Callable[[Any], Any]
 
@@ -55,7 +55,7 @@ def strings(raw: Any) -> tuple[str, ...]:
     if isinstance(raw, str):
         return (string(raw),)
     if not isinstance(raw, (list, tuple)):
-        raise BadValue(f"must be a string or an array of strings, not {shown(raw)}")
+        raise BadValue(f"must be a string or an array of strings, not {display(raw)}")
     return array_of(string)(raw)
 
 
@@ -92,7 +92,7 @@ def array_of(read_item: Reader) -> Callable[[Any], tuple[Any, ...]]:
 
     def read(raw: Any) -> tuple[Any, ...]:
         if not isinstance(raw, (list, tuple)):
-            raise BadValue(f"must be an array, not {shown(raw)}")
+            raise BadValue(f"must be an array, not {display(raw)}")
         return tuple(_items(raw, read_item))
 
     return read
@@ -126,7 +126,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 
 def _table(raw: Any) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
-        raise BadValue(f"must be a table, not {shown(raw)}")
+        raise BadValue(f"must be a table, not {display(raw)}")
     return raw
 
 

@@ -19,7 +19,7 @@ from agent_host.errors import UsageError
 from agent_host.http import usable_in_header
 from agent_host.tool_service.storage import BUCKET_SHAPE, BucketSettings
 from config import json_text
-from config.shapes import OBJECT, TEXT, MapOf, Record, Text, listed, number, whole
+from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str
     if not problems:
         problems += _crossed(resolved["tenants"], tools)
     if problems:
-        raise UsageError(f"the tenants file {path} cannot be used: {listed(problems)}")
+        raise UsageError(f"the tenants file {path} cannot be used: {list_problems(problems)}")
     answers = resolved.get("service", {}).get("answers", {}).get("url")
     return Configuration({name: _tenant(name, value) for name, value in resolved["tenants"].items()}, answers)
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.bundle.placeholders import Places, expanded_program, filled, of_configured_tools
+from policy.bundle.placeholders import Places, expand_program, fill, is_for_configured_tools
 from policy.names import CHANGING
 from policy.paths import is_absolute
 
@@ -55,27 +55,27 @@ def instantiate(
     """
     places = Places(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
     lines_ask = not held or asks_in_lines(template)
-    template = under_sandbox(template) if held else template
+    template = adapt_to_sandbox(template) if held else template
     raw = {name: value for name, value in template.items() if name not in OF_TEMPLATES}
     raw["sessionId"] = session_id
     raw["expiresAt"] = expiry(template, now)
-    entries = (entry for entry in template["capabilities"] if not of_configured_tools(entry, places))
-    raw["capabilities"] = [_of_this_machine(entry, places) for entry in entries]
+    entries = (entry for entry in template["capabilities"] if not is_for_configured_tools(entry, places))
+    raw["capabilities"] = [_adapt_to_machine(entry, places) for entry in entries]
     # A template names no place but by its groups.
     by_groups = frozenset(path for entry in raw["capabilities"] for path in entry.get("blockedPaths", ()))
     for entry in raw["capabilities"]:
         if entry["name"] in CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
         if entry.get("allowedCommands") is not None:
-            added = (expanded_program(one, places) for one in programs)
+            added = (expand_program(one, places) for one in programs)
             entry["allowedCommands"] = list(dict.fromkeys((*entry["allowedCommands"], *added)))
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"], *more_models)))}
     bundle = bundle_from_trusted(raw)
-    return bundle.known(bundle, by_groups=by_groups.difference(unchanged), held=held, lines_ask=lines_ask)
+    return bundle.keep_known(bundle, by_groups=by_groups.difference(unchanged), held=held, lines_ask=lines_ask)
 
 
-def under_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:
+def adapt_to_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:
     """The template as it is where a sandbox holds commands."""
     changes = template.get(_SANDBOXED, {})
     entries = [
@@ -95,9 +95,9 @@ def expiry(template: Mapping[str, Any], now: datetime) -> datetime:
     return now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
 
 
-def _of_this_machine(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def _adapt_to_machine(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     """One template is for every machine: allowed paths of another system are left out."""
-    shape = filled(entry, places)
+    shape = fill(entry, places)
     if "allowedPaths" in shape:
         shape["allowedPaths"] = [path for path in shape["allowedPaths"] if is_absolute(path, places.os)]
     return shape

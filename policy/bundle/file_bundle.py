@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.bundle.builtin import OF_TEMPLATES, asks_in_lines, expiry, under_sandbox
+from policy.bundle.builtin import OF_TEMPLATES, adapt_to_sandbox, asks_in_lines, expiry
 from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning
 from policy.bundle.model import BundleProblems, PolicyBundle, Problem, json_names, nearest, together
 from policy.bundle.placeholders import (
@@ -20,12 +20,12 @@ from policy.bundle.placeholders import (
     PLACEHOLDERS,
     PROGRAMS_BELOW,
     STARS,
-    blocked_by_groups,
-    filled,
-    of_configured_tools,
+    fill,
+    is_for_configured_tools,
+    paths_of_groups,
 )
 from policy.bundle.typed import MISSING, UNKNOWN
-from policy.bundle.validate import read_shape, typed
+from policy.bundle.validate import read_shape, read_typed
 from policy.names import ANY_SESSION
 from policy.paths import is_absolute
 
@@ -63,24 +63,24 @@ def parse_file_bundle(
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
     lines_ask = not held or base is None or asks_in_lines(base)
-    base = under_sandbox(base) if held and base is not None else base
+    base = adapt_to_sandbox(base) if held and base is not None else base
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
     found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
     if found:
         raise BundleProblems(found)
-    whole = dict(shape) if base is None else extended(base, shape)
+    whole = dict(shape) if base is None else extend(base, shape)
     whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
-    by_groups = blocked_by_groups(whole["capabilities"], places)
-    entries = (entry for entry in whole["capabilities"] if not of_configured_tools(entry, places))
-    whole["capabilities"] = [filled(entry, places) for entry in entries]
-    bundle, wrong = typed(whole)
+    by_groups = paths_of_groups(whole["capabilities"], places)
+    entries = (entry for entry in whole["capabilities"] if not is_for_configured_tools(entry, places))
+    whole["capabilities"] = [fill(entry, places) for entry in entries]
+    bundle, wrong = read_typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
-    return bundle.known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
+    return bundle.keep_known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
 
 
-def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
+def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
     """The shape of a bundle that starts from the template `base`: scalars replace, lists of the same capability are
     added to, objects of the same id replace. Both shapes are good."""
     whole = {name: value for name, value in base.items() if name not in _NOT_IN_BUNDLES}
@@ -88,11 +88,11 @@ def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any
     whole[_VERSION] = f"{base[_VERSION]}+{_short_hash(shape)}"
     for name, value in shape.items():
         if name == "capabilities":
-            whole[name] = _by_id(base[name], value, "name", _merged)
+            whole[name] = _join_by_id(base[name], value, "name", _merge)
         elif name in _BY_ID:
-            whole[name] = _by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
+            whole[name] = _join_by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
         elif name in ("llmPolicy", "sandbox") and value is not None:
-            whole[name] = _merged(base.get(name, {}), value)
+            whole[name] = _merge(base.get(name, {}), value)
         elif name not in _NOT_IN_BUNDLES:
             whole[name] = value
     return whole
@@ -103,7 +103,7 @@ def _short_hash(shape: Mapping[str, Any]) -> str:
     return sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _by_id(
+def _join_by_id(
     present: Iterable[Mapping[str, Any]],
     added: Iterable[Mapping[str, Any]],
     field: str,
@@ -116,7 +116,7 @@ def _by_id(
     return list(known.values())
 
 
-def _merged(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere; to one that
     a template has taken away nothing is added."""
     whole = dict(present)
@@ -156,7 +156,7 @@ def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[Problem]
 
 def _types(shape: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems with types, but for what a file may leave out."""
-    _, problems = typed({name: value for name, value in shape.items() if name != EXTENDS})
+    _, problems = read_typed({name: value for name, value in shape.items() if name != EXTENDS})
     for one in problems:
         may_miss = one.path == "expiresAt" or (EXTENDS in shape and "[" not in one.path)
         if one.message == MISSING and may_miss:
@@ -179,18 +179,25 @@ _NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
 def file_checks(places: Places) -> EntryChecks:
     """The checks of a list's entries for a bundle given by file."""
 
-    def allowed(value: str) -> tuple[str, str] | None:
+    def check_allowed(value: str) -> tuple[str, str] | None:
         if value.startswith("@"):
             return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
         name = value[2:].partition("}")[0]
         # Not `${stepFiles}`: a bundle for CI is written and checked on other machines, too.
-        missing = value.startswith("${") and name in PLACEHOLDERS and places.of(name) is None and name != "stepFiles"
+        missing = (
+            value.startswith("${") and name in PLACEHOLDERS and places.path_of(name) is None and name != "stepFiles"
+        )
         return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
 
-    return {**ENTRY_CHECKS, "allowedPaths": allowed, "blockedPaths": _blocked, "allowedCommands": program_problem}
+    return {
+        **ENTRY_CHECKS,
+        "allowedPaths": check_allowed,
+        "blockedPaths": _check_blocked,
+        "allowedCommands": program_problem,
+    }
 
 
-def _blocked(value: str) -> tuple[str, str] | None:
+def _check_blocked(value: str) -> tuple[str, str] | None:
     if not value.startswith("@"):
         return _path("blockedPaths", value)
     if value[1:] in GROUP_NAMES:

@@ -10,7 +10,7 @@ from policy import patterns
 from policy.bundle.model import Capability, Problem, json_names, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, nested_parts, normalize
+from policy.paths import is_absolute, normalize, split_nested
 from policy.urls import UrlProblem, canonical_domain
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _llm_policy(policy: Any) -> Iterator[Problem]:
     for place, model in enumerate(models if isinstance(models, (list, tuple)) else []):
         if model == "":
             yield Problem(f"llmPolicy.allowedModels[{place}]", "is empty", "name a model, such as claude-sonnet-4-5")
-    yield from at_least("llmPolicy", policy, _TOKENS, "a number of tokens, such as 200000")
+    yield from check_least("llmPolicy", policy, _TOKENS, "a number of tokens, such as 200000")
 
 
 def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> Iterator[Problem]:
@@ -158,7 +158,7 @@ def _capability(
     rule = entry.get("approvalRuleId")
     if isinstance(rule, str):
         yield from rule_problems(path, rule, rules)
-    yield from at_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0}, "leave it out for no limit")
+    yield from check_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0}, "leave it out for no limit")
     yield from scope_problems(path, entry)
     yield from list_problems(path, entry, checks)
     of_tools = objects(entry.get("toolPolicies"))
@@ -250,7 +250,7 @@ def is_whole(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
-def at_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[Problem]:
+def check_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[Problem]:
     """The whole numbers of `shape` that are below their bounds."""
     for name, bound in least.items():
         value = shape.get(name)
@@ -267,13 +267,13 @@ def path_entry(value: str) -> tuple[str, str] | None:
     return None
 
 
-def _allowed_path_entry(value: str) -> tuple[str, str] | None:
+def _check_allowed_path(value: str) -> tuple[str, str] | None:
     if {"*", "**"}.isdisjoint(_parts(value)) or path_entry(value):
         return path_entry(value)
     return f"{value!r} is a pattern", f"{_WHOLE}; ROOT/**/NAME is for blockedPaths" if _is_nested(value) else _WHOLE
 
 
-def _blocked_path_entry(value: str) -> tuple[str, str] | None:
+def _check_blocked_path(value: str) -> tuple[str, str] | None:
     """A star in front of a name is refused where it means nothing: what it was to protect would lie open."""
     parts = _parts(value)
     starred = [part.startswith("*") for part in parts]
@@ -291,7 +291,7 @@ def _parts(path: str) -> list[str]:
 
 def _is_nested(value: str) -> bool:
     os: OsFamily = "posix" if is_absolute(value, "posix") else "windows"
-    return nested_parts(normalize(value, os), os) is not None
+    return split_nested(normalize(value, os), os) is not None
 
 
 def command_entry(value: str) -> tuple[str, str] | None:
@@ -333,7 +333,7 @@ def _variable_entry(value: str) -> tuple[str, str] | None:
     return f"{value!r} is not the name of a variable", "letters, digits and _, such as NODE_ENV"
 
 
-def _sent_entry(value: str) -> tuple[str, str] | None:
+def _check_delegated(value: str) -> tuple[str, str] | None:
     return (
         None
         if value in SENT_ELSEWHERE
@@ -343,9 +343,9 @@ def _sent_entry(value: str) -> tuple[str, str] | None:
 
 ENTRY_CHECKS: EntryChecks = {
     "allowedToolNames": _tool_entry,
-    "insteadOf": _sent_entry,
-    "allowedPaths": _allowed_path_entry,
-    "blockedPaths": _blocked_path_entry,
+    "insteadOf": _check_delegated,
+    "allowedPaths": _check_allowed_path,
+    "blockedPaths": _check_blocked_path,
     "allowedCommands": command_entry,
     "blockedCommands": command_entry,
     "allowedDomains": _domain_entry,
@@ -361,14 +361,14 @@ def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Probl
     problem = command_entry(command) if isinstance(command, str) else None
     if problem is not None:
         yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
-    yield from at_least(path, policy, {"maxArguments": 0}, "0 stands for none")
+    yield from check_least(path, policy, {"maxArguments": 0}, "0 stands for none")
     most = policy.get("maxArguments")
     for place, rule in objects(policy.get("arguments")):
         yield from _argument_problems(f"{path}.arguments[{place}]", rule, most)
 
 
 def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[Problem]:
-    yield from at_least(path, rule, {"index": 0}, "0 is the first argument")
+    yield from check_least(path, rule, {"index": 0}, "0 is the first argument")
     index = rule.get("index")
     if is_whole(index) and is_whole(most) and 0 <= most <= index:
         yield Problem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")

@@ -156,7 +156,7 @@ class PolicyBundle(_Content):
     longer than `approval_timeout_s` for an approval."""
 
     real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
-    """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
+    """Where entries of path lists that are links, or behind links, really lead: a fact, see `set_real_places`."""
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
     held: bool = False
@@ -164,12 +164,12 @@ class PolicyBundle(_Content):
     lines_ask: bool = True
     """True if a command needs the approvals that File.* wants for the files that its line names."""
 
-    def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
+    def set_real_places(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
         """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
         and for `blocked`. Both places count then (AH 8.3)."""
-        return self.known(self, real_places=real_places)
+        return self.keep_known(self, real_places=real_places)
 
-    def known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
+    def keep_known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
         """This bundle with what is known of another one beside its JSON, but for these `facts`."""
         bundle = self._replace()
         bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
@@ -183,7 +183,7 @@ class PolicyBundle(_Content):
         return {}
 
     @cached_property
-    def _by_name(self) -> dict[str, Capability]:
+    def _grants(self) -> dict[str, Capability]:
         return {entry.name: entry for entry in self.capabilities}
 
     @cached_property
@@ -192,7 +192,7 @@ class PolicyBundle(_Content):
 
     def capability(self, name: str) -> Capability | None:
         """The grant of this name, or None (AH 8.1)."""
-        return self._by_name.get(name)
+        return self._grants.get(name)
 
     def approval_rule(self, approval_rule_id: str) -> ApprovalRule | None:
         """The approval rule of this id, or None (AH 8.1)."""

@@ -47,13 +47,13 @@ class Places(NamedTuple):
     step_files: str | None = None
     tools: Mapping[str, Sequence[str]] = {}
 
-    def of(self, name: str) -> str | None:
+    def path_of(self, name: str) -> str | None:
         """The path that the placeholder `name` stands for, None where there is none. Raises KeyError."""
         place: str | None = getattr(self, _FIELDS[name])
         return place
 
 
-def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def fill(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
     dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are OPTIONAL."""
     shape = dict(entry)
@@ -61,7 +61,7 @@ def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
         if shape.get(field) is not None:
             shape[field] = list(dict.fromkeys(_paths(shape[field], places, allowed=field == "allowedPaths")))
     if shape.get("allowedCommands") is not None:
-        shape["allowedCommands"] = [expanded_program(one, places) for one in shape["allowedCommands"]]
+        shape["allowedCommands"] = [expand_program(one, places) for one in shape["allowedCommands"]]
     if shape.get("allowedToolNames") is not None:
         configured = places.tools.get(shape["name"], ())
         named = (configured if one == CONFIGURED else (one,) for one in shape["allowedToolNames"])
@@ -69,7 +69,7 @@ def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     return shape
 
 
-def blocked_by_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> frozenset[str]:
+def paths_of_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> frozenset[str]:
     """The paths that a group among the blockedPaths of these capabilities names, and no entry spells out."""
     listed = [path for entry in entries for path in entry.get("blockedPaths") or ()]
     groups = [one for one in listed if one.startswith("@")]
@@ -77,7 +77,7 @@ def blocked_by_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> f
     return frozenset(_paths(groups, places, allowed=False)).difference(_paths(spelled, places, allowed=False))
 
 
-def of_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
+def is_for_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
     """True if an entry is for tools of the user's configuration only, which names none."""
     return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])
 
@@ -86,7 +86,7 @@ def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str
     found: list[str] = []
     for entry in entries:
         for one in places.groups[entry[1:]] if entry.startswith("@") else (entry,):
-            path = expanded_path(one, places)
+            path = expand_path(one, places)
             if path is not None:
                 found.append(path)
             elif allowed and one[2:].partition("}")[0] not in OPTIONAL:
@@ -94,12 +94,12 @@ def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str
     return found
 
 
-def expanded_path(entry: str, places: Places) -> str | None:
+def expand_path(entry: str, places: Places) -> str | None:
     """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
     path is one of the workspace; an absolute one stays as it is."""
     if entry.startswith("${"):
         name, _, rest = entry[2:].partition("}")
-        place = places.of(name)
+        place = places.path_of(name)
         return normalize(place + rest, places.os) if place else None
     if is_absolute(entry, "posix") or is_absolute(entry, "windows"):
         return entry
@@ -122,7 +122,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
     return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 
 
-def expanded_program(entry: str, places: Places) -> str:
+def expand_program(entry: str, places: Places) -> str:
     """An entry of allowedCommands with the workspace's real path in it; any other entry as it is."""
     if not entry.startswith(PROGRAMS_BELOW):
         return entry

@@ -21,7 +21,7 @@ MAX_BYTES = 16 * 1024 * 1024
 def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
     """A bundle from JSON text or from its JSON shape. Raises BundleProblems with all of them."""
     shape, problems = read_shape(raw)
-    bundle, of_types = typed(shape)
+    bundle, of_types = read_typed(shape)
     found = tuple(dict.fromkeys((*problems, *together(of_types, meaning(shape)))))
     if found or bundle is None:
         raise BundleProblems(found)
@@ -46,13 +46,13 @@ def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> lis
 def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """The JSON object, and what is wrong with how it is written. Raises BundleProblems for no object."""
     problems: list[Problem] = []
-    shape = _read(raw, problems) if isinstance(raw, bytes) else _as_json(raw)
+    shape = _read(raw, problems) if isinstance(raw, bytes) else _load_json(raw)
     if not isinstance(shape, dict):
         raise BundleProblems(tuple(problems) or (Problem("", "is not a JSON object"),))
     return shape, problems
 
 
-def _as_json(raw: Any) -> Any:
+def _load_json(raw: Any) -> Any:
     try:
         text = json.dumps(raw, allow_nan=False)
         check_depth(text)
@@ -91,7 +91,7 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
         return None
 
 
-def typed(shape: Any) -> tuple[PolicyBundle | None, list[Problem]]:
+def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[Problem]]:
     """The bundle of a JSON shape, None where there are problems with its types."""
     problems: list[Problem] = []
     bundle = read_object(PolicyBundle, shape, problems)

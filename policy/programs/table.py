@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from policy.names import without_g
+from policy.names import strip_g
 from policy.programs import build, files, interpreters, network, packages, text, vcs
 from policy.programs.row import Program
 
@@ -31,7 +31,7 @@ _OTHER_NAMES = {"php-cgi": "php", "phpdbg": "php", "texlua": "lua"}
 @lru_cache(maxsize=256)
 def base_name(program: str) -> str:
     """A program's name without its directory, in lower case, and without the `g` that some systems put in front."""
-    return without_g(program.rsplit("/", 1)[-1].casefold())
+    return strip_g(program.rsplit("/", 1)[-1].casefold())
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.patterns import LiteralSets, rule_pattern, shipped
+from policy.patterns import LiteralSets, compile_shipped, rule_pattern
 from policy.redaction.known_tokens import KNOWN_TOKENS
 from policy.redaction.secret_contexts import TELLING_PLACES, secret_of_field
 
@@ -63,7 +63,7 @@ class Redaction:
     def __init__(
         self, rules: Iterable[RedactionRule] = (), *, key: Callable[[], bytes], detectors: bool = True
     ) -> None:
-        self._rules = tuple(map(_Rule.of, rules))
+        self._rules = tuple(map(_Rule.compile, rules))
         self._puts = {rule.put for rule in self._rules if rule.put}
         self._detectors = detectors
         self._make_key = key
@@ -84,13 +84,13 @@ class Redaction:
         """`data` without what is found; the same object where that is nothing. What sets colours on a terminal hides
         nothing: where it stands inside of what is found, the text comes back without any of it."""
         if b"\x1b" in data:
-            shown = as_shown(data)
-            clean = self._cleaned(shown, rules=rules)
+            shown = strip_terminal_codes(data)
+            clean = self._clean(shown, rules=rules)
             if clean is not shown:
                 return clean
-        return self._cleaned(data, rules=rules)
+        return self._clean(data, rules=rules)
 
-    def _cleaned(self, data: bytes, *, rules: bool) -> bytes:
+    def _clean(self, data: bytes, *, rules: bool) -> bytes:
         for _ in range(_ROUNDS):
             before = data
             data = self._once(data, self._rules if rules else ())
@@ -100,9 +100,9 @@ class Redaction:
 
     def _once(self, data: bytes, rules: Iterable[_Rule]) -> bytes:
         for rule in rules:
-            data = self._by_rule(data, rule)
+            data = self._apply_rule(data, rule)
         for detector in _concerned(data) if self._detectors else ():
-            data = self._by_detector(data, detector)
+            data = self._apply_detector(data, detector)
         return data
 
     def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:
@@ -171,7 +171,7 @@ class Redaction:
         secret = value.encode("utf-8", "surrogatepass")[begin:]
         return value[:begin] + self._placeholder("secret", secret).decode()
 
-    def _by_rule(self, data: bytes, rule: _Rule) -> bytes:
+    def _apply_rule(self, data: bytes, rule: _Rule) -> bytes:
         place, kept = 0, []
         taken: list[tuple[int, int]] | None = None
         for match in rule.pattern.finditer(data):
@@ -180,13 +180,13 @@ class Redaction:
                 continue
             if taken is None:
                 taken = [done.span() for done in re.finditer(_PLACEHOLDER_BYTES, data)][::-1]
-            for start, end in _left_of(found, taken):
+            for start, end in _parts_outside(found, taken):
                 put = self._placeholder(rule.rule_id, data[start:end]) if rule.put is None else rule.put
                 kept += [data[place:start], put]
                 place = end
         return b"".join((*kept, data[place:])) if kept else data
 
-    def _by_detector(self, data: bytes, detector: Detector) -> bytes:
+    def _apply_detector(self, data: bytes, detector: Detector) -> bytes:
         pattern, group = _ready(detector.pattern)
         place, kept = 0, []
         for match in pattern.finditer(data):
@@ -215,12 +215,12 @@ class _Rule(NamedTuple):
     put: bytes | None
 
     @classmethod
-    def of(cls, rule: RedactionRule) -> _Rule:
+    def compile(cls, rule: RedactionRule) -> _Rule:
         put = None if rule.replacement is None else rule.replacement.encode("utf-8", "replace")
         return cls(rule_pattern(rule.pattern), rule.redaction_rule_id, put)
 
 
-def as_shown(data: bytes) -> bytes:
+def strip_terminal_codes(data: bytes) -> bytes:
     """`data` without what a terminal obeys and does not show."""
     for _ in range(_ROUNDS if b"\x1b" in data else 0):  # what is left may make another
         data = re.sub(_TERMINAL, b"", data)
@@ -233,7 +233,7 @@ def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
     return put in data[max(0, end - len(put)) : start + len(put)]
 
 
-def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _parts_outside(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the parts of a match outside of the placeholders in it, whose spans are given from the last to the first
     and used up. A text that looks like one must not hide what stands beside it."""
     start, end = found
@@ -252,7 +252,7 @@ def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[t
 @lru_cache(maxsize=64)
 def _ready(pattern: str) -> tuple[Pattern, int]:
     """A detector's expression, and the number of its group for the secret."""
-    made = shipped(pattern)
+    made = compile_shipped(pattern)
     return made, next(iter(made.groupindex.values()), 0)
 
 
@@ -293,4 +293,4 @@ def _may_be_found(encoded: bytes) -> bool:
     rest = re.sub(_COUNTED_TOKENS, b"", encoded)
     if rest is not encoded:
         concerned = _concerned(rest)
-    return any(one.in_json is None or shipped(one.in_json).search(rest) is not None for one in concerned)
+    return any(one.in_json is None or compile_shipped(one.in_json).search(rest) is not None for one in concerned)

@@ -106,7 +106,7 @@ def _value(least: int) -> str:
     return f"(?P<secret>[A-Za-z0-9+/_.=~!@#$%^&*?-]{{{least},}})"
 
 
-def _quoted(least: int) -> str:
+def _quoted_value(least: int) -> str:
     """A value that ends at its quotes, with any content."""
     return rf"\\{{0,7}}[\"'](?P<secret>[^\s\"'\\]{{{least},512}})\\{{0,7}}[\"']"
 
@@ -249,13 +249,13 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted(MIN_PASSWORD)}",
+        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(MIN_PASSWORD)}",
         ("passw", "passphrase", "pwd"),
         lambda match, secret, behind: not is_address(secret) and _names_password(match, secret, behind),
     ),
     Detector(
         "secret",
-        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted(MIN_RANDOM)}",
+        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(MIN_RANDOM)}",
         ("key", "secret", "token", "credential", "bearer", "authorization"),
         lambda match, secret, behind: not is_address(secret) and _names_value(match, secret, behind),
     ),

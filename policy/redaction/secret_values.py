@@ -106,15 +106,15 @@ def names_something_else(name: bytes) -> bool:
 
 def holds_credentials(encoded: bytes) -> bool:
     """True where base64 holds `user:password`, as Basic authorization has it."""
-    return b":" in _decoded(encoded)
+    return b":" in _decode(encoded)
 
 
 def holds_private_key(encoded: bytes) -> bool:
     """True where base64 begins like a private key in PEM."""
-    return b"PRIVATE KEY" in _decoded(encoded[:88])
+    return b"PRIVATE KEY" in _decode(encoded[:88])
 
 
-def _decoded(encoded: bytes) -> bytes:
+def _decode(encoded: bytes) -> bytes:
     """The printable text that base64 encodes, b"" if it encodes none."""
     try:
         text = b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)

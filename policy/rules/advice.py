@@ -38,7 +38,7 @@ def undecidable(reasons: Iterable[str]) -> str:
     return f"the command cannot be decided: {'; '.join(listed)}. Instead: {instead}"
 
 
-def permitted(entry: Capability, wanted: str | None) -> str:
+def suggest(entry: Capability, wanted: str | None) -> str:
     """Name programs of a list that come nearest to the denied one, or the first ones."""
     listed = entry.allowed_commands or ()
     is_short = wanted is not None and len(wanted) <= _MAX_COMPARED and len(listed) > _MAX_NAMED

@@ -52,7 +52,7 @@ def _is_git(path: str) -> bool:
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2] == ".git"
 
 
-def admitted(bundle: PolicyBundle) -> list[str]:
+def summarize(bundle: PolicyBundle) -> list[str]:
     """One line for each kind of thing that listed programs start, and for listed programs that change files where no
     capability says which."""
     groups: dict[str, list[str]] = {}
@@ -62,12 +62,12 @@ def admitted(bundle: PolicyBundle) -> list[str]:
         f"{', '.join(names)} {_let(names)} the model run anything in the workspace: {what}"
         for what, names in groups.items()
     ]
-    lines += _unjudged(bundle, Name.FILE_WRITE, _WRITERS, "write")
-    lines += _unjudged(bundle, Name.FILE_DELETE, _REMOVERS, "remove")
+    lines += _list_unjudged(bundle, Name.FILE_WRITE, _WRITERS, "write")
+    lines += _list_unjudged(bundle, Name.FILE_DELETE, _REMOVERS, "remove")
     return lines
 
 
-def in_one_line(bundle: PolicyBundle) -> str | None:
+def summarize_in_line(bundle: PolicyBundle) -> str | None:
     """The same for the start of a session; None where no listed program starts others."""
     names = list(starters(bundle))
     if not names:
@@ -77,7 +77,7 @@ def in_one_line(bundle: PolicyBundle) -> str | None:
     return f"policy: {count} may start others ({shown}); see agent-host policy validate"
 
 
-def _unjudged(bundle: PolicyBundle, capability: Name, programs: Iterable[str], verb: str) -> list[str]:
+def _list_unjudged(bundle: PolicyBundle, capability: Name, programs: Iterable[str], verb: str) -> list[str]:
     entry = bundle.capability(Name.SHELL_EXEC)
     if entry is None or bundle.capability(capability) is not None:
         return []

@@ -39,7 +39,7 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         if _PLAIN_LINE.fullmatch(line) and facts.shell in _SPLITTING_SHELLS:
             line = " ".join(line.split())
         script = () if facts.script is None else (facts.script.identity,)
-        return ("command", facts.shell, facts.cwd, line, *script, *_opened(facts.widening))
+        return ("command", facts.shell, facts.cwd, line, *script, *_additions(facts.widening))
     if isinstance(facts, UrlFacts):
         files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
         return ("request", facts.method, canonical_url(facts.url), *files)
@@ -47,10 +47,10 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         return ("tool", facts.tool_name)
     identity = (facts.identity,) if facts.identity else ()
     others = (part for needed, one in facts.also for part in (needed, *canonical_form(one, os)))
-    return ("tool", facts.tool_name, *identity, *others, *_opened(facts.widening))
+    return ("tool", facts.tool_name, *identity, *others, *_additions(facts.widening))
 
 
-def _opened(widening: Widening | None) -> tuple[str, ...]:
+def _additions(widening: Widening | None) -> tuple[str, ...]:
     """The additions to a call's scope; the reason does not count."""
     return () if widening is None else ("opened", *sorted(widening.lines))
 

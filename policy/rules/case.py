@@ -65,7 +65,7 @@ Rule = Callable[[Case], Decision | str | None]
 admits; or nothing to say."""
 
 
-def denied(capability: str, rule: str, reason: str) -> Decision:
+def deny(capability: str, rule: str, reason: str) -> Decision:
     """A denial by the entry `rule`."""
     return Decision("DENIED", reason, capability, rule)
 
@@ -94,9 +94,9 @@ def expiry_denial(bundle: PolicyBundle, name: str, now: datetime) -> Decision | 
     if now < bundle.expires_at:
         return None
     rule = f"expiresAt: {bundle.expires_at.isoformat()}"
-    return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
+    return deny(name, rule, "the policy bundle has expired")._replace(expired=True)
 
 
 def not_granted(name: str) -> Decision:
     """The denial by a bundle that does not grant the capability `name`."""
-    return denied(name, "capabilities", f"capability not granted: {name}")
+    return deny(name, "capabilities", f"capability not granted: {name}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
-from policy.paths import Places, is_absolute, nested_parts, nested_path, normalize
+from policy.paths import Places, is_absolute, join_nested, normalize, split_nested
 from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
 from policy.rules.sandbox import may_write
 from policy.scope import CommandScope, Widening
@@ -46,7 +46,7 @@ def command_scope(
 ) -> CommandScope:
     """The scope of each command of a session. `opened` is what the user opens for all of them, `blocked_domains` what
     the configuration blocks; `grant` what a person has approved for one call. What is blocked stays blocked."""
-    blocks = _Blocks.of(bundle, facts, os)
+    blocks = _Blocks.collect(bundle, facts, os)
     strict = _reads_strictly(bundle)
     writes = [*_own_roots(bundle, Name.FILE_WRITE, facts, os), *opened.write, *grant.write]
     reads = [*_own_roots(bundle, Name.FILE_READ, facts, os), *facts.system, *facts.toolchains] if strict else None
@@ -57,7 +57,7 @@ def command_scope(
         reads = [facts.workspace, *(reads or ())]
     if reads is not None and facts.repository is not None and Places(reads, os).contain(facts.workspace):
         reads += facts.repository.reads
-    writes += _of_working_tree(facts.repository, writes, blocks, os)
+    writes += _working_tree_places(facts.repository, writes, blocks, os)
     writable = [one for one in writes if not blocks.refuse_writing(one)]
     kept = [one for one in writes if blocks.refuse_writing(one)] if reads is not None else []
     if reads is not None:
@@ -71,7 +71,7 @@ def command_scope(
         tuple(one for one in blocks.hidden if reads is None or touched.contain(one)),
         tuple(one for one in blocks.guarded if written.contain(one) and not blocks.hide(one)),
         _domains(bundle, (*opened.domains, *grant.domains)),
-        tuple(dict.fromkeys((*_listed(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
+        tuple(dict.fromkeys((*_list(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
         () if bundle.sandbox is None else bundle.sandbox.agents,
         (*blocks.unheld, *_not_held(bundle, facts)),
         blocks.nested,
@@ -103,7 +103,7 @@ def server_scope(
     )
 
 
-def with_own_places(
+def add_own_places(
     scope: CommandScope, os: OsFamily, *, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
 ) -> CommandScope:
     """The scope with places that the host itself gives to a call, such as the directory that a script runs in. They may
@@ -147,7 +147,7 @@ def _own_roots(bundle: PolicyBundle, name: str, facts: ScopeFacts, os: OsFamily)
     return [one for one in places if not is_shared_temporary(one, facts.tmp, os)]
 
 
-def _listed(entry: Capability | None, field: str) -> tuple[str, ...]:
+def _list(entry: Capability | None, field: str) -> tuple[str, ...]:
     return () if entry is None else getattr(entry, field) or ()
 
 
@@ -183,20 +183,20 @@ class _Blocks(NamedTuple):
     unchanged: Places
 
     @classmethod
-    def of(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
+    def collect(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
         patterns: dict[str, list[str]] = {}
-        reading = _blocked(bundle, (Name.FILE_READ,), patterns, os)
+        reading = _block_list(bundle, (Name.FILE_READ,), patterns, os)
         by_name: dict[str, list[str]] = {}
-        changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), by_name, os)
+        changing = _block_list(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), by_name, os)
         for root, names in by_name.items():
             patterns[root] = list(dict.fromkeys((*patterns.get(root, ()), *names)))
-        nested = tuple(nested_path(root, name, os) for root, names in by_name.items() for name in names)
+        nested = tuple(join_nested(root, name, os) for root, names in by_name.items() for name in names)
         keyring = _keyring(bundle, facts, os)
         if keyring is not None and keyring in reading:
             reading = [one for one in reading if one != keyring] + [f"{keyring}/{name}" for name in _SECRET_OF_KEYRING]
             changing = [*changing, keyring]
         hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
-        split = _with_repository_split(bundle, changing, facts, os)
+        split = _split_repository(bundle, changing, facts, os)
         ends_commits = Places(split, os).contain(_git_of(facts, os))
         steering = _steering_of(facts.repository, bundle, os)
         guarded = [*split, *facts.steering, *steering]
@@ -221,15 +221,15 @@ class _Blocks(NamedTuple):
         return self.hide(place) or self.unchanged.contain(place)
 
 
-def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
+def _block_list(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
     """The places that these capabilities block, where they are spelled and where they really are. What a pattern stands
     for is added to `patterns`, its names by their root; what it names directly in its root is a place."""
     real, found = bundle.real_places.get("blocked", {}), []
-    for entry in (one for name in names for one in _listed(bundle.capability(name), "blocked_paths")):
+    for entry in (one for name in names for one in _list(bundle.capability(name), "blocked_paths")):
         if not is_absolute(entry, os):
             continue
         spelled = normalize(entry, os)
-        nested = nested_parts(spelled, os)
+        nested = split_nested(spelled, os)
         if nested is None:
             found += [spelled, normalize(real.get(entry, spelled), os)]
             continue
@@ -249,14 +249,14 @@ def _keyring(bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> str | Non
     if facts.home is None or bundle.sandbox is None or "gpg" not in bundle.sandbox.agents:
         return None
     place = normalize(f"{facts.home}/.gnupg", os)
-    blocked = _listed(bundle.capability(Name.FILE_READ), "blocked_paths")
+    blocked = _list(bundle.capability(Name.FILE_READ), "blocked_paths")
     return place if place not in blocked or place in bundle.by_groups else None
 
 
 # The repository of the workspace
 
 
-def _with_repository_split(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
+def _split_repository(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
     """`.git` as @steering blocks it is for the file tools: a command is kept from what steers git in it. Spelled out in
     a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
     split: list[str] = []
@@ -284,11 +284,11 @@ def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: O
     places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
     if repository.top != repository.own:  # a file that says where the directory is, and so do these
         places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in _OF_LINKED)]
-    allowed = _listed(bundle.capability(Name.FILE_WRITE), "allowed_paths")
+    allowed = _list(bundle.capability(Name.FILE_WRITE), "allowed_paths")
     return [one for one in places if not names_repository(one, allowed, os)]
 
 
-def _of_working_tree(
+def _working_tree_places(
     repository: RepositoryFacts | None, writes: Sequence[str], blocks: _Blocks, os: OsFamily
 ) -> list[str]:
     """The places that a commit of a linked working tree writes to: its repository lies elsewhere. Only where the `.git`

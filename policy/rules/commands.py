@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from policy import patterns
 from policy.facts import CommandFacts, OsFamily, ShellName
-from policy.names import without_g, words
+from policy.names import strip_g, words
 from policy.paths import is_absolute, is_under, normalize
 from policy.programs.table import is_known, program_named, what_it_starts
-from policy.rules.advice import permitted, undecidable
-from policy.rules.case import denied, where
-from policy.rules.line_files import behind_link, line_files, links_made
-from policy.shell.commands import ParsedCommand, SimpleCommand, parsed_line
+from policy.rules.advice import suggest, undecidable
+from policy.rules.case import deny, where
+from policy.rules.line_files import is_behind_link, line_files, links_made
+from policy.shell.commands import ParsedCommand, SimpleCommand, parse_line
 from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
@@ -32,13 +32,21 @@ def command_rules(case: Case) -> Decision | str | None:
     entry, facts = case.entry, case.facts
     assert isinstance(facts, CommandFacts)  # noqa: S101  the table of rules is keyed by this type
     if not facts.command.strip() or "\0" in facts.command:
-        return denied(entry.name, where(entry), "the command is empty or has NUL characters")
+        return deny(entry.name, where(entry), "the command is empty or has NUL characters")
     if not is_absolute(facts.cwd, case.os):
-        return denied(entry.name, where(entry), "the working directory is not absolute")
-    parsed = parsed_line(facts)
+        return deny(entry.name, where(entry), "the working directory is not absolute")
+    parsed = parse_line(facts)
     if parsed.unread:
-        return denied(entry.name, where(entry), undecidable(parsed.dynamic))
-    for rule in (_blocked, _undecided, _evaluating, _opted_out, _allowed, _variables, _argument_rules):
+        return deny(entry.name, where(entry), undecidable(parsed.dynamic))
+    for rule in (
+        _check_blocked,
+        _check_undecidable,
+        _evaluating,
+        _check_opted_out,
+        _check_allowed,
+        _variables,
+        _argument_rules,
+    ):
         verdict = rule(case, parsed, facts)
         if verdict is not None:
             return verdict
@@ -51,7 +59,7 @@ def command_rules(case: Case) -> Decision | str | None:
     return where(entry, "allowedCommands", names)
 
 
-def _blocked(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+def _check_blocked(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     entry, shell = case.entry, facts.shell
     if not entry.blocked_commands:
         return None
@@ -59,11 +67,11 @@ def _blocked(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision
     for one in parsed.commands:
         hit = table.get(wide_name(one.program, shell)) if one.program is not None else None
         if hit is not None:
-            return denied(entry.name, where(entry, "blockedCommands", hit), f"command is blocked: {one.program}")
+            return deny(entry.name, where(entry, "blockedCommands", hit), f"command is blocked: {one.program}")
     return None
 
 
-def _undecided(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
+def _check_undecidable(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
     """A line of which it cannot be said what it starts is denied where a list has to be decided (AH 8.4)."""
     entry = case.entry
     if not parsed.dynamic:
@@ -74,7 +82,7 @@ def _undecided(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decis
         rule = "commandPolicies" if entry.allowed_commands is None else "allowedCommands"
     else:
         return None
-    return denied(entry.name, where(entry, rule), undecidable(parsed.dynamic))
+    return deny(entry.name, where(entry, rule), undecidable(parsed.dynamic))
 
 
 def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
@@ -82,7 +90,7 @@ def _evaluating(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Deci
     consents to any code."""
     if not parsed.evaluates or case.entry.allowed_commands is None or _lists_interpreter(case):
         return None
-    return denied(case.entry.name, where(case.entry, "allowedCommands"), undecidable(parsed.evaluates))
+    return deny(case.entry.name, where(case.entry, "allowedCommands"), undecidable(parsed.evaluates))
 
 
 def _lists_interpreter(case: Case) -> bool:
@@ -96,7 +104,7 @@ def _lists_interpreter(case: Case) -> bool:
     return found
 
 
-def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+def _check_opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     """Deny what a listed program starts if an entry of commandPolicies says `startsPrograms: false` of it: allowing a
     program otherwise also allows what it starts."""
     if not case.entry.command_policies:
@@ -106,12 +114,12 @@ def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decisi
         name = None if command.program is None else wide_name(command.program, facts.shell)
         if name in table and program_named(name) is None:
             rule = where(case.entry, "commandPolicies", f"{table[name]}, startsPrograms: false")
-            return denied(case.entry.name, rule, f"{command.program} is not known, so it may start anything")
+            return deny(case.entry.name, rule, f"{command.program} is not known, so it may start anything")
     for one in parsed.opaque:
         hit = table.get(wide_name(one.program, facts.shell))
         if hit is not None:
             rule = where(case.entry, "commandPolicies", f"{hit}, startsPrograms: false")
-            return denied(case.entry.name, rule, f"{one}; that is not permitted for {hit}")
+            return deny(case.entry.name, rule, f"{one}; that is not permitted for {hit}")
     return None
 
 
@@ -125,20 +133,20 @@ def _strict_table(case: Case, shell: ShellName) -> dict[str, str]:
     return table
 
 
-def _allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+def _check_allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     entry = case.entry
     if entry.allowed_commands is None:
         return None
     if not entry.allowed_commands:
-        return denied(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
+        return deny(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
     table = _name_table(case, "allowed", facts.shell)
     links = links_made(parsed, facts, case.os)
     for one in parsed.commands:
         if one.program is None or _narrow_name(one.program, facts.shell) not in table:
             if one.program is not None and _is_in_allowed_place(case, one, facts, links):
                 continue
-            reason = f"command not in allowed commands: {one.program}; {permitted(entry, one.name)}"
-            return denied(entry.name, where(entry, "allowedCommands"), reason)
+            reason = f"command not in allowed commands: {one.program}; {suggest(entry, one.name)}"
+            return deny(entry.name, where(entry, "allowedCommands"), reason)
     return None
 
 
@@ -152,7 +160,7 @@ def _variables(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decisi
     for name in parsed.variables:
         if name not in admitted and not HARMLESS_VARIABLE.fullmatch(name):
             reason = f"the line sets {name} for a program; add it to allowedVariables if that is meant"
-            return denied(entry.name, where(entry, "allowedVariables"), reason)
+            return deny(entry.name, where(entry, "allowedVariables"), reason)
     return None
 
 
@@ -178,7 +186,7 @@ def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, li
     name = one.name
     if not places or name in {"", ".", ".."} or None in real_places:
         return False
-    if any(behind_link(f"{place}/{name}", links, case.os) for place in places):
+    if any(is_behind_link(f"{place}/{name}", links, case.os) for place in places):
         return False
     return all(any(_admits(entry, place or "", case.os) for entry in patterns) for place in real_places)
 
@@ -211,7 +219,7 @@ def _narrow_name(program: str, shell: ShellName) -> str:
 def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case, alias, and the `g` in front of a GNU program's name."""
     if shell not in _WINDOWS_SHELLS:
-        return without_g(program.rsplit("/", 1)[-1].casefold())
+        return strip_g(program.rsplit("/", 1)[-1].casefold())
     from policy.shell.windows import ALIASES, CMD_ALIASES, base_name
 
     name = base_name(program)
@@ -231,7 +239,7 @@ def _argument_rules(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> D
             problem = argument_problem(policy, one)
             if problem is not None:
                 rule = where(case.entry, "commandPolicies", policy.command)
-                return denied(case.entry.name, rule, f"{one.program}: {problem}")
+                return deny(case.entry.name, rule, f"{one.program}: {problem}")
     return None
 
 
@@ -281,5 +289,5 @@ def _fits(rule: ArgumentRule, argument: str) -> bool:
         return True
     if argument.startswith("~") and "~" not in rule.pattern:
         return False  # the shell may make an absolute path of it
-    pattern = patterns.compiled(rule.pattern)
+    pattern = patterns.compile_pattern(rule.pattern)
     return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and patterns.fits(pattern, argument)

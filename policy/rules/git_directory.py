@@ -5,8 +5,8 @@ a list of those that start nothing: objects, refs, logs, the index, heads and me
 (a rebase, `worktrees`, `modules`) and configuration may stay if the content starts nothing. Every other name, known or
 not, is not a command's to leave. Names are compared without letter case, as some file systems do.
 
-`refused_name` judges by the name alone, for whoever has no content: file tools, and names in an archive.
-`left_problem` judges what a command has left.
+`find_refused_name` judges by the name alone, for whoever has no content: file tools, and names in an archive.
+`find_left_problem` judges what a command has left.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ def is_free(name: str) -> bool:
     return name in FREE_FOLDERS or re.fullmatch(_FREE_NAMES, name) is not None
 
 
-def refused_name(inside: Sequence[str]) -> str | None:
+def find_refused_name(inside: Sequence[str]) -> str | None:
     """Return the part of a path inside a git directory, given by its components in lower case, that only git itself may
     write there; None where the name alone starts nothing."""
     if not inside:
         return None
     first = inside[0]
     if first == "worktrees":
-        return refused_name(inside[2:]) if len(inside) > 2 else first
+        return find_refused_name(inside[2:]) if len(inside) > 2 else first
     if first == "modules":  # whose names may have slashes
         splits = [inside[at:] for at in range(2, len(inside)) if inside[at] in _LIKE_GIT or is_free(inside[at])]
-        return next(filter(None, map(refused_name, splits)), None) if splits else first
+        return next(filter(None, map(find_refused_name, splits)), None) if splits else first
     if (first in CONFIGS and len(inside) > 1) or tuple(inside) == _EXCLUDE:  # a folder is not read as a configuration
         return None
     return None if is_free(first) else first
@@ -121,7 +121,7 @@ def target_of(content: bytes | None, directory: str) -> str | None:
     return normalize(named, "posix", directory) if named and "\n" not in named else None
 
 
-def left_problem(
+def find_left_problem(
     of: GitDirectory, inside: Sequence[str], left: Left | None, before: Left | None, roots: Sequence[str]
 ) -> str | None:
     """Say why a command may not leave what it did in a git directory; None where it starts nothing.
@@ -354,14 +354,14 @@ class _Reader:
         section = ""
         while (character := self._next()) != "]":
             if character in " \t\r\n":
-                return section.lower(), self._quoted_name(character)
+                return section.lower(), self._read_quoted_name(character)
             if not (_is_of_key(character) or character == "."):
                 raise ValueError(character)
             section += character
         first, dot, name = section.lower().partition(".")
         return first, name if dot else None
 
-    def _quoted_name(self, character: str) -> str:
+    def _read_quoted_name(self, character: str) -> str:
         while character in " \t\r":
             character = self._next()
         if character != '"':

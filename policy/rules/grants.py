@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from config.lean_typing import NamedTuple
 from policy.names import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
-from policy.paths import is_under, nested_parts, normalize
+from policy.paths import is_under, normalize, split_nested
 
 if TYPE_CHECKING:
     from policy.bundle.model import Capability, CommandPolicy, LlmPolicy, PolicyBundle
@@ -45,15 +45,15 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
         approval_timeout_s=_shorter(bundle.approval_timeout_s, narrowing.approval_timeout_s),
     )
-    return less.known(bundle, by_groups=bundle.by_groups.difference(narrowing.blocked_paths))
+    return less.keep_known(bundle, by_groups=bundle.by_groups.difference(narrowing.blocked_paths))
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
     """The limits that one call under a capability has, for the code that checks them again at the time of use; None
     when it is not granted. For a capability that reads a file they are its own and those of File.Read together. Paths
     that are links stand beside where they lead."""
-    entry = _with_real_places(bundle, bundle.capability(capability_name), os)
-    reading = _with_real_places(bundle, bundle.capability(CapabilityName.FILE_READ), os)
+    entry = _add_real_places(bundle, bundle.capability(capability_name), os)
+    reading = _add_real_places(bundle, bundle.capability(CapabilityName.FILE_READ), os)
     if entry is None or reading is None or capability_name not in READS_TOO:
         return entry
     return entry._replace(
@@ -63,12 +63,12 @@ def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> C
     )
 
 
-def _with_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFamily) -> Capability | None:
+def _add_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFamily) -> Capability | None:
     if entry is None or not bundle.real_places:
         return entry
     allowed, blocked = (bundle.real_places.get(which, {}) for which in ("allowed", "blocked"))
     spelled = entry.blocked_paths or ()
-    nested = filter(None, (nested_parts(normalize(path, os), os) for path in spelled))
+    nested = filter(None, (split_nested(normalize(path, os), os) for path in spelled))
     direct = ("/".join(parts) if parts[0] != "/" else f"/{parts[1]}" for parts in nested)
     looked_up = (*spelled, *(normalize(path, os) for path in direct))
     return entry._replace(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.facts import CommandFacts, PathFacts
 from policy.globs import ANY_DEPTH, may_meet, reaches
 from policy.names import CapabilityName as Name
-from policy.paths import covering, is_absolute, is_under, key, nested_parts, normalize, process_place, roots
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, denied, where
+from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
+from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
 from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
 
@@ -30,7 +30,7 @@ _WRITE_IT_OUT = "write the path out, one command for each file if need be, or us
 def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
-    made = () if case.bundle.held else _made_places(parsed, facts, case.os)
+    made = () if case.bundle.held else _places_made(parsed, facts, case.os)
     anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
     files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
     laid_out = set() if case.bundle.held else _repositories_made(files, facts, case.os)
@@ -39,10 +39,10 @@ def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decisi
             continue
         if laid_out and one.mode == "write" and _steers_one(case, facts, one, laid_out):
             reason = f"{one.path} would be what git runs: the line lays out a repository around it"
-            return denied(case.entry.name, REPOSITORY_RULE, reason)
+            return deny(case.entry.name, REPOSITORY_RULE, reason)
         if made and _goes_through(case, facts, one, made):
             reason = f"{one.path} is behind a link that the line makes, or may make; do that in a command of its own"
-            return denied(case.entry.name, where(case.entry), reason)
+            return deny(case.entry.name, where(case.entry), reason)
         answer = _operand(case, facts, one) if isinstance(one, Operand) else _redirection(case, facts, one)
         if answer is not None and answer.decision == "DENIED":
             return answer
@@ -70,29 +70,29 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
     if one.path is None:
         return None if case.entry.requires_approval or case.bundle.held else _somewhere(case, capability)
     what = f"redirection ({capability})"
-    answer = _judged(case, facts, one, capability, what)
+    answer = _judge(case, facts, one, capability, what)
     entry = case.bundle.capability(capability)
     if entry is None or one.pattern is None or (answer is not None and answer.decision == "DENIED"):
         return answer
     found = Operand("", one.path, one.mode, one.directories, pattern=one.pattern)
-    behind = None if case.bundle.held else _behind_links(case, facts, one, capability, what)
-    return behind or _held(case, facts, found, entry, what) or answer
+    behind = None if case.bundle.held else _check_links(case, facts, one, capability, what)
+    return behind or _check_content(case, facts, found, entry, what) or answer
 
 
-def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
+def _judge(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
     spellings = one.spellings(facts.cwd, facts.home)
     if not spellings:
-        return denied(case.entry.name, where(case.entry), f"{what}: {one.path}, and no home directory is known")
+        return deny(case.entry.name, where(case.entry), f"{what}: {one.path}, and no home directory is known")
     approval: Decision | None = None
     for spelling in spellings:
         real = real_path_of(facts, spelling)
         if real is None:
             reason = f"{what}: {spelling}, and where that leads was not looked up"
-            return denied(case.entry.name, where(case.entry), reason)
+            return deny(case.entry.name, where(case.entry), reason)
         place = process_place(spelling, case.os) or process_place(real, case.os)
         if place is not None:
             reason = f"{what}: {spelling} is in {place}, where each process finds other files"
-            return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
+            return deny(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
         if answer.decision == "DENIED" and _is_asked_for(case, facts, real, answer):
             continue
@@ -116,11 +116,11 @@ def _somewhere(case: Case, capability: str) -> Decision | None:
     entry = case.bundle.capability(capability)
     if entry is None:
         reason = f"redirection ({capability}): capability not granted"
-        return denied(case.entry.name, "capabilities", reason)
+        return deny(case.entry.name, "capabilities", reason)
     for name, paths in (("blockedPaths", entry.blocked_paths), ("allowedPaths", entry.allowed_paths)):
         if paths or (name == "allowedPaths" and paths is not None):
             reason = f"redirection ({capability}): its target is only known when it runs; {_WRITE_IT_OUT}"
-            return denied(case.entry.name, where(entry, name), reason)
+            return deny(case.entry.name, where(entry, name), reason)
     if not entry.requires_approval:
         return None
     asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
@@ -140,18 +140,18 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
         if entry.allowed_paths is None or case.entry.requires_approval or case.bundle.held:
             return None
         reason = f"{what}: which file it is given is only known when it runs; {_WRITE_IT_OUT}"
-        return denied(case.entry.name, where(entry, "allowedPaths"), reason)
-    answer = _judged(case, facts, one, capability, what)
+        return deny(case.entry.name, where(entry, "allowedPaths"), reason)
+    answer = _judge(case, facts, one, capability, what)
     if answer is None or answer.decision != "DENIED":
-        answer = _behind_links(case, facts, one, capability, what) or answer
+        answer = _check_links(case, facts, one, capability, what) or answer
     if answer is not None and answer.decision == "DENIED":
         return answer
     if one.mode == "read" and (one.tree or one.pattern) and not case.bundle.held:
-        return _copied(case, facts, one, what) or answer
-    return _held(case, facts, one, entry, what) or answer
+        return _check_copy(case, facts, one, what) or answer
+    return _check_content(case, facts, one, entry, what) or answer
 
 
-def _behind_links(
+def _check_links(
     case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str
 ) -> Decision | None:
     """A denial of what a glob finds by way of a link."""
@@ -164,27 +164,27 @@ def _behind_links(
     return None
 
 
-def _copied(case: Case, facts: CommandFacts, one: Operand, what: str) -> Decision | None:
+def _check_copy(case: Case, facts: CommandFacts, one: Operand, what: str) -> Decision | None:
     """Denies a tree whose copy would have a name that is blocked for writing at any depth."""
     entry = case.bundle.capability(Name.FILE_WRITE)
     if entry is None:
         return None
     for spelling in one.spellings(facts.cwd, facts.home):
         real = real_path_of(facts, spelling) or spelling
-        blocked = _nested_place(case, facts, one, entry, real)
+        blocked = _find_nested(case, facts, one, entry, real)
         if blocked is not None:
             reason = f"{what}: {one.path} holds {blocked}, which may not be written; name what is meant instead"
-            return denied(case.entry.name, where(entry, "blockedPaths", blocked), reason)
+            return deny(case.entry.name, where(entry, "blockedPaths", blocked), reason)
     return None
 
 
-def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what: str) -> Decision | None:
+def _check_content(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what: str) -> Decision | None:
     """Denies a directory that holds a blocked place, and a glob that may find one."""
     held = _place_held(case, facts, one, entry)
     if held is None:
         return None
     reason = f"{what}: {one.path} holds {held}, which is blocked; name what is meant instead"
-    return denied(case.entry.name, where(entry, "blockedPaths", held), reason)
+    return deny(case.entry.name, where(entry, "blockedPaths", held), reason)
 
 
 def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
@@ -202,15 +202,15 @@ def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability
                 found = key(normalize(blocked, case.os), case.os, "wide")
                 if found.startswith(root + "/") and _finds(one, found[len(root) + 1 :]):
                     return blocked
-        nested = None if case.bundle.held else _nested_place(case, facts, one, entry, real)
+        nested = None if case.bundle.held else _find_nested(case, facts, one, entry, real)
         if nested is not None:
             return nested
     return None
 
 
-def _nested_place(case: Case, facts: CommandFacts, one: Operand, entry: Capability, real: str) -> str | None:
+def _find_nested(case: Case, facts: CommandFacts, one: Operand, entry: Capability, real: str) -> str | None:
     """The entry for a name at any depth that a glob may find by how it is spelled, or that is really there."""
-    entries = [(blocked, nested_parts(normalize(blocked, case.os), case.os)) for blocked in entry.blocked_paths or ()]
+    entries = [(blocked, split_nested(normalize(blocked, case.os), case.os)) for blocked in entry.blocked_paths or ()]
     for blocked, parts in entries:
         if parts is None or not (
             is_under(real, parts[0], case.os, "wide") or is_under(parts[0], real, case.os, "wide")
@@ -256,7 +256,7 @@ class _MadePlace(NamedTuple):
     step: int
 
 
-def _made_places(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[_MadePlace, ...]:
+def _places_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[_MadePlace, ...]:
     """The paths that the line makes, absolute: nobody could look up where they lead."""
     return tuple(
         _MadePlace(
@@ -298,9 +298,9 @@ def _comes_after(step: int, made: int) -> bool:
 def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
     """The symbolic links that the line makes, as absolute paths. A list that admits the programs of a tree admits its
     links, too."""
-    return tuple(place.path for place in _made_places(parsed, facts, os) if place.itself)
+    return tuple(place.path for place in _places_made(parsed, facts, os) if place.itself)
 
 
-def behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
+def is_behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
     """True if an absolute path is one of these links, or goes through one."""
     return any(is_under(path, link, os, "wide") for link in links)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.names import CapabilityName as Name
-from policy.rules.case import denied, where
+from policy.rules.case import deny, where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,11 +29,11 @@ _BY_PATTERN: frozenset[str] = frozenset({Name.MCP_INVOKE, Name.BACKEND_TOOL_INVO
 
 def fits(pattern: str, tool_name: str) -> bool:
     """True if a name is one of those that a pattern stands for: `*` is any run of characters, all else is itself."""
-    return pattern == tool_name or (_STAR in pattern and _compiled(pattern).fullmatch(tool_name) is not None)
+    return pattern == tool_name or (_STAR in pattern and _compile(pattern).fullmatch(tool_name) is not None)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     # Each run between stars is found once and never looked for again, so that no name takes more than its length times
     # that of the pattern.
     first, *others = (re.escape(part) for part in re.split(r"\*+", pattern))
@@ -48,7 +48,7 @@ def lists(entry: Capability, tool_name: str) -> bool:
     """True if the grant names the tool at all, as it is or as it was."""
     names = entry.allowed_tool_names
     pinned = _PINNED.format(tool_name)
-    return names is None or listed_as(entry, tool_name) is not None or any(one.startswith(pinned) for one in names)
+    return names is None or find_entry(entry, tool_name) is not None or any(one.startswith(pinned) for one in names)
 
 
 def names_it(entry: Capability, tool_name: str) -> bool:
@@ -56,7 +56,7 @@ def names_it(entry: Capability, tool_name: str) -> bool:
     return entry.allowed_tool_names is not None and lists(entry, tool_name)
 
 
-def listed_as(entry: Capability, tool_name: str) -> str | None:
+def find_entry(entry: Capability, tool_name: str) -> str | None:
     """The entry of allowedToolNames that the tool's name fits, the name itself first; None where none does."""
     names = entry.allowed_tool_names or ()
     if tool_name in names:
@@ -70,9 +70,9 @@ def judge_name(entry: Capability, tool_name: str) -> Decision | str | None:
     """Judge a tool that has no identity by the grant."""
     if entry.allowed_tool_names is None:
         return None
-    listed = listed_as(entry, tool_name)
+    listed = find_entry(entry, tool_name)
     if listed is None:
-        return denied(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {tool_name}")
+        return deny(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {tool_name}")
     return where(entry, "allowedToolNames", listed)
 
 
@@ -82,11 +82,11 @@ def judge_identity(entry: Capability, facts: NamedToolFacts, identity: str) -> D
     pinned = f"{_PINNED.format(name)}{identity}"
     if names is not None and pinned in names:
         return where(entry, "allowedToolNames", pinned)
-    listed = listed_as(entry, name)
+    listed = find_entry(entry, name)
     if names is not None and listed is None:
         was = next((one for one in names if one.startswith(_PINNED.format(name))), None)
         changed = f"; it has changed since {was}" if was else ""
-        return denied(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {pinned}{changed}")
+        return deny(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {pinned}{changed}")
     if facts.is_approved:
         return where(entry, "allowedToolNames", listed) if listed is not None else None
     of = "the workspace" if entry.name == Name.TOOL_INVOKE else "another program"
@@ -94,7 +94,7 @@ def judge_identity(entry: Capability, facts: NamedToolFacts, identity: str) -> D
     return Decision("APPROVAL_REQUIRED", reason, entry.name, where(entry), entry.approval_rule_id)
 
 
-def for_tool(entry: Capability, tool_name: str) -> Capability:
+def entry_for_tool(entry: Capability, tool_name: str) -> Capability:
     """The grant as its toolPolicies have it for one tool: whether it needs an approval, and under which rule."""
     asked = _deciding(entry.tool_policies or (), tool_name, "requires_approval", strict=True)
     if asked is None:

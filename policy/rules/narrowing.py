@@ -11,8 +11,8 @@ from policy.names import CapabilityName, words
 from policy.programs.table import program_named
 from policy.rules.commands import wide_name
 from policy.rules.risk import assess
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, RULE, exceeds, guarded_risk, order, over
-from policy.shell.commands import parsed_line
+from policy.rules.toolset import AS_THE_BUNDLE_SAYS, RULE, exceeds, order, over, risk_of_guarded
+from policy.shell.commands import parse_line
 
 if TYPE_CHECKING:
     from policy.decision import Decision
@@ -44,7 +44,7 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
         if reason is not None:
             return decision._replace(decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
     if decision.decision == "ALLOWED" and options.approval_mode in ("always", "on_risky_actions"):
-        return _with_approval(case, decision, options.approval_mode)
+        return _ask(case, decision, options.approval_mode)
     if decision.decision == "APPROVAL_REQUIRED" and options.approval_mode == "never":
         reason = "it needs an approval, and this task is to ask nobody for one"
         return decision._replace(decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
@@ -54,7 +54,7 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
 def require_guarded_approval(case: Case, decision: Decision) -> Decision:
     """The decision on a call of a guarded tool: it needs an approval that names the tool, and has the risk of the tool
     at least (SK 2.2, 2.3, 3.2)."""
-    least = guarded_risk(case.terms.tool_name, case.capability)
+    least = risk_of_guarded(case.terms.tool_name, case.capability)
     if least is None:
         return decision
     level, risks = decision.risk_level, decision.risks
@@ -88,7 +88,7 @@ def apply_risk_ceiling(case: Case, decision: Decision) -> Decision:
     return decision
 
 
-def _with_approval(case: Case, decision: Decision, mode: str) -> Decision:
+def _ask(case: Case, decision: Decision, mode: str) -> Decision:
     level, risks = assess(case.entry, case.facts, workspace=case.workspace, os=case.os)
     if mode == "always":
         needed, reason = case.terms.has_side_effects, "the task wants an approval for everything that has effects"
@@ -114,7 +114,7 @@ def _network_use(facts: ActionFacts) -> str | None:
         return f"{facts.tool_name} uses the network, which is taken away from this task"
     if not isinstance(facts, CommandFacts):
         return None
-    parsed = parsed_line(facts)
+    parsed = parse_line(facts)
     for one in parsed.commands:
         used = _network_program(one, facts.shell)
         if used is not None:

@@ -13,7 +13,7 @@ from policy.bundle.model import ArgumentRule, CommandPolicy
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.paths import is_absolute, is_under, normalize
-from policy.rules.case import denied
+from policy.rules.case import deny
 from policy.rules.commands import argument_problem
 from policy.shell.commands import SimpleCommand
 from policy.shell.tables import STEERING_VARIABLE
@@ -83,7 +83,7 @@ def program_denial(case: Case) -> Decision | None:
     if native is None or not isinstance(facts, CommandFacts):
         return None
     problem = _program_problem(facts, native, case.os) or _variable_problem(facts)
-    return None if problem is None else denied(case.capability, LIST, problem)
+    return None if problem is None else deny(case.capability, LIST, problem)
 
 
 def roots_denial(case: Case) -> Decision | None:
@@ -92,7 +92,7 @@ def roots_denial(case: Case) -> Decision | None:
     if native is None or not isinstance(facts, CommandFacts):
         return None
     outside = _outside(facts, native.roots, case.os)
-    return None if outside is None else denied(case.capability, ROOTS, outside)
+    return None if outside is None else deny(case.capability, ROOTS, outside)
 
 
 def places_of(argv: tuple[str, ...], cwd: str, os: OsFamily) -> tuple[str, ...]:
@@ -194,8 +194,8 @@ def script_denial(case: Case, script: ScriptFacts) -> Decision | None:
     if path == folder or not is_under(path, folder, case.os):
         leads = f"{script.relative_path} leads to {script.path}"
         reason = f"{leads}, and the skill {script.skill} has its scripts in {folder}"
-        return denied(case.capability, _PLACE_RULE, reason)
+        return deny(case.capability, _PLACE_RULE, reason)
     if most is not None and runs >= most:
         reason = f"{runs} scripts have run in this task, and {_RUNS_RULE} is {most}"
-        return denied(case.capability, _RUNS_RULE, reason)
+        return deny(case.capability, _RUNS_RULE, reason)
     return None

@@ -19,7 +19,7 @@ from policy.paths import (
     process_place,
     roots,
 )
-from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
+from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, deny, where
 from policy.rules.protected_paths import may_be_of_session, own_place, repository_place, session_place
 
 if TYPE_CHECKING:
@@ -39,25 +39,25 @@ def path_rules(case: Case) -> Decision | str | None:
     for spelling in (facts.requested, facts.absolute, facts.real_path):
         problem = problem_with(spelling, os)
         if problem:
-            return denied(entry.name, where(entry), problem)
+            return deny(entry.name, where(entry), problem)
     if not (is_absolute(facts.absolute, os) and is_absolute(facts.real_path, os)):
-        return denied(entry.name, where(entry), f"not an absolute path: {facts.absolute}")
+        return deny(entry.name, where(entry), f"not an absolute path: {facts.absolute}")
     real = normalize(facts.real_path, os)
     if entry.blocked_paths:
         for place in dict.fromkeys((normalize(facts.absolute, os), real)):
             blocked = _blocking(case, place)
             if blocked is not None:
-                return denied(entry.name, where(entry, "blockedPaths", blocked), f"path is blocked: {place}")
+                return deny(entry.name, where(entry, "blockedPaths", blocked), f"path is blocked: {place}")
             if entry.allowed_paths is None and is_share(place, os):
                 reason = f"a share may be a blocked path under another name, and no allowed path names it: {place}"
-                return denied(entry.name, where(entry, "blockedPaths"), reason)
+                return deny(entry.name, where(entry, "blockedPaths"), reason)
     if entry.allowed_paths is None:
         return None
     admitted = covering(real, _root_table(case, "allowed"), os, "narrow")
     if admitted is None:
         own = own_place(real, entry.allowed_paths, os)
         hint = "" if own is None else f"; the session's own temporary directory is {own}"
-        return denied(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}{hint}")
+        return deny(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}{hint}")
     return where(entry, "allowedPaths", admitted)
 
 
@@ -91,7 +91,7 @@ def process_places(case: Case) -> Decision | str | None:
             continue
         named = (one for one in entry.allowed_paths or () if is_under(one, place, case.os))
         if not any(is_under(path, one, case.os) for one in named):
-            return denied(entry.name, f"{PROCESS_RULE}: {place}", f"path is in {place}, which no allowed path names")
+            return deny(entry.name, f"{PROCESS_RULE}: {place}", f"path is in {place}, which no allowed path names")
     return None
 
 
@@ -106,11 +106,11 @@ def repository_places(case: Case) -> Decision | str | None:
         if place is not None:
             name = ".git" if place.startswith(".git") else "repository"
             reason = f"{path} says which programs git runs, and no allowed path names its {name}"
-            return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
+            return deny(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
     made = facts.makes_repository
     if made is not None:
         reason = f"{facts.real_path} makes a git repository of {made}, which has what starts programs in one"
-        return denied(entry.name, f"{REPOSITORY_RULE}: {made}", reason)
+        return deny(entry.name, f"{REPOSITORY_RULE}: {made}", reason)
     return None
 
 
@@ -130,7 +130,7 @@ def session_places(case: Case) -> Decision | str | None:
     if place is None:
         return None
     reason = f"{place} is the temporary directory of another session, and no allowed path names it"
-    return denied(entry.name, f"{SESSION_RULE}: {place}", reason)
+    return deny(entry.name, f"{SESSION_RULE}: {place}", reason)
 
 
 _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
@@ -143,7 +143,7 @@ def file_kind(case: Case) -> Decision | str | None:
         return None
     if isinstance(case.facts, PathFacts) and case.entry.name in CHANGING and case.facts.kind in _UNCHANGEABLE:
         what = _UNCHANGEABLE[case.facts.kind]
-        return denied(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
+        return deny(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
     return None
 
 
@@ -157,7 +157,7 @@ def file_size(case: Case) -> Decision | str | None:
     if case.entry.name == Name.FILE_DELETE or size is None or size <= limit:
         return None
     rule = where(case.entry, "maxFileSizeBytes", limit)
-    return denied(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
+    return deny(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
 
 
 def readable_too(case: Case) -> Decision | str | None:
@@ -208,7 +208,7 @@ class TreeRule:
         named = (one for one in self._allowed or () if is_under(one, place, os))
         return any(is_under(real, one, os) for one in named)
 
-    def below(self, directory: str) -> Below:
+    def judge_below(self, directory: str) -> Below:
         """The places below the real, normalised path of a directory, as the lists judge them."""
         os = self._os
         if not self.admits(directory):
@@ -224,7 +224,7 @@ class TreeRule:
         nested = self._blocked_table.nested
         if nested is None:
             return "named" if self._allowed is not None else "all"
-        near = any(root.startswith(inside) or inside.startswith(_as_folder(root, os)) for root in nested.roots)
+        near = any(root.startswith(inside) or inside.startswith(_folder_name(root, os)) for root in nested.roots)
         return "named" if near or plain in nested.roots or self._allowed is not None else "all"
 
     def is_named(self, name: str) -> bool:
@@ -247,6 +247,6 @@ def _is_below_any(places: Iterable[str], inside: str) -> bool:
     return any(place.startswith(inside) for place in places)
 
 
-def _as_folder(root: str, os: OsFamily) -> str:
+def _folder_name(root: str, os: OsFamily) -> str:
     separator = "/" if os == "posix" else "\\"
     return root if root.endswith(separator) else root + separator

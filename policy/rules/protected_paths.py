@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.paths import ancestors, is_absolute, is_under, key, normalize
-from policy.rules.git_directory import FILES, SHAPE, STEERING, refused_name
+from policy.rules.git_directory import FILES, SHAPE, STEERING, find_refused_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +20,9 @@ def repository_place(
     path: str, allowed: Iterable[str] | None, os: OsFamily, *, in_repository: bool = False
 ) -> str | None:
     """Return what of a git repository a normalised absolute path would change so that git may run other programs from
-    then on: `.git` itself, or anything in it whose name alone may start something (`git_directory.refused_name`). None
-    for any other path, and for one that an entry of `allowed` covers which names a `.git` itself. Letter case and
-    characters that file systems leave out of names do not matter.
+    then on: `.git` itself, or anything in it whose name alone may start something
+    (`git_directory.find_refused_name`). None for any other path, and for one that an entry of `allowed` covers which
+    names a `.git` itself. Letter case and characters that file systems leave out of names do not matter.
 
     `in_repository`: the directory that would have to be a repository is laid out like one, whatever it is called, or is
     by this change. Then an entry of `allowed` has to be that directory, or lie in it."""
@@ -59,15 +59,15 @@ def repositories_by_shape(path: str, os: OsFamily) -> tuple[tuple[str, str], ...
     """Return (directory, part of it) for each directory of which a normalised absolute path would be a hook, the
     configuration or the like if that directory were a repository, nearest first and three at most. None for most paths,
     and for those in a `.git`, which that name describes."""
-    return _by_names(path, os, STEERING)
+    return _find_by_names(path, os, STEERING)
 
 
 def repositories_in_the_making(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
     """Return the same for each directory that the path may make a repository of (`HEAD`, `objects`, `refs`)."""
-    return _by_names(path, os, SHAPE)
+    return _find_by_names(path, os, SHAPE)
 
 
-def _by_names(path: str, os: OsFamily, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
+def _find_by_names(path: str, os: OsFamily, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
     folded = _parts(key(path, os, "wide"), os)
     if names.isdisjoint(folded) or ".git" in folded:
         return ()
@@ -98,7 +98,7 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
     for place, part in enumerate(parts):
         if part == ".git":
             inside = parts[place + 1 :]
-            named = refused_name(inside)
+            named = find_refused_name(inside)
             refused = ".git" if not inside else refused if named is None else f".git/{named}"
     return refused
 
@@ -118,9 +118,9 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
     covers the path names that directory itself. None for any other path. Such a directory lies directly below a
     directory for temporary files: a usual one, or the one that a session's directory in `allowed` lies in."""
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
-    folders = _TEMPORARY_FOLDERS | {key(_above(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
+    folders = _TEMPORARY_FOLDERS | {key(_parent(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
     for at in ancestors(path, os, len(path)):
-        if _name(key(at, os, "wide"), os).startswith(_OF_SESSIONS) and key(_above(at, os), os, "wide") in folders:
+        if _name(key(at, os, "wide"), os).startswith(_OF_SESSIONS) and key(_parent(at, os), os, "wide") in folders:
             named = any(is_under(one, at, os) and is_under(path, one, os) for one in entries)
             return None if named else at
     return None
@@ -130,13 +130,13 @@ def own_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
     """The session's own temporary directory in `allowed`, if it is in the directory for temporary files that a
     normalised absolute path is in."""
     own = next((one for one in allowed if _is_of_session(one, os)), None)
-    return own if own is not None and is_under(path, _above(own, os), os) else None
+    return own if own is not None and is_under(path, _parent(own, os), os) else None
 
 
 def is_shared_temporary(path: str, own: str | None, os: OsFamily) -> bool:
     """True if a normalised absolute path is a directory that sessions have their temporary directories in: a usual one,
     or that of the session's `own`."""
-    shared = _TEMPORARY_FOLDERS if own is None else _TEMPORARY_FOLDERS | {key(_above(own, os), os, "wide")}
+    shared = _TEMPORARY_FOLDERS if own is None else _TEMPORARY_FOLDERS | {key(_parent(own, os), os, "wide")}
     return key(path, os, "wide") in shared
 
 
@@ -149,12 +149,12 @@ def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
     """A directory of a session that nobody has, in each directory where there may be others': what would go with all
     that is there."""
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
-    folders = [_above(one, os) for one in entries if _is_of_session(one, os)]
+    folders = [_parent(one, os) for one in entries if _is_of_session(one, os)]
     usual = sorted(one for one in _TEMPORARY_FOLDERS if is_absolute(one, os))
     return [f"{folder}/{_OF_SESSIONS}s-00000000" for folder in dict.fromkeys((*folders, *usual))]
 
 
-def _above(path: str, os: OsFamily) -> str:
+def _parent(path: str, os: OsFamily) -> str:
     return normalize(path + "/..", os)
 
 

@@ -10,7 +10,7 @@ from policy.names import CapabilityName as Name
 from policy.names import words
 from policy.paths import is_under
 from policy.rules.toolset import DEFAULT_RISK
-from policy.shell.commands import parsed_line, real_path_of
+from policy.shell.commands import parse_line, real_path_of
 from policy.urls import UrlProblem, domain_rules, matching_rule, target_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
 
 def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
     assert isinstance(facts, CommandFacts)  # noqa: S101
-    parsed = parsed_line(facts)
+    parsed = parse_line(facts)
     known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
     if facts.script is not None:  # a script of a skill has one risk, whatever program runs it (SK 2.3)

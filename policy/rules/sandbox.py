@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
 from policy.paths import NOWHERE, Places, covering, normalize, roots
-from policy.rules.case import denied, where
+from policy.rules.case import deny, where
 from policy.scope import STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, covers, domain_rules
 
@@ -21,7 +21,7 @@ RULE = "sandbox.level"
 _MAX_REASON = 2_000
 
 
-def refused(
+def sandbox_denial(
     bundle: PolicyBundle, capability: str, level: SandboxLevel, wanted: str, why: str, *, is_untried: bool = False
 ) -> Decision | None:
     """The denial of a command that nothing holds as it has to be held, None where it may run. `level` is the one that
@@ -31,20 +31,20 @@ def refused(
     because = f": {why}" if why else ""
     if is_untried:
         reason = f"the sandbox could not be tried{because}; --sandbox none runs commands without one"
-        return denied(capability, f"{RULE}: {wanted}", reason)
+        return deny(capability, f"{RULE}: {wanted}", reason)
     if wanted != STRONGEST and wanted != level:
         reason = f"commands are to be held at the level {wanted}, which does not work here{because}"
-        return denied(capability, f"{RULE}: {wanted}", reason)
+        return deny(capability, f"{RULE}: {wanted}", reason)
     least = None if said is None else said.minimum_level
     if least is not None and is_weaker(level, least):
         reason = f"the policy wants commands held at the level {least} at least, and the level here is {level}{because}"
-        return denied(capability, f"sandbox.minimumLevel: {least}", reason)
+        return deny(capability, f"sandbox.minimumLevel: {least}", reason)
     if said is not None and said.required and level == "none":
-        return denied(capability, "sandbox.required: true", f"the policy wants commands held by a sandbox{because}")
+        return deny(capability, "sandbox.required: true", f"the policy wants commands held by a sandbox{because}")
     return None
 
 
-def widened(
+def apply_widening(
     decision: Decision, widening: Widening, scope: CommandScope, bundle: PolicyBundle, os: OsFamily
 ) -> Decision:
     """The decision on a call that asks for more than its scope: a person has to approve it and is shown what it opens.
@@ -55,7 +55,7 @@ def widened(
     problem = _never_opened(widening, scope, bundle, os)
     if problem is not None:
         rule, reason = problem
-        return denied(decision.capability, rule, reason)
+        return deny(decision.capability, rule, reason)
     return decision._replace(
         decision="APPROVAL_REQUIRED",
         reason="the call asks for more than its sandbox gives",

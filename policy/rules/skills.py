@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.rules.toolset import ToolLimit
-from policy.shell.commands import SimpleCommand, parsed_line
+from policy.shell.commands import SimpleCommand, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -87,7 +87,7 @@ def apply_skill_limits(case: Case, decision: Decision) -> Decision:
     limited = sorted((limit for limit in limits if limit.commands is not None), key=lambda limit: limit.source)
     if not limited:
         return decision
-    line = parsed_line(facts)
+    line = parse_line(facts)
     for limit in limited:
         why = None
         if line.dynamic:
@@ -106,11 +106,11 @@ def _fits(command: SimpleCommand, patterns: Sequence[str], own: ScriptFacts | No
     """True if a command is named. A skill names its `own` script as its instructions do: from its folder, with its
     interpreter in front or without."""
     return _is_named(command, patterns) or (
-        own is not None and any(_is_named(one, patterns) for one in _as_instructed(command, own))
+        own is not None and any(_is_named(one, patterns) for one in _spell_as_instructed(command, own))
     )
 
 
-def _as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterator[SimpleCommand]:
+def _spell_as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterator[SimpleCommand]:
     before, found, behind = _around(command.arguments, script.path)
     if command.program is None or not found:
         return

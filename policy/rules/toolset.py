@@ -15,7 +15,7 @@ from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.case import where
-from policy.rules.named_tools import for_tool, lists
+from policy.rules.named_tools import entry_for_tool, lists
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ Limits = frozenset[ToolLimit]
 NO_LIMITS: Limits = frozenset()
 
 
-def merged(limits: Iterable[Limits]) -> Limits:
+def merge(limits: Iterable[Limits]) -> Limits:
     """All of them together: commutative, associative, idempotent."""
     return NO_LIMITS.union(*limits)
 
@@ -94,7 +94,7 @@ def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLeve
     """Name the limit that takes the tool away, None if none does. Of several the first in order of their names. `least`
     is the lowest risk of any call, where that is not the capability's default."""
     usual = least or DEFAULT_RISK.get(capability, "high")
-    risk = max(usual, guarded_risk(tool_name, capability) or usual, key=RISK_LEVELS.index)
+    risk = max(usual, risk_of_guarded(tool_name, capability) or usual, key=RISK_LEVELS.index)
     for limit in sorted(limits, key=order):
         if tool_name in limit.withheld:
             return limit.source
@@ -128,9 +128,11 @@ def why_not_offered(
     nothing = _allows_nothing(entry, tool_name, os)
     if nothing is not None:
         return nothing
-    if not elsewhere and capability in sent_elsewhere(bundle):
+    if not elsewhere and capability in delegated_capabilities(bundle):
         return reason_for(capability)
-    is_asked_for = for_tool(entry, tool_name).requires_approval or guarded_risk(tool_name, capability) is not None
+    is_asked_for = (
+        entry_for_tool(entry, tool_name).requires_approval or risk_of_guarded(tool_name, capability) is not None
+    )
     if options.approval_mode == "never" and is_asked_for:
         return "it needs an approval, and the task is to ask nobody for one"
     if options.allow_network is False and (elsewhere or capability == Name.NETWORK_HTTP):
@@ -220,7 +222,7 @@ _GUARDED: Final[Mapping[tuple[str, str], RiskLevel]] = {
 GUARDED_TOOLS: Final = tuple(name for name, _ in _GUARDED)
 
 
-def guarded_risk(tool_name: str, capability: str) -> RiskLevel | None:
+def risk_of_guarded(tool_name: str, capability: str) -> RiskLevel | None:
     """The least risk of a call of a guarded tool; None for any other tool."""
     return _GUARDED.get((tool_name, capability))
 
@@ -231,17 +233,17 @@ def guarded_risk(tool_name: str, capability: str) -> RiskLevel | None:
 _NONE: Final[frozenset[str]] = frozenset()
 
 
-def sent_elsewhere(bundle: PolicyBundle) -> frozenset[str]:
+def delegated_capabilities(bundle: PolicyBundle) -> frozenset[str]:
     """The capabilities whose tools run in the Backend Tool Service only."""
     entry = bundle.capability(Name.BACKEND_TOOL_INVOKE)
     return _NONE if entry is None or entry.instead_of is None else frozenset(entry.instead_of)
 
 
-def delegated(case: Case, decision: Decision) -> Decision:
+def apply_delegation(case: Case, decision: Decision) -> Decision:
     """The decision, denied for a call that would run on this machine although the bundle has such tools run in the
     Backend Tool Service."""
     entry = case.bundle.capability(Name.BACKEND_TOOL_INVOKE)
-    if entry is None or not case.terms.runs_here or case.capability not in sent_elsewhere(case.bundle):
+    if entry is None or not case.terms.runs_here or case.capability not in delegated_capabilities(case.bundle):
         return decision
     reason = reason_for(case.capability)
     return Decision("DENIED", reason, case.capability, where(entry, "insteadOf", case.capability))

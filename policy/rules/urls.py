@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from policy import urls
 from policy.addresses import address_is_public
 from policy.facts import UrlFacts
-from policy.rules.case import denied, where
+from policy.rules.case import deny, where
 
 if TYPE_CHECKING:
     from policy.decision import Decision
@@ -21,20 +21,20 @@ def url_rules(case: Case) -> Decision | str | None:
     try:
         host, port = urls.target_of(facts.url)
     except urls.UrlProblem as problem:
-        return denied(entry.name, where(entry), str(problem))
+        return deny(entry.name, where(entry), str(problem))
     shown = urls.host_and_port(facts.url)
     blocked = urls.blocking_rule(host, _domain_table(case, "blocked"), port)
     if blocked is not None:
-        return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {shown}")
+        return deny(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {shown}")
     admitted = None
     if entry.allowed_domains is not None:
         admitted = urls.matching_rule(host, _domain_table(case, "allowed"), port)
         if admitted is None:
-            return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {shown}")
+            return deny(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {shown}")
     # A local name or address that is listed as such was meant; one that is merely not excluded was not.
     named = admitted is not None and not admitted.startswith("*")
     if (urls.is_local_name(host) or (urls.is_address(host) and not address_is_public(host))) and not named:
-        return denied(entry.name, where(entry), f"not a public address: {host}")
+        return deny(entry.name, where(entry), f"not a public address: {host}")
     refused = _address_problem(case, host, port, trusted=named)
     return refused or (None if admitted is None else where(entry, "allowedDomains", admitted))
 
@@ -48,17 +48,15 @@ def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Deci
         try:
             canonical = urls.canonical_domain(address)
         except urls.UrlProblem:
-            return denied(entry.name, where(entry), f"{host} has an address that cannot be read: {address}")
+            return deny(entry.name, where(entry), f"{host} has an address that cannot be read: {address}")
         blocked = urls.blocking_rule(canonical, _domain_table(case, "blocked"), port)
         if blocked is not None:
-            return denied(
-                entry.name, where(entry, "blockedDomains", blocked), f"address of {host} is blocked: {address}"
-            )
+            return deny(entry.name, where(entry, "blockedDomains", blocked), f"address of {host} is blocked: {address}")
         if address_is_public(address) or (trusted and (urls.is_local_name(host) or urls.is_address(host))):
             continue
         own = urls.matching_rule(canonical, _domain_table(case, "allowed"), port) if trusted else None
         if own is None or own.startswith("*"):
-            return denied(entry.name, where(entry), f"not a public address: {host}")
+            return deny(entry.name, where(entry), f"not a public address: {host}")
     return None
 
 

@@ -22,7 +22,7 @@ class BadArgv(ValueError):
 
 def argv_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """The program and its arguments, from `command` and `args`. Raises BadArgv."""
-    argv = (arguments.get("command"), *_listed(arguments.get("args")))
+    argv = (arguments.get("command"), *_check_list(arguments.get("args")))
     for word in argv:
         if not isinstance(word, str) or "\0" in word:
             raise BadArgv("arguments 'command' and 'args' must be strings without null bytes")
@@ -50,7 +50,7 @@ def line_of(argv: Sequence[str], variables: Mapping[str, str], os: OsFamily) -> 
         if odd is not None:
             raise BadArgv(f"on Windows an argument holds letters, digits and _@+=:,./\\- only, not {odd[:100]!r}")
         return " ".join(f'"{word}"' if not word or " " in word else word for word in argv)
-    return " ".join([*(f"{name}={_quoted(value)}" for name, value in variables.items()), *map(_quoted, argv)])
+    return " ".join([*(f"{name}={_quote(value)}" for name, value in variables.items()), *map(_quote, argv)])
 
 
 def summary_of(arguments: Mapping[str, Any]) -> str:
@@ -79,16 +79,16 @@ def summary_of_script(arguments: Mapping[str, Any]) -> str:
         return ""
     if not isinstance(skill, str) or not isinstance(path, str):
         return ""
-    return " ".join(map(_quoted, (f"{skill}/{path}", *words)))
+    return " ".join(map(_quote, (f"{skill}/{path}", *words)))
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     if _PLAIN.fullmatch(word) and not word.startswith("=") and "=" not in word.partition("/")[0]:
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _check_list(value: Any) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def interpreter_of(first_line: bytes, name: str, os: OsFamily) -> tuple[str, ...
     """The program and what stands between it and the script: an absolute path, or a name that is looked up. `name` is
     that of the script's file. Raises NoInterpreter."""
     if first_line.startswith(b"#!"):
-        return _named(first_line)
+        return _words_of_line(first_line)
     ending = name[name.rfind(".") :] if "." in name else ""
     found = (_ON_WINDOWS.get(ending) if os == "windows" else None) or _BY_ENDING.get(ending)
     if found is None:
@@ -137,19 +137,19 @@ def interpreter_of(first_line: bytes, name: str, os: OsFamily) -> tuple[str, ...
     return found
 
 
-def _named(first_line: bytes) -> tuple[str, ...]:
+def _words_of_line(first_line: bytes) -> tuple[str, ...]:
     line = first_line[2:].partition(b"\n")[0].rstrip(b"\r").decode("utf-8", "replace").strip(" \t")
     if len(first_line.partition(b"\n")[0]) > MAX_FIRST_LINE_BYTES:
         raise NoInterpreter(f"its first line has more than {MAX_FIRST_LINE_BYTES} bytes")
     program, *rest = line.split(None, 1) or [""]
     if _ENV.fullmatch(program):
-        return _of_env(rest[0] if rest else "")
+        return _words_of_env(rest[0] if rest else "")
     if not program.startswith("/"):
         raise NoInterpreter(f"its first line names no absolute path: {line!r}")
     return (program, *rest)  # the system takes all that follows for one argument
 
 
-def _of_env(text: str) -> tuple[str, ...]:
+def _words_of_env(text: str) -> tuple[str, ...]:
     """The words that `env` starts: one word, with -S several."""
     split = re.fullmatch(r"(?:-S|--split-string[= ])\s*(.*)", text)
     words = split[1].split() if split is not None else [text]

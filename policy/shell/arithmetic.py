@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from policy.names import words
 from policy.shell.tables import STEERING_VARIABLE
-from policy.shell.words import read_word, text_of, without_parts
+from policy.shell.words import mask_parts, read_word, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +43,17 @@ _LENGTH = re.compile(r"\$\{#[^}]*\}")
 
 def arithmetic(source: bytes, node: Node) -> str | None:
     """bash takes `((` for arithmetic only if the brackets inside are in pairs."""
-    text = without_parts(source, node, _SUBSTITUTED_NUMBERS).removeprefix("$")
-    if not (text.startswith("((") and text.endswith("))")) or not _NUMBERS.fullmatch(text) or not _paired(text[2:-2]):
+    text = mask_parts(source, node, _SUBSTITUTED_NUMBERS).removeprefix("$")
+    if (
+        not (text.startswith("((") and text.endswith("))"))
+        or not _NUMBERS.fullmatch(text)
+        or not _is_paired(text[2:-2])
+    ):
         return _EVALUATED
     return None
 
 
-def _paired(text: str) -> bool:
+def _is_paired(text: str) -> bool:
     depth = 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -58,7 +62,7 @@ def _paired(text: str) -> bool:
     return depth == 0
 
 
-def evaluated_text(source: bytes, node: Node, is_number: Callable[[Node], bool]) -> str:
+def text_to_evaluate(source: bytes, node: Node, is_number: Callable[[Node], bool]) -> str:
     """Return the text that a shell evaluates for a node: of an expansion its subscript and its offsets. `0` stands for
     a substitution of which `is_number`, `@` for any other."""
     text = bytearray(source[node.start_byte : node.end_byte])
@@ -86,7 +90,7 @@ def names_evaluated(text: str) -> set[str]:
     return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
 
 
-def assigned_in_numbers(text: str) -> list[str | None]:
+def find_assignments(text: str) -> list[str | None]:
     """The names of variables that an arithmetic expression sets; None for one that only the run knows."""
     if "=" not in text and "++" not in text and "--" not in text:
         return []
@@ -101,7 +105,7 @@ def comparison(source: bytes, node: Node) -> str | None:
     if compares_numbers(source, node):
         operands = [child for child in node.children if text_of(source, child) not in _COMPARES_NUMBERS]
         operands = [one for one in operands if one.type not in _SUBSTITUTED_NUMBERS]
-        texts = [without_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
+        texts = [mask_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
         if not all(map(_NUMBERS.fullmatch, texts)):
             return _EVALUATED
     return None
@@ -124,7 +128,7 @@ def counting_loop(source: bytes, node: Node) -> str | None:
     if opening is None or closing is None:
         return _EVALUATED
     text = source[opening.end_byte : closing.start_byte].decode()
-    return None if _NUMBERS.fullmatch(text) and _paired(text) and "$(" not in text else _EVALUATED
+    return None if _NUMBERS.fullmatch(text) and _is_paired(text) and "$(" not in text else _EVALUATED
 
 
 # What a line has evaluated: as arithmetic, in which a subscript runs substitutions, or as the list of an array.

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.arithmetic import assigned_in_numbers, compares_numbers, evaluated_text
+from policy.shell.arithmetic import compares_numbers, find_assignments, text_to_evaluate
 from policy.shell.findings import check_assignment
 from policy.shell.tables import NAMING_BUILTINS
 from policy.shell.words import plain, text_of
@@ -48,7 +48,7 @@ class Assigned(NamedTuple):
     is_function: bool = False
 
 
-def assigned(source: bytes, node: Node) -> list[Assigned]:
+def assignments_of(source: bytes, node: Node) -> list[Assigned]:
     """Return what a node of one of the `CONSTRUCTS` sets by itself; those below it are asked for themselves."""
     return CONSTRUCTS[node.type](source, node)
 
@@ -56,7 +56,9 @@ def assigned(source: bytes, node: Node) -> list[Assigned]:
 def _assignment(source: bytes, node: Node) -> list[Assigned]:
     name = _NAME.match(text_of(source, node.children[0]))
     found = [Assigned(name[0] if name else None, node.child_by_field_name("value"))]
-    return [*found, *_in_numbers(source, node.children[0])] if node.children[0].type == "subscript" else found
+    return (
+        [*found, *_assignments_in_numbers(source, node.children[0])] if node.children[0].type == "subscript" else found
+    )
 
 
 def _loop(source: bytes, node: Node) -> list[Assigned]:
@@ -71,7 +73,7 @@ def _function(source: bytes, node: Node) -> list[Assigned]:
 def _expansion(source: bytes, node: Node) -> list[Assigned]:
     by_default = _BY_DEFAULT.match(text_of(source, node))
     found = [Assigned(by_default[1])] if by_default else []
-    return [*found, *_in_numbers(source, node)]
+    return [*found, *_assignments_in_numbers(source, node)]
 
 
 def _redirection(source: bytes, node: Node) -> list[Assigned]:
@@ -80,24 +82,24 @@ def _redirection(source: bytes, node: Node) -> list[Assigned]:
     return [Assigned(front[1].decode(), is_number=True)] if front else []
 
 
-def _in_numbers(source: bytes, node: Node) -> list[Assigned]:
+def _assignments_in_numbers(source: bytes, node: Node) -> list[Assigned]:
     if not _ASSIGNS.search(source, node.start_byte, node.end_byte):
         return []
-    text = evaluated_text(source, node, lambda _: False)
-    return [Assigned(name, is_number=True) for name in assigned_in_numbers(text)]
+    text = text_to_evaluate(source, node, lambda _: False)
+    return [Assigned(name, is_number=True) for name in find_assignments(text)]
 
 
 def _compound(source: bytes, node: Node) -> list[Assigned]:
-    return _in_numbers(source, node) if node.children and node.children[0].type == "((" else []
+    return _assignments_in_numbers(source, node) if node.children and node.children[0].type == "((" else []
 
 
 def _counting_loop(source: bytes, node: Node) -> list[Assigned]:
     parts = [child for child in node.children if child.type not in {"do_group", "compound_statement"}]
-    return [one for child in parts for one in _in_numbers(source, child)]
+    return [one for child in parts for one in _assignments_in_numbers(source, child)]
 
 
 def _comparison(source: bytes, node: Node) -> list[Assigned]:
-    return _in_numbers(source, node) if compares_numbers(source, node) else []
+    return _assignments_in_numbers(source, node) if compares_numbers(source, node) else []
 
 
 CONSTRUCTS: dict[str, Callable[[bytes, Node], list[Assigned]]] = {
@@ -108,7 +110,7 @@ CONSTRUCTS: dict[str, Callable[[bytes, Node], list[Assigned]]] = {
     "file_redirect": _redirection,
     "heredoc_redirect": _redirection,
     "herestring_redirect": _redirection,
-    "arithmetic_expansion": _in_numbers,
+    "arithmetic_expansion": _assignments_in_numbers,
     "compound_statement": _compound,
     "c_style_for_statement": _counting_loop,
     "binary_expression": _comparison,
@@ -120,23 +122,23 @@ reserved word that is not read."""
 ASSIGNING_BUILTINS = NAMING_BUILTINS | OF_ZSH | {"printf", "wait"}
 
 
-def assigned_by_builtin(name: str, args: list[Word]) -> list[Assigned]:
+def assignments_of_builtin(name: str, args: list[Word]) -> list[Assigned]:
     """Return what a builtin sets by its arguments."""
     if name == "printf":
-        return _by_printf(args)
+        return _assignments_of_printf(args)
     if name == "wait":
         first = args[0].prefix if args else ""
-        return _named(args, first.removeprefix("-p")) if first.startswith("-p") else []
+        return _name_words(args, first.removeprefix("-p")) if first.startswith("-p") else []
     if name in OF_ZSH:
-        return _named([one for word in args for one in _both_sides(word)])
-    return _named(args) if name in NAMING_BUILTINS else []
+        return _name_words([one for word in args for one in _both_sides(word)])
+    return _name_words(args) if name in NAMING_BUILTINS else []
 
 
 def _both_sides(word: Word) -> list[Word]:
     return [word] if word.text is None else [plain(part) for part in word.text.split("=")]
 
 
-def _named(args: list[Word], joined: str = "") -> list[Assigned]:
+def _name_words(args: list[Word], joined: str = "") -> list[Assigned]:
     """Each word that may be the name of a variable."""
     found: list[Assigned] = []
     for text in [*([joined] if joined else []), *(word.text for word in args)]:
@@ -146,11 +148,11 @@ def _named(args: list[Word], joined: str = "") -> list[Assigned]:
     return found
 
 
-def _by_printf(args: list[Word]) -> list[Assigned]:
+def _assignments_of_printf(args: list[Word]) -> list[Assigned]:
     """`-v NAME`, and `%n`, which puts the number of characters so far into the variable that its argument names."""
     first = args[0].prefix if args else ""
     if first.startswith("-v"):
-        return _named(args[1:2] if first == "-v" else [], first.removeprefix("-v"))
+        return _name_words(args[1:2] if first == "-v" else [], first.removeprefix("-v"))
     if first == "--":
         args = args[1:]
     if not args:
@@ -158,8 +160,8 @@ def _by_printf(args: list[Word]) -> list[Assigned]:
     template = args[0].text
     if template is not None:
         sets = any(letter == "n" for letter in _FORMAT_SETS.findall(template))
-        return [one._replace(is_number=True) for one in _named(args[1:])] if sets else []
-    return _named([word for word in args[1:] if word.text is not None])
+        return [one._replace(is_number=True) for one in _name_words(args[1:])] if sets else []
+    return _name_words([word for word in args[1:] if word.text is not None])
 
 
 def note_assigned(ones: list[Assigned], source: bytes, found: Findings) -> None:

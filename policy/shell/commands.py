@@ -145,12 +145,12 @@ def parse(command: str, shell: ShellName = "bash", environment: Environment = ()
     return reader.result()
 
 
-def parsed_line(facts: CommandFacts) -> ParsedCommand:
+def parse_line(facts: CommandFacts) -> ParsedCommand:
     """The line of a call, with what is known of its environment."""
     return parse(facts.command, facts.shell, tuple(sorted(facts.environment.items())))
 
 
-def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple[str, ...]:
+def paths_in_line(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple[str, ...]:
     """Absolute spellings of every file that the line opens or hands to a program that changes files, and of the
     directory of each program that is a path. The caller resolves each with the file system (`..` after links, so not
     by spelling) and puts spelling → real path into `CommandFacts.real_paths`."""
@@ -159,19 +159,19 @@ def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple
         found.update(dict.fromkeys(one.spellings(cwd, home)))
     for made in parsed.operands:
         for source in made.sources(cwd, home):
-            found.update(dict.fromkeys((source, _above(source))))
+            found.update(dict.fromkeys((source, _parent(source))))
     for command in parsed.commands:
         found.update(dict.fromkeys(command.places(cwd, home)))
     return tuple(found)
 
 
-def _above(path: str) -> str:
+def _parent(path: str) -> str:
     return path.rstrip("/").rpartition("/")[0] or "/"
 
 
 def is_link(facts: CommandFacts, path: str) -> bool:
     """True for a spelling whose last name may be a symbolic link."""
-    real, above = facts.real_paths.get(path), facts.real_paths.get(_above(path))
+    real, above = facts.real_paths.get(path), facts.real_paths.get(_parent(path))
     name = path.rstrip("/").rpartition("/")[2]
     if name in {"", ".", ".."}:
         return False

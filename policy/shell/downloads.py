@@ -25,18 +25,18 @@ def curl_files(case: FileCase, found: Findings) -> list[FileUse]:
     given = case.given
     if any(word.text not in {"http", "https"} for word in given.values("proto")):
         found.undecidable("curl --proto-default makes files of addresses")
-    uses = [one for word in _texts(given) for one in _of_url(word)]
+    uses = [one for word in _texts(given) for one in _files_of_url(word)]
     uses += [FileUse("", "read", None) for word in given.operands if word.text is None and _FILE.match(word.prefix)]
     if given.has("upload"):
         uses += [one._replace(mode="write") for one in uses]
-    uses += [one for used in given.used for one in _behind_a_mark(used.option.roles, used.value)]
-    uses += [_placed(word, given) for word in given.values("output") if word.text != "-"]
+    uses += [one for used in given.used for one in _files_after_mark(used.option.roles, used.value)]
+    uses += [_place(word, given) for word in given.values("output") if word.text != "-"]
     if given.has("by-server"):
-        uses.append(_placed(_BY_SERVER, given))
+        uses.append(_place(_BY_SERVER, given))
     elif given.has("by-url"):
         urls = [*given.operands, *given.values("url")]
         names = (_last_part(one, asks=False) for one in urls if _may_be_url(one))
-        uses += [_placed(_saved_as(name), given) for name in names if name != ""]
+        uses += [_place(_target_name(name), given) for name in names if name != ""]
     return uses
 
 
@@ -44,15 +44,15 @@ def wget_files(case: FileCase, _found: Findings) -> list[FileUse]:
     """The files that the arguments of `wget` name; it saves what no option has it print."""
     given = case.given
     outputs = given.values("output")
-    uses = [one for word in _texts(given) for one in _of_url(word)]
-    uses += [_placed(word, given) for word in outputs if word.text != "-"]
+    uses = [one for word in _texts(given) for one in _files_of_url(word)]
+    uses += [_place(word, given) for word in outputs if word.text != "-"]
     if given.has("many") or (given.has("by-server") and not outputs):
-        return [*uses, _placed(_BY_SERVER, given)]
+        return [*uses, _place(_BY_SERVER, given)]
     if outputs:
         return uses
     page = next((word.text for word in reversed(given.values("page"))), "index.html")
     names = (_last_part(one, asks=True) for one in given.operands if _may_be_url(one))
-    return [*uses, *(_placed(_saved_as(page if name == "" else name), given) for name in names)]
+    return [*uses, *(_place(_target_name(page if name == "" else name), given) for name in names)]
 
 
 def _texts(given: Given) -> list[str]:
@@ -60,11 +60,11 @@ def _texts(given: Given) -> list[str]:
     return [word.text for word in words if word.text is not None]
 
 
-def _saved_as(name: str | None) -> Word:
+def _target_name(name: str | None) -> Word:
     return _BY_SERVER if name is None else plain(name)
 
 
-def _placed(word: Word, given: Given) -> FileUse:
+def _place(word: Word, given: Given) -> FileUse:
     """The file in the one directory that is named, if any; `#1` in it stands for a part of the URL."""
     directories, path = given.values("directory"), word.text
     if path is None and word is not _BY_SERVER:
@@ -81,7 +81,7 @@ def _placed(word: Word, given: Given) -> FileUse:
     return FileUse("", "write", f"{directory.text}/{path}", directory.tilde)
 
 
-def _behind_a_mark(roles: frozenset[str], value: Word | None) -> list[FileUse]:
+def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse]:
     """Files that the text of an option names behind an `@`."""
     if value is None or roles.isdisjoint({"cookie", "data"}):
         return []
@@ -97,7 +97,7 @@ def _behind_a_mark(roles: frozenset[str], value: Word | None) -> list[FileUse]:
     return [FileUse("", "read", path)] if path and path != "-" else []
 
 
-def _of_url(text: str) -> list[FileUse]:
+def _files_of_url(text: str) -> list[FileUse]:
     match = _FILE_URL.fullmatch(text)
     if match is not None:
         return [FileUse("", "read", None if set("[{%") & set(match["path"]) else match["path"])]

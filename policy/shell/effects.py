@@ -17,7 +17,7 @@ from policy.names import words
 from policy.programs.row import PLAIN, Program, options_of
 from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
-from policy.shell.assigned import assigned_by_builtin, note_assigned
+from policy.shell.assigned import assignments_of_builtin, note_assigned
 from policy.shell.file_effects import STRICT, note_files
 from policy.shell.findings import FileCase, Findings, Script, check_assignment, note_declared
 from policy.shell.options import Given, Used, read_options
@@ -73,7 +73,7 @@ def expand_wrappers(line: list[Word], found: Findings) -> None:
             found.undecidable(f"{name!r} in the place of a program")
         else:
             read_by_row = judge_arguments(name, current[1:], found)
-            pending.extend(_started_by(name, read_by_row, current[1:], found))
+            pending.extend(_what_starts(name, read_by_row, current[1:], found))
 
 
 def _text(word: Word) -> str | None:
@@ -157,7 +157,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
 
 
 def _note_code(program: str, given: Given, args: list[Word], found: Findings) -> None:
-    module = started_module(given)
+    module = module_of(given)
     inner = None if module is None else program_named(module[0])
     if module is not None and inner is not None and _read(inner, module[1]).row.starts != "behind":
         found.mark_opaque(program, inner.what)
@@ -174,7 +174,7 @@ def _note_code(program: str, given: Given, args: list[Word], found: Findings) ->
         found.mark_opaque(program, "the code in a file or a module")
 
 
-def started_module(given: Given) -> tuple[str, list[Word]] | None:
+def module_of(given: Given) -> tuple[str, list[Word]] | None:
     """The program behind `python -m`, where it is one that is known by its name, and its arguments."""
     value = next((one.value for one in given.used if "module" in one.option.roles), None)
     if value is None or not value.text:
@@ -293,7 +293,7 @@ def _judge_printf(case: FileCase, found: Findings) -> None:
     base, args = case.base, case.args
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
         found.undecidable("printf -v sets a variable")
-    note_assigned(assigned_by_builtin(base, list(args)), b"", found)
+    note_assigned(assignments_of_builtin(base, list(args)), b"", found)
     is_unknown = bool(args) and args[0].text is None and not args[0].outside
     if is_unknown and any(word.text is None for word in args[1:]):
         found.needs_interpreter("printf may be given %n, and the name of any variable")
@@ -310,7 +310,7 @@ _JUDGES: dict[str, Callable[[FileCase, Findings], None]] = {
 # What is started
 
 
-def _started_by(program: str, read: _Read | None, args: list[Word], found: Findings) -> list[list[Word]]:
+def _what_starts(program: str, read: _Read | None, args: list[Word], found: Findings) -> list[list[Word]]:
     base = base_name(program)
     if base in tables.POISONING_BUILTINS:
         if not _is_harmless(base, args):
@@ -321,25 +321,25 @@ def _started_by(program: str, read: _Read | None, args: list[Word], found: Findi
         return []
     if base in tables.READS_FILES:
         what = f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file"
-        if not found.run_shown(_shown_file(args[0], found) if args else None, found.grammar, is_own=True):
+        if not found.run_shown(_file_shown(args[0], found) if args else None, found.grammar, is_own=True):
             found.mark_opaque(program, what)
         return []
-    return [] if read is None else _started_by_row(program, base, read, args, found)
+    return [] if read is None else _what_row_starts(program, base, read, args, found)
 
 
-def _started_by_row(program: str, base: str, read: _Read, args: list[Word], found: Findings) -> list[list[Word]]:
+def _what_row_starts(program: str, base: str, read: _Read, args: list[Word], found: Findings) -> list[list[Word]]:
     row = read.own
     if row.operands == "find":
         return _find_exec(args, found)
     if row.operands == "gdb":
-        return _debugged(program, row, args, found)
-    module = started_module(read.given) if row.starts == "code" else None
+        return _what_gdb_starts(program, row, args, found)
+    module = module_of(read.given) if row.starts == "code" else None
     if module is not None:
         base, args = module
         read = _read(program_named(base) or row, args)
     match read.row.starts:
         case "behind":
-            return [_behind(f"{base} {read.subcommand}" if read.subcommand else base, read, found)]
+            return [_wrapped_words(f"{base} {read.subcommand}" if read.subcommand else base, read, found)]
         case "somewhere":
             found.undecidable(f"{base} runs other programs")
         case "language":
@@ -370,7 +370,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         # What is run at each command may come before the line's functions are there.
         knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
-    shown = map(_shown_text, args)
+    shown = map(_text_shown, args)
     texts = [one.text if one is not None and one.is_whole else word.text for one, word in zip(shown, args, strict=True)]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.undecidable(f"{base} runs text that only the run knows")
@@ -387,12 +387,12 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     elif read.is_code and read.word is not None and read.word.text is not None:
         found.scripts.append(Script(grammar, read.word.text))
     elif read.is_code:
-        if not found.run_shown(_shown_text(read.word), grammar):
+        if not found.run_shown(_text_shown(read.word), grammar):
             found.mark_opaque(program, "-c …", in_line=True)
             if found.grammar == "zsh":
                 found.undecidable(f"{base} -c runs text of a variable, which is not followed in zsh")
     else:
-        shown = found.input if read.word is None else _shown_file(read.word, found)
+        shown = found.input if read.word is None else _file_shown(read.word, found)
         if shown is not None and base in tables.UNREAD_SHELLS:
             found.undecidable(f"{base} runs text that is not read")
         elif shown is None and read.word is None and found.is_called:
@@ -404,12 +404,12 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
             found.mark_opaque(program, what)
 
 
-def _shown_text(word: Word | None) -> Shown | None:
+def _text_shown(word: Word | None) -> Shown | None:
     """Return the part that the line shows of a word that a shell runs as text."""
     return word.shown if word is not None and word.shown is not None and not word.shown.is_file else None
 
 
-def _shown_file(word: Word, found: Findings) -> Shown | None:
+def _file_shown(word: Word, found: Findings) -> Shown | None:
     """Return the part that the line shows of the file that a shell reads: its own input, or `<(…)`."""
     if word.shown is not None and word.shown.is_file:
         return word.shown
@@ -445,10 +445,10 @@ def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
         elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxflns]+", text):
             return None
         place += 1
-    return _behind_options(args, place, asked=asked)
+    return _code_after_options(args, place, asked=asked)
 
 
-def _behind_options(args: list[Word], place: int, *, asked: bool) -> _Runs | None:
+def _code_after_options(args: list[Word], place: int, *, asked: bool) -> _Runs | None:
     """Return the text or file of a shell whose options end at `place`; `asked` for `-c`."""
     word, texts = args[place] if place < len(args) else None, [word.text for word in args]
     if word is not None and (word is UNKNOWN or (word.is_several and place + 1 < len(args))):
@@ -485,7 +485,7 @@ def _found_or(word: Word, args: list[Word]) -> list[Word]:
     return [UNKNOWN] if word.text is not None and "{}" in word.text else [word]
 
 
-def _debugged(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
+def _what_gdb_starts(program: str, row: Program, args: list[Word], found: Findings) -> list[list[Word]]:
     """The commands that gdb starts, if it is told to take them from the line and ends with them."""
     given = read_options(row, args)
     if given.unknown or not any(one.spelled.lstrip("-") == "batch" for one in given.used):
@@ -497,7 +497,7 @@ def _debugged(program: str, row: Program, args: list[Word], found: Findings) -> 
     return [given.rest] if given.has("args") or len(given.rest) == 1 else [given.rest[:1]]
 
 
-def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
+def _wrapped_words(base: str, read: _Read, found: Findings) -> list[Word]:
     """The words of the program that a wrapper starts; none where it starts none."""
     row, given = read.row, read.given
     if given.has("asks") and not given.unknown:
@@ -516,7 +516,7 @@ def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
         return [plain("python"), *([plain("-m")] if given.has("module") else []), *inner]
     kinds = row.operands.split()
     if "set" in kinds:
-        inner = _assigned(inner, found)
+        inner = _skip_assignments(inner, found)
     for _ in range(kinds.count("skip")):
         if inner and (inner[0].text is None or inner[0].tilde):
             found.undecidable(f"{base} is given an expansion where a program or option is expected")
@@ -527,13 +527,13 @@ def _behind(base: str, read: _Read, found: Findings) -> list[Word]:
         return []
     if "input" in kinds:
         markers = [one.value for one in given.used if "marker" in one.option.roles]
-        return _with_input(inner, None if not markers else "{}" if markers[-1] is None else markers[-1].text or "{}")
+        return _add_input(inner, None if not markers else "{}" if markers[-1] is None else markers[-1].text or "{}")
     if "package" in kinds:
-        return _packaged(base, inner, found)
+        return _strip_version(base, inner, found)
     return inner
 
 
-def _assigned(inner: list[Word], found: Findings) -> list[Word]:
+def _skip_assignments(inner: list[Word], found: Findings) -> list[Word]:
     """The words after the assignments in front of a program; sudo takes options among them."""
     for place, word in enumerate(inner):
         assignment = None if word.text is None else _ASSIGNMENT.fullmatch(word.text)
@@ -544,7 +544,7 @@ def _assigned(inner: list[Word], found: Findings) -> list[Word]:
     return []
 
 
-def _packaged(base: str, inner: list[Word], found: Findings) -> list[Word]:
+def _strip_version(base: str, inner: list[Word], found: Findings) -> list[Word]:
     """A program of a package, by its name without the version that is asked for; Python for one of its files."""
     text = inner[0].text if inner else None
     if text is None:
@@ -556,7 +556,7 @@ def _packaged(base: str, inner: list[Word], found: Findings) -> list[Word]:
     return [plain(name), *inner[1:]] if name else inner
 
 
-def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
+def _add_input(inner: list[Word], marker: str | None) -> list[Word]:
     """The words that xargs starts: its arguments, or echo, with words of its input after them and in the place of a
     marker."""
     line = inner or [plain("echo")]
@@ -585,6 +585,6 @@ def starts_another(base: str, args: list[Word]) -> bool:
     if row is None:
         return False
     if row.starts == "code":
-        module = started_module(read_options(row, args))
+        module = module_of(read_options(row, args))
         row, args = (program_named(module[0]), module[1]) if module is not None else (row, args)
     return row is not None and _read(row, args).row.starts in {"behind", "somewhere", "shell", "unread shell"}

@@ -37,12 +37,12 @@ def note_files(case: FileCase, found: Findings) -> None:
         uses += judge(case, found)
     else:
         uses += [use_of("write", word) for word in case.given.values("into")]
-        uses += _by_place(case.given.operands, shape.split())
-    for use in _seen_from_there(case, uses):
+        uses += _number_operands(case.given.operands, shape.split())
+    for use in _rebase_all(case, uses):
         found.uses[use._replace(program=case.program)] = None
 
 
-def _seen_from_there(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
+def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
     """Files as they are named from the directory that a program goes to first: `git -C`, `patch -d`."""
     there = case.given.values("into") if case.row.operands == "patch" else case.lead.values("directory")
     if not there:
@@ -59,7 +59,7 @@ def _seen_from_there(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
     return found
 
 
-def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
+def _number_operands(operands: list[Word], kinds: list[str]) -> list[FileUse]:
     """Operands by their places. Behind a word that may be several, or none, each may have any place. `+1` is an option
     as they once were."""
     operands = [word for word in operands if not _OLD_OPTION.fullmatch(word.text or "")]
@@ -75,7 +75,7 @@ def _by_place(operands: list[Word], kinds: list[str]) -> list[FileUse]:
     return found
 
 
-def _named(word: Word, name: Callable[[str], str]) -> Word:
+def _rename_word(word: Word, name: Callable[[str], str]) -> Word:
     """A word of another name: what a program makes beside a file."""
     if word.text is not None:
         text = name(word.text)
@@ -104,7 +104,7 @@ def _copy(case: FileCase, _found: Findings) -> list[FileUse]:
         if target is not None and target.is_several:
             sources = [*sources, target]
     if is_linked and target is not None and is_link and not given.has("relative"):
-        sources = [_seen_from(target, word) for word in sources]
+        sources = [_rebase_link(target, word) for word in sources]
     uses = [use_of("read", word, tree=tree or is_moved) for word in sources]
     uses += [use_of("delete", word, tree=True) for word in sources if is_moved]
     if target is None and is_linked and sources:
@@ -157,7 +157,7 @@ def _backups(case: FileCase, written: list[FileUse]) -> list[FileUse]:
     ]  # fmt: skip
 
 
-def _seen_from(link: Word, target: Word) -> Word:
+def _rebase_link(link: Word, target: Word) -> Word:
     """A symbolic link's relative target is read from the directory of the link."""
     if target.text is None or link.text is None or target.text.startswith("/") or target.tilde:
         return target
@@ -222,7 +222,7 @@ def _find(case: FileCase, found: Findings) -> list[FileUse]:
     return uses
 
 
-def _sed(case: FileCase, _found: Findings) -> list[FileUse]:
+def _files_of_sed(case: FileCase, _found: Findings) -> list[FileUse]:
     given = case.given
     if not given.has("inplace"):
         return []
@@ -239,14 +239,14 @@ def _backup_of_sed(word: Word, suffix: str | None) -> Word:
     if suffix is None:
         return UNKNOWN
     if "*" not in suffix:
-        return _named(word, lambda name: name + suffix)
+        return _rename_word(word, lambda name: name + suffix)
 
-    def beside(name: str) -> str:
+    def backup_name(name: str) -> str:
         directory, slash, last = name.rpartition("/")
         made = suffix.replace("*", last)
         return made if "/" in suffix else f"{directory}{slash}{made}"
 
-    return _named(word, beside)
+    return _rename_word(word, backup_name)
 
 
 def _yq(case: FileCase, _found: Findings) -> list[FileUse]:
@@ -256,14 +256,14 @@ def _yq(case: FileCase, _found: Findings) -> list[FileUse]:
 def _split(case: FileCase, _found: Findings) -> list[FileUse]:
     operands = case.given.operands
     words = operands[1:] if len(operands) > 1 or any(word.is_several for word in operands) else [plain("x")]
-    return [_begun(word) for word in words]
+    return [_match_prefix(word) for word in words]
 
 
 def _csplit(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [_begun(word) for word in case.given.values("prefix") or [plain("xx")]]
+    return [_match_prefix(word) for word in case.given.values("prefix") or [plain("xx")]]
 
 
-def _begun(word: Word) -> FileUse:
+def _match_prefix(word: Word) -> FileUse:
     """All files whose names begin with a word."""
     if word.text is None:
         return FileUse("", "write", None)
@@ -282,8 +282,8 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
         return [FileUse("", "write", None)]
     written = [use_of("write", given.operands[0])]
     beside = [
-        _named(given.operands[0], lambda name: name + ".orig"),
-        _named(given.operands[0], lambda name: name + ".rej"),
+        _rename_word(given.operands[0], lambda name: name + ".orig"),
+        _rename_word(given.operands[0], lambda name: name + ".rej"),
     ]
     return [*written, *(use_of("write", word) for word in beside), *_backups(case, written)]
 
@@ -292,14 +292,14 @@ def _patch(case: FileCase, _found: Findings) -> list[FileUse]:
 
 
 def _pack(case: FileCase, found: Findings) -> list[FileUse]:
-    return _packed(case, found, unpacks=case.given.has("unpack"))
+    return _files_of_packer(case, found, unpacks=case.given.has("unpack"))
 
 
 def _unpack(case: FileCase, found: Findings) -> list[FileUse]:
-    return _packed(case, found, unpacks=True)
+    return _files_of_packer(case, found, unpacks=True)
 
 
-def _packed(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]:
+def _files_of_packer(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]:
     given = case.given
     if given.has("unnamed"):
         return [FileUse("", "write", None)]
@@ -317,13 +317,15 @@ def _packed(case: FileCase, _found: Findings, *, unpacks: bool) -> list[FileUse]
             place = use_of("write", word)
             uses.append(place._replace(tree=True, pattern="**") if tree else FileUse("", "write", None))
         elif unpacks:
-            uses.append(use_of("write", _named(word, lambda name: _unpacked(name, suffixes))))
+            uses.append(use_of("write", _rename_word(word, lambda name: _strip_suffix(name, suffixes))))
         else:
-            uses.append(use_of("write", _named(word, lambda name: name + (suffixes[-1] or "" if suffixes else ".*"))))
-    return [one if one.path is None or "*" not in one.path else _globbed(one) for one in uses]
+            uses.append(
+                use_of("write", _rename_word(word, lambda name: name + (suffixes[-1] or "" if suffixes else ".*")))
+            )
+    return [one if one.path is None or "*" not in one.path else _match_glob(one) for one in uses]
 
 
-def _unpacked(name: str, suffixes: list[str | None]) -> str:
+def _strip_suffix(name: str, suffixes: list[str | None]) -> str:
     """The name without its suffix; the name of a packed file may be given without it."""
     for suffix in suffixes:
         if suffix and name.endswith(suffix):
@@ -332,7 +334,7 @@ def _unpacked(name: str, suffixes: list[str | None]) -> str:
     return name if match is None else match[1] + (".tar" if re.search(r"\.t(?:a?z|[gbx]z2?|lz|zst)\Z", name) else "")
 
 
-def _globbed(use: FileUse) -> FileUse:
+def _match_glob(use: FileUse) -> FileUse:
     directory, pattern = split_pattern(use.path or "")
     return use._replace(path=directory, pattern=pattern)
 
@@ -340,10 +342,10 @@ def _globbed(use: FileUse) -> FileUse:
 def _lz4(case: FileCase, found: Findings) -> list[FileUse]:
     if case.given.has("many") or len(case.given.operands) < 2:
         return [one for one in _pack(case, found) if one.mode != "delete" or case.given.has("remove")]
-    return _by_place(case.given.operands, ["skip", "write"])
+    return _number_operands(case.given.operands, ["skip", "write"])
 
 
-def _extracted(words: list[Word]) -> list[FileUse]:
+def _files_of_extraction(words: list[Word]) -> list[FileUse]:
     """The directory that an archive is extracted to: it is written, and nobody knows what links are among the files."""
     return [use_of("write", word)._replace(made="tree") for word in words or [plain(".")]]
 
@@ -365,7 +367,7 @@ def _tar(case: FileCase, found: Findings) -> list[FileUse]:
             found.undecidable("tar -P writes wherever the archive says")
         if given.has("renames"):
             uses.append(FileUse("", "write", None))
-        uses += _extracted(given.values("into"))
+        uses += _files_of_extraction(given.values("into"))
     return uses
 
 
@@ -378,38 +380,40 @@ def _is_remote(word: Word, *, drives: bool) -> bool:
 
 
 def _extract(case: FileCase, _found: Findings) -> list[FileUse]:
-    return [] if case.given.has("stdout") else _extracted(case.given.values("into"))
+    return [] if case.given.has("stdout") else _files_of_extraction(case.given.values("into"))
 
 
 def _sevenzip(case: FileCase, _found: Findings) -> list[FileUse]:
     command = case.given.operands[0].text if case.given.operands else None
     if command in {"x", "e", None}:
-        return _extracted(case.given.values("into"))
+        return _files_of_extraction(case.given.values("into"))
     return [use_of("write", word) for word in case.given.operands[1:2] if command in {"a", "u", "d", "rn"}]
 
 
 def _cpio(case: FileCase, found: Findings) -> list[FileUse]:
     if any(_is_remote(word, drives=case.drives) for word in case.given.values("archive")):
         found.undecidable("cpio is given an archive that may be on another machine")
-    return _extracted(case.given.values("into") or case.given.operands[:1]) if case.given.has("extract") else []
+    return (
+        _files_of_extraction(case.given.values("into") or case.given.operands[:1]) if case.given.has("extract") else []
+    )
 
 
 def _jar(case: FileCase, _found: Findings) -> list[FileUse]:
     words = case.given.operands
     mode = (words[0].text or "x") if words else ""
     if "x" in mode:
-        return _extracted([])
+        return _files_of_extraction([])
     return [use_of("write", word) for word in words[1:2] if {"c", "u"} & set(mode) and "f" in mode]
 
 
 def _zip(case: FileCase, _found: Findings) -> list[FileUse]:
     given = case.given
     archives = given.operands[:1]
-    uses = [use_of("write", _named(word, _zipped)) for word in archives if word.text != "-"]
+    uses = [use_of("write", _rename_word(word, _zip_name)) for word in archives if word.text != "-"]
     return uses + [use_of("delete", word, tree=True) for word in given.operands[1:] if given.has("remove")]
 
 
-def _zipped(name: str) -> str:
+def _zip_name(name: str) -> str:
     if name.endswith("."):
         return name[:-1]
     return name if "." in name.rpartition("/")[2] else name + ".zip"
@@ -418,7 +422,11 @@ def _zipped(name: str) -> str:
 def _ar(case: FileCase, _found: Findings) -> list[FileUse]:
     words = case.given.operands
     mode = (words[0].text or "x").lstrip("-") if words else "x"
-    return _extracted(case.given.values("into")) if mode[:1] == "x" else [use_of("write", word) for word in words[1:2]]
+    return (
+        _files_of_extraction(case.given.values("into"))
+        if mode[:1] == "x"
+        else [use_of("write", word) for word in words[1:2]]
+    )
 
 
 def _mktemp(case: FileCase, found: Findings) -> list[FileUse]:
@@ -481,11 +489,11 @@ def _clone(case: FileCase, _found: Findings) -> list[FileUse]:
     if len(given.operands) > 1:
         words = given.operands[1:]
     else:
-        words = [_named(word, _cloned) if word.text else _ANY_NAME for word in given.operands]
+        words = [_rename_word(word, _clone_name) if word.text else _ANY_NAME for word in given.operands]
     return [use_of("write", word)._replace(made="tree") for word in (*words, *given.values("into"))]
 
 
-def _cloned(address: str) -> str:
+def _clone_name(address: str) -> str:
     """The directory that git names after what it clones."""
     return re.sub(r"/?\.git\Z|\.bundle\Z", "", address.rstrip("/")).rpartition("/")[2].rpartition(":")[2] or "."
 
@@ -498,7 +506,7 @@ _SHAPES: dict[str, _Shape] = {
     "mode": _mode,
     "dd": _dd,
     "find": _find,
-    "sed": _sed,
+    "sed": _files_of_sed,
     "yq": _yq,
     "split": _split,
     "csplit": _csplit,

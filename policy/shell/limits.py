@@ -69,7 +69,7 @@ class Effort:
         source = command.encode()
         given = source if command.isascii() else _BEYOND_THE_TABLE.sub(_same_length, command).encode()
         if b"#$" in given:
-            source, given = (_BASE.sub(_as_sum, text) for text in (source, given))
+            source, given = (_BASE.sub(_write_sum, text) for text in (source, given))
         window = _windows.pop() if _windows else bytearray()
 
         def read(place: int, _point: Point) -> bytearray:
@@ -107,7 +107,7 @@ class Effort:
         self._lines += 1
         if self._lines > _MAX_INNER_LINES:
             raise TooMuch(f"more than {_MAX_INNER_LINES} shells inside the line")
-        code = command if len(command) < _BLOCK else without_data(command)
+        code = command if len(command) < _BLOCK else blank_data(command)
         if code.count("<<") > _MAX_HEREDOCS:
             raise TooMuch(f"the line has more than {_MAX_HEREDOCS} times <<")
         if sum(map(code.count, _BRACKETS)) > _MAX_BRACKETS:
@@ -119,7 +119,7 @@ _BASE = re.compile(rb"(?<=\(\()[0-9]{1,2}#(?=\$)")
 """The base of a number in arithmetic, which the grammar reads in front of digits alone."""
 
 
-def _as_sum(found: re.Match[bytes]) -> bytes:
+def _write_sum(found: re.Match[bytes]) -> bytes:
     """An expression that evaluates the same variables, in as many bytes."""
     return b"0" * (len(found[0]) - 1) + b"+"
 
@@ -129,7 +129,7 @@ def _same_length(found: re.Match[str]) -> str:
     return {2: "é", 3: "éx", 4: "éé"}[len(found[0].encode())]
 
 
-def without_data(command: str) -> str:
+def blank_data(command: str) -> str:
     """The line without the text of its quotes, comments and here-documents, as far as these are plain to see. It
     only serves to count: the parser is stopped all the same where this takes code for data."""
     kept, place, behind = [], 0, 0

@@ -93,7 +93,7 @@ class _Reader:
         if word.text is None and not joined:
             self.given.doubtful.append(word)  # the name itself goes on in what expands
         option = self._strictest(names)
-        self._use(option, text, _joined(word, value) if joined else None)
+        self._use(option, text, _cut_value(word, value) if joined else None)
 
     def _meant(self, name: str) -> list[str]:
         """The options that a word may mean: the one of this name, or those of which it is the beginning."""
@@ -121,7 +121,7 @@ class _Reader:
             elif option.value == "none" or awaits:
                 self._use(option, "-" + letter, None)
             else:
-                value = _joined(word, rest) if rest or word.text is None else None
+                value = _cut_value(word, rest) if rest or word.text is None else None
                 self._use(option, "-" + letter, value)
                 return
         if word.text is None:
@@ -146,7 +146,7 @@ class _Reader:
         self.given.used.append(Used(option, spelled, value))
 
 
-def _joined(word: Word, value: str) -> Word:
+def _cut_value(word: Word, value: str) -> Word:
     """The part of a word that is an option's value."""
     return plain(value) if word.text is not None else UNKNOWN._replace(prefix=value)
 

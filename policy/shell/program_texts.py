@@ -205,7 +205,7 @@ def found_below(args: Sequence[Word]) -> list[Word]:
     """One word for each place where find begins: the pattern of what it may find there."""
     if any(word.text in _FOLLOWS for word in args):
         return [UNKNOWN]
-    starts, rest = _taken_apart(args)
+    starts, rest = _split(args)
     name = _filter(rest)
     found = []
     for word in starts or [Word(".", ".")]:
@@ -218,7 +218,7 @@ def found_below(args: Sequence[Word]) -> list[Word]:
     return found
 
 
-def _taken_apart(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
+def _split(args: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
     """The words where it begins, and its expression."""
     place = 0
     while place < len(args) and args[place].text in _LEADING:

@@ -62,8 +62,8 @@ class Reader:
         lost, lost_operands = self.lost_from or (len(redirections), len(operands))
         if any(not _is_fixed(one.path) for one in redirections[lost:]):
             self.found.undecidable("a relative redirection after a change of directory that is not followed")
-        redirections = (*redirections[:lost], *map(_unless_fixed, redirections[lost:]))
-        operands = (*operands[:lost_operands], *map(_unless_fixed, operands[lost_operands:]))
+        redirections = (*redirections[:lost], *map(_lose_directory, redirections[lost:]))
+        operands = (*operands[:lost_operands], *map(_lose_directory, operands[lost_operands:]))
         found = self.found
         if found.evaluated.may_run_code():
             found.undecidable("text that is evaluated and may hold a substitution, which is then run")
@@ -133,7 +133,7 @@ class Reader:
             if found.uses:
                 self._note_operands(0 if repeats or event.repeats else first + 1, text)
             for name, arguments in found.commands[first:]:
-                self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
+                self.commands.append(SimpleCommand(name, arguments, self._directories_of(name)))
                 self._directory(name, arguments, repeats or event.repeats, chains, event.chain)
                 if grammar == "zsh":
                     note_zsh_arguments(name, arguments, found)
@@ -165,15 +165,15 @@ class Reader:
         for one in parsed.commands:
             if one.program is not None and UNKNOWN not in one.program:
                 self.found.commands.append((one.program, one.arguments))
-                self.commands.append(SimpleCommand(one.program, one.arguments, self._seen_from(one.program)))
+                self.commands.append(SimpleCommand(one.program, one.arguments, self._directories_of(one.program)))
         here = self.directories if self.lost_from is None else ()
         self.redirections += [
-            replace(one, directories=_below(here, one.directories))
+            replace(one, directories=_join_directories(here, one.directories))
             for one in parsed.redirections
             if one.path is not None and (here or _is_fixed(one.path))
         ]
         self.operands += [
-            replace(one, directories=_below(here, one.directories))
+            replace(one, directories=_join_directories(here, one.directories))
             for one in parsed.operands
             if one.path is not None and (here or _is_fixed(one.path))
         ]
@@ -182,7 +182,7 @@ class Reader:
         """From these redirections and operands on nobody knows the directory."""
         self.lost_from = min(self.lost_from or here, here)
 
-    def _seen_from(self, program: str | None) -> tuple[str, ...]:
+    def _directories_of(self, program: str | None) -> tuple[str, ...]:
         if program is None or "/" not in program or program[0] in "/~":
             return ("",)
         return self.directories if self.lost_from is None else ()
@@ -258,7 +258,7 @@ class Reader:
         before = chains.get(chain)
         start = before.directories if before is not None and before.moves == self.moves else self.directories
         follows = not repeats and name in {"cd", "chdir"} and len(words) <= 1
-        moved = _moved(start, target) if follows else None
+        moved = _move(start, target) if follows else None
         self.moves += 1
         found = tuple(dict.fromkeys((*self.directories, *(moved or ()))))
         if moved is None or len(found) > _MAX_DIRECTORIES:
@@ -268,7 +268,7 @@ class Reader:
         chains[chain] = _Chain(moved, self.moves)
 
 
-def _below(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+def _join_directories(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
     """The directories of an inner line, seen from those of the line around it."""
     return tuple(dict.fromkeys(join(one, two) if two else one for one in outer or ("",) for two in inner))
 
@@ -281,7 +281,7 @@ class _Chain(NamedTuple):
     moves: int
 
 
-def _moved(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] | None:
+def _move(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] | None:
     """The directories that `cd` leads to from these; None if that cannot be said."""
     if not target or target.startswith("-"):
         return None
@@ -289,11 +289,11 @@ def _moved(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] 
     if any(len(path) > _MAX_PATH or (path.startswith("~") and ".." in path.split("/")) for path in joined):
         return None
     # A shell takes `a/..` for what stands in front, or follows the link that `a` may be: both are possible.
-    as_text = [_as_text(path) for path in joined if ".." in path.split("/")]
+    as_text = [_normalize(path) for path in joined if ".." in path.split("/")]
     return tuple(dict.fromkeys((*joined, *as_text)))
 
 
-def _as_text(path: str) -> str:
+def _normalize(path: str) -> str:
     """A path without `name/..`; "" is the directory that it is relative to."""
     return "" if (found := posixpath.normpath(path)) == "." else found
 
@@ -301,7 +301,7 @@ def _as_text(path: str) -> str:
 _File = TypeVar("_File", Redirection, Operand)
 
 
-def _unless_fixed(one: _File) -> _File:
+def _lose_directory(one: _File) -> _File:
     """A file whose directory nobody knows, for one that is not named from the root or from home."""
     return one if _is_fixed(one.path) else replace(one, path=None)
 

@@ -16,8 +16,8 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 from policy.names import words
-from policy.shell.arithmetic import EVERYWHERE, assigned_in_numbers, compares_numbers, evaluated_text, names_evaluated
-from policy.shell.assigned import CONSTRUCTS, Assigned, assigned, note_assigned
+from policy.shell.arithmetic import EVERYWHERE, compares_numbers, find_assignments, names_evaluated, text_to_evaluate
+from policy.shell.assigned import CONSTRUCTS, Assigned, assignments_of, note_assigned
 from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.shown import Shown, Texts, takes_text
@@ -166,7 +166,7 @@ class _Walk:
         self.literal: list[tuple[int, int]] = []
         self.handlers = {
             "command": self._command,
-            "redirected_statement": self._redirected,
+            "redirected_statement": self._redirections,
             "file_redirect": self._file_redirect,
             "declaration_command": self._declaration,
             "unset_command": self._declaration,
@@ -213,7 +213,7 @@ class _Walk:
 
     def _judge_node(self, node: Node, kind: str) -> None:
         if kind in CONSTRUCTS:
-            note_assigned(assigned(self.source, node), self.source, self.found)
+            note_assigned(assignments_of(self.source, node), self.source, self.found)
         judge = DOUBTS.get(kind)
         reason = judge(self.source, node) if judge else None
         if reason is not None:
@@ -300,7 +300,7 @@ class _Walk:
             if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or self._is_mark(child):
                 nodes.append(child)
             elif kind == "file_redirect":
-                nodes.extend(_behind_target(child))
+                nodes.extend(_words_after_target(child))
         if extra:
             nodes.extend(extra)
             nodes.sort(key=lambda one: one.start_byte)
@@ -397,7 +397,7 @@ class _Walk:
     def _is_mark(self, node: Node) -> bool:
         return node.type in _MARKS and self.source[node.start_byte : node.end_byte + 1] != b'$"'
 
-    def _redirected(self, node: Node, repeats: bool) -> list[Node]:
+    def _redirections(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")
         extra: list[Node] = []
         dashes: list[int] = []
@@ -409,10 +409,12 @@ class _Walk:
         self.dashes.update(dashes)
         for child in node.children:
             if child.type == "file_redirect":
-                extra.extend(_behind_target(child))
+                extra.extend(_words_after_target(child))
             elif child.type == "heredoc_redirect":
                 extra.extend(one for one in child.children if one.type in _WORDS)
-                extra.extend(w for one in child.children if one.type == "file_redirect" for w in _behind_target(one))
+                extra.extend(
+                    w for one in child.children if one.type == "file_redirect" for w in _words_after_target(one)
+                )
         if body is not None and body.type == "command":
             rest = [child for child in node.children if child != body]
             return [*self._command(body, repeats, extra, dashes), *rest]
@@ -442,11 +444,11 @@ class _Walk:
                 words.append(Word(None, "="))  # what its name is matters where the assignment is looked at
                 value = child.child_by_field_name("value")
                 if value is not None and value.type != "array":
-                    self._declared(value)
+                    self._declare(value)
         self.events.append(Command(words, repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
-    def _declared(self, value: Node) -> None:
+    def _declare(self, value: Node) -> None:
         word = self._read(self._text(value), value)
         if self.posix and word.splits:
             self.found.undecidable("a value that sh may split into further assignments")
@@ -500,7 +502,7 @@ class _Walk:
     def _evaluate(self, node: Node, repeats: bool) -> None:
         """Notes that text is evaluated which may be no number, and up to where the line can have made it."""
         until = EVERYWHERE if repeats or _is_in_pipeline(node) else node.end_byte
-        text = evaluated_text(self.source, node, self.variables.gives_numbers)
+        text = text_to_evaluate(self.source, node, self.variables.gives_numbers)
         for name in names_evaluated(text):
             if not self.variables.is_number(name, node.start_byte):
                 self.found.evaluated.note_text(until)
@@ -512,7 +514,7 @@ class _Walk:
         """Notes what arithmetic assigns that what variables are known to hold is put together to."""
         known = _REFERENCE.sub(lambda one: self.variables.value(one[1], place) or one[0], text)
         if known != text:
-            ones = [Assigned(name, is_number=True) for name in assigned_in_numbers(known)]
+            ones = [Assigned(name, is_number=True) for name in find_assignments(known)]
             note_assigned(ones, self.source, self.found)
 
     def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
@@ -567,7 +569,7 @@ def _is_alone(statement: Node | None) -> bool:
     )
 
 
-def _behind_target(redirect: Node) -> list[Node]:
+def _words_after_target(redirect: Node) -> list[Node]:
     """The grammar takes words behind a redirection's target for more targets; to bash they belong to the command."""
     targets = [child for child in redirect.children if child.type in _WORDS]
     return targets if any(child.type in _CLOSES for child in redirect.children) else targets[1:]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from policy.names import words
 from policy.shell.arithmetic import arithmetic, comparison, counting_loop
 from policy.shell.tables import BUILTINS_THAT_MATTER
-from policy.shell.words import descendants, text_of, without_parts
+from policy.shell.words import descendants, mask_parts, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def _expansion(source: bytes, node: Node) -> str | None:
         return None if begin.end() == node.end_byte - node.start_byte else "an expansion whose end is not plain"
     if _QUOTED_OPERAND.fullmatch(text_of(source, node), begin.end()):
         return None
-    operand = without_parts(source, node, _INNER_EXPANSIONS)[begin.end() :]
+    operand = mask_parts(source, node, _INNER_EXPANSIONS)[begin.end() :]
     return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
 
 
@@ -64,7 +64,7 @@ def ends_early(source: bytes, node: Node) -> bool:
     """True if a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
     if node.type in _PARTS_OF_WORDS:
         return False
-    return _ENDS_A_WORD.search(without_parts(source, node, _PARTS_OF_WORDS)) is not None
+    return _ENDS_A_WORD.search(mask_parts(source, node, _PARTS_OF_WORDS)) is not None
 
 
 def _substitution(source: bytes, node: Node) -> str | None:
@@ -86,10 +86,10 @@ def _leaf(source: bytes, node: Node) -> str | None:
     text = text_of(source, node)
     if "<(" in text or ">(" in text:
         return "a process substitution where the grammar does not look"
-    return _unlooked(text)
+    return _find_unread(text)
 
 
-def _unlooked(text: str) -> str | None:
+def _find_unread(text: str) -> str | None:
     if "`" not in text and "$" not in text:
         return None
     return "a substitution where the grammar does not look" if _SUBSTITUTES.search(text) else None
@@ -104,7 +104,7 @@ def _heredoc_body(source: bytes, node: Node) -> str | None:
             skipped.append(source[place : child.start_byte])
             place = child.end_byte
     skipped.append(source[place : node.end_byte])
-    reasons = (_unlooked(piece.decode()) for piece in skipped)
+    reasons = (_find_unread(piece.decode()) for piece in skipped)
     return next(filter(None, reasons), None)
 
 
@@ -148,7 +148,7 @@ def _compound(source: bytes, node: Node) -> str | None:
     return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
 
 
-def _translated(source: bytes, node: Node) -> str | None:
+def _check_translation(source: bytes, node: Node) -> str | None:
     """`$"a"` is replaced by what a catalogue has for it, and that is expanded."""
     # In a string the opening quote's token begins with the blanks in front of it.
     quote = source.find(b'"', node.start_byte)
@@ -201,7 +201,7 @@ def _parts(_source: bytes, node: Node) -> str | None:
     return None
 
 
-def _negated(source: bytes, node: Node) -> str | None:
+def _check_negation(source: bytes, node: Node) -> str | None:
     return None if _stands_alone(source, node.children[0]) else "! that is part of a longer word"
 
 
@@ -214,7 +214,7 @@ def _comment(source: bytes, node: Node) -> str | None:
 
 DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "expansion": _expansion,
-    **dict.fromkeys(words("string translated_string"), _translated),
+    **dict.fromkeys(words("string translated_string"), _check_translation),
     "ansi_c_string": _ansi_c_string,
     "arithmetic_expansion": arithmetic,
     "command_substitution": _substitution,
@@ -226,7 +226,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "function_definition": _function,
     "c_style_for_statement": counting_loop,
     "comment": _comment,
-    "negated_command": _negated,
+    "negated_command": _check_negation,
     **dict.fromkeys(words("command variable_assignments"), _parts),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion"), _gaps),
     **dict.fromkeys(words("word regex extglob_pattern"), _leaf),
@@ -245,18 +245,18 @@ def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int
     `quoted` does not count; `literal` are the single quotes of these, in which `$$` means nothing."""
     if source.isascii() and not any(mark in source for mark in (b"\\", b"$$")):
         return []
-    text = _masked(source, quoted).decode("utf-8", "replace")
+    text = _mask(source, quoted).decode("utf-8", "replace")
     reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
     if any(text[max(match.start() - 1, 0)] not in " \t;&|" for match in _CONTINUATION.finditer(text)):
         reasons.append("a word continued on the next line")
     if _ESCAPED_BLANK.search(text):
         reasons.append("an escaped blank at the start of a word, which the grammar passes over")
-    if _DOLLARS.search(_masked(source, literal)):
+    if _DOLLARS.search(_mask(source, literal)):
         reasons.append("$$ or a continued line in front of what may be an expansion")
     return reasons
 
 
-def _masked(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
+def _mask(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
     masked = bytearray(source)
     for start, end in spans:
         masked[start:end] = b"." * (end - start)

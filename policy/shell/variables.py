@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
 from policy.shell.arithmetic import gives_numbers, is_number_word
-from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assigned, assigned_by_builtin
+from policy.shell.assigned import ASSIGNING_BUILTINS, CONSTRUCTS, Assigned, assignments_of, assignments_of_builtin
 from policy.shell.words import read_word
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Variables:
     def literals(self, name: str) -> list[str]:
         """All plain texts that the line assigns to a variable, whichever counts."""
         ones = [one for one in self._candidates if one[1] == name][:_MAX_ALTERNATIVES]
-        return [text for node, _, value in ones if (text := self._known_text(node, value))]
+        return [text for node, _, value in ones if (text := self._read_plain_value(node, value))]
 
     def _values(self, name: str, place: int) -> list[str]:
         if self._anything or not self._learns or _OWN_OF_SHELLS.fullmatch(name):
@@ -266,7 +266,7 @@ class Variables:
         is_certain = any(node.end_byte <= place < _holds_until(node) for node, _, _ in ones)
         if not is_certain or self._sites.get(name) != len(ones) or len(ones) > _MAX_ALTERNATIVES:
             return []
-        texts_of = [self._known_text(node, value) for node, _, value in ones]
+        texts_of = [self._read_plain_value(node, value) for node, _, value in ones]
         return [text for text in texts_of if text] if all(texts_of) else []
 
     # What sets them
@@ -281,12 +281,12 @@ class Variables:
             if kind == "function_definition" and function[0] < 0:
                 function = (node.start_byte, node.end_byte)
             if kind in CONSTRUCTS:
-                for one in assigned(self._source, node):
+                for one in assignments_of(self._source, node):
                     self._note(one, node, function[0], candidates)
             elif kind == "command":
                 self._command(node, function[0])
             elif kind == "declaration_command":
-                self._named(assigned_by_builtin("declare", self._words(node.children[1:])), node, function[0])
+                self._note_unknown(assignments_of_builtin("declare", self._words(node.children[1:])), node, function[0])
             elif kind == "unset_command":
                 self._forgets(node.children[1:], node)
         for node, name, value in candidates:
@@ -308,7 +308,7 @@ class Variables:
         elif kind == "for_statement":
             self._loop(node, one.name, function)
         elif kind == "variable_assignment" and not one.is_number:
-            self._set(one.name, self._given_by(node, one.value, function))
+            self._set(one.name, self._prefix_values(node, one.value, function))
             if self._is_statement(node):
                 candidates.append((node, one.name, one.value))
             else:
@@ -316,7 +316,7 @@ class Variables:
         else:
             self._set(one.name, _Given(node.end_byte, -1, None, one.is_number, function))
 
-    def _given_by(self, node: Node, value: Node | None, function: int) -> _Given:
+    def _prefix_values(self, node: Node, value: Node | None, function: int) -> _Given:
         """Prefix assignments of a command hold for that alone."""
         is_prefix = node.parent is not None and node.parent.type == "command"
         is_plain = node.children[0].type == "variable_name"
@@ -324,7 +324,7 @@ class Variables:
         return _Given(node.end_byte, until, value, value is None, function)
 
     def _forgets(self, nodes: list[Node], node: Node) -> None:
-        self._named(assigned_by_builtin("unset", self._words(nodes)), node, -1)
+        self._note_unknown(assignments_of_builtin("unset", self._words(nodes)), node, -1)
         self._unset.update(read_word(self._text(one)).text or "" for one in nodes)
         if self._anything:
             self._clears = True
@@ -355,7 +355,7 @@ class Variables:
         return is_plain and node.children[1].type == "=" and (is_statement or exported)
 
     def _learn(self, node: Node, name: str, value: Node | None) -> None:
-        text = self._known_text(node, value)
+        text = self._read_plain_value(node, value)
         if text is not None:
             self._known[name] = _Known(text, node.end_byte, _holds_until(node))
         elif value is not None and value.type == "array":
@@ -366,7 +366,7 @@ class Variables:
             if len(texts) == len(ones):
                 self._lists[name] = (texts, node.end_byte, _holds_until(node))
 
-    def _known_text(self, node: Node, value: Node | None) -> str | None:
+    def _read_plain_value(self, node: Node, value: Node | None) -> str | None:
         """Return the value of a plain assignment; None if it is not certain."""
         if value is None:
             return ""
@@ -394,7 +394,7 @@ class Variables:
             # The text may unset a function in any spelling; at the shell's end that matters no more.
             self._clears = self._clears or name == "eval" or (name == "trap" and not self._is_at_end(rest))
         elif name in ASSIGNING_BUILTINS:
-            self._named(assigned_by_builtin(name, self._words(rest)), node, function)
+            self._note_unknown(assignments_of_builtin(name, self._words(rest)), node, function)
 
     def _is_at_end(self, nodes: list[Node]) -> bool:
         """True if a trap runs when the shell ends, or runs nothing but programs and functions by their plain names."""
@@ -404,7 +404,7 @@ class Variables:
         is_plain = _PLAIN_TRAP.fullmatch(texts[0]) is not None and "unset" not in texts[0].split()
         return is_plain or all(text in _AT_END for text in texts[1:])
 
-    def _named(self, ones: list[Assigned], node: Node, function: int) -> None:
+    def _note_unknown(self, ones: list[Assigned], node: Node, function: int) -> None:
         """Note variables that a builtin sets to something unknown."""
         for one in ones:
             if one.name is None:

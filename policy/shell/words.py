@@ -123,7 +123,7 @@ def read_word(source: str, values: Values | None = None) -> Word:
         elif character in _UNREADABLE:
             return _INVALID
         else:
-            known = _known_bare(source, place, values) if character == "$" else None
+            known = _read_bare_variable(source, place, values) if character == "$" else None
             if known is not None:
                 kept.append(known[0])
                 place = known[1]
@@ -183,7 +183,7 @@ def _read_string(source: str, place: int, kept: list[str], values: Values | None
         character = source[place]
         if character == '"':
             return place + 1, False
-        known = _known(source, place, values) if character == "$" else None
+        known = _read_variable(source, place, values) if character == "$" else None
         if known is not None:
             kept.append(known[0])
             place = known[1]
@@ -203,20 +203,20 @@ def _read_string(source: str, place: int, kept: list[str], values: Values | None
     return -1, False
 
 
-def _known(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+def _read_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
     """The value of the variable at a dollar, and the place after its name."""
     found = _VARIABLE.match(source, place) if values is not None else None
     value = values.value(found[1] or found[2]) if found is not None and values is not None else None
     return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
 
 
-def _known_bare(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+def _read_bare_variable(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
     """The same outside of quotes, where only a plain value stays one word; or the text of a `$'…'` there."""
     escaped = _ANSI_C.match(source, place)
     if escaped is not None:
         text = decode_escapes(escaped[1])
         return None if text is None else (text, escaped.end())
-    known = _known(source, place, values)
+    known = _read_variable(source, place, values)
     return known if known is not None and known[0] and _PLAIN.fullmatch(known[0]) else None
 
 
@@ -234,7 +234,7 @@ def _pattern(source: str, values: Values | None) -> str | None:
     if "$" not in source or values is None:
         return None if _QUOTES.search(source) else source
 
-    def spelled(found: re.Match[str]) -> str:
+    def spell(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         known = values.value(name)
         value = known or values.pattern(name) or ""
@@ -243,7 +243,7 @@ def _pattern(source: str, values: Values | None) -> str | None:
         is_elsewhere = not known and "/" in found.string[: found.start()]
         return value.replace("*", ELSEWHERE) if is_elsewhere else value
 
-    text = _VARIABLE.sub(spelled, source.replace('"', ""))
+    text = _VARIABLE.sub(spell, source.replace('"', ""))
     return None if _QUOTES.search(text) else text
 
 
@@ -300,7 +300,7 @@ def text_of(source: bytes, node: Node) -> str:
     return source[node.start_byte : node.end_byte].decode()
 
 
-def without_parts(source: bytes, node: Node, kinds: frozenset[str], mark: bytes = b"x") -> str:
+def mask_parts(source: bytes, node: Node, kinds: frozenset[str], mark: bytes = b"x") -> str:
     """A node's text with `mark` in the place of each byte of the outermost nodes of these kinds below it."""
     text = bytearray(source[node.start_byte : node.end_byte])
     pending = list(node.children)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.assigned import OF_ZSH, assigned_by_builtin, note_assigned
+from policy.shell.assigned import OF_ZSH, assignments_of_builtin, note_assigned
 from policy.shell.words import UNKNOWN, plain
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 def note_zsh_differences(text: str, found: Findings) -> None:
     """Notes what zsh may read in another way than bash does."""
     # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
-    bare = _SINGLE.sub(lambda match: _in_sight(match[1] or ""), text)
+    bare = _SINGLE.sub(lambda match: _visible_part(match[1] or ""), text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare or _CLOBBERS.search(bare):
         found.undecidable("a character that zsh reads differently")
     if _NUMBERS.search(text):
         found.undecidable("a number that zsh evaluates")
 
 
-def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
+def _numbers_in(name: str | None, arguments: tuple[str | None, ...]) -> list[str | None]:
     """The arguments that a builtin takes for numbers."""
     if name in {"test", "["}:
         beside = [place for place, one in enumerate(arguments) if one in _NUMERIC_TESTS]
@@ -70,7 +70,7 @@ def _evaluated_in(name: str | None, arguments: tuple[str | None, ...]) -> list[s
     return list(arguments[1:] if name == "printf" else arguments)
 
 
-def _in_sight(text: str) -> str:
+def _visible_part(text: str) -> str:
     """Return the part of a quoted or escaped text that zsh reads: the expansions of double quotes."""
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or "$(" in text or "`" in text:
         return text or "."
@@ -82,7 +82,7 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
     if name in OF_ZSH:
         read = [UNKNOWN if one is None else plain(one) for one in arguments]
-        note_assigned(assigned_by_builtin(name, read), b"", found)
+        note_assigned(assignments_of_builtin(name, read), b"", found)
     first = arguments[0] if arguments else ""
     if name == "time" and (not first or first.startswith("-")):
         found.undecidable("time without a plain command behind it")
@@ -94,5 +94,5 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
         evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _EVALUATES
-    if evaluates and any(one is None or _EVALUATES_MORE.search(one) for one in _evaluated_in(name, arguments)):
+    if evaluates and any(one is None or _EVALUATES_MORE.search(one) for one in _numbers_in(name, arguments)):
         found.undecidable(f"{name} evaluates numbers in zsh")

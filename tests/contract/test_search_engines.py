@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.patterns import compiled
+from policy.patterns import compile_pattern
 from tool_runtime.files import grep as engine
 from tool_runtime.files.grep import GrepOutcome, GrepParams, Question, Ripgrep, Search, for_ripgrep, grep, installed
 from tool_runtime.files.paths import Scope
@@ -114,7 +114,7 @@ def test_any_pattern_gives_the_same(
 @given(WORDS)
 def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> None:
     written = for_ripgrep(pattern)
-    if written is None or compiled(pattern) is None:
+    if written is None or compile_pattern(pattern) is None:
         return
     assert RG is not None
     search = Search(Question(RG, os.path.dirname(__file__), written, False, 1), 1)

@@ -45,5 +45,5 @@ def test_a_killed_write_in_place_leaves_one_file_and_nothing_kept(tmp_path: Path
         KillAfterRecord(number).inflict(crash_run)
         crash_run.recover()
         assert crash_run.check() == []
-    kept = crash_run.paths.kept
+    kept = crash_run.paths.kept_folder
     assert not os.path.isdir(kept) or os.listdir(kept) == []

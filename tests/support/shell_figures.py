@@ -22,7 +22,7 @@ from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import step_files
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parsed_line, referenced_paths
+from policy.shell.commands import parse_line, paths_in_line
 
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
@@ -121,12 +121,12 @@ def _ci(programs: tuple[str, ...] = (), *, held: bool = False) -> PolicyBundle:
 
 
 def _programs(facts: CommandFacts) -> tuple[str, ...]:
-    return tuple(sorted({one.program for one in parsed_line(facts).commands if one.program}))
+    return tuple(sorted({one.program for one in parse_line(facts).commands if one.program}))
 
 
 def _facts(line: str) -> CommandFacts:
     facts = CommandFacts(line, _WORK, "bash", _HOME, environment=read_from(_ENVIRONMENT, line))
-    paths = referenced_paths(parsed_line(facts), _WORK, _HOME)
+    paths = paths_in_line(parse_line(facts), _WORK, _HOME)
     return facts._replace(real_paths={path: os.path.normpath(path) for path in paths})
 
 

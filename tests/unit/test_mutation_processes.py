@@ -12,7 +12,7 @@ from tests.support import mutation_processes
 from tests.support.mutations import mutants
 
 ROOT = Path(__file__).parents[2]
-_SAY = "from state.store import ENDED; from state.locations import checked_session_id as c; print(ENDED, c('a'))"
+_SAY = "from state.store import ENDED; from state.locations import check_session_id as c; print(ENDED, c('a'))"
 
 
 @pytest.fixture(autouse=True)

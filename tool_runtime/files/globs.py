@@ -6,7 +6,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Final
 
-from policy.patterns import MAX_CHARACTERS, compiled
+from policy.patterns import MAX_CHARACTERS, compile_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,7 +144,7 @@ def _compiled(globs: Sequence[str]) -> Iterator[Pattern]:
 
 
 def _pattern(alternatives: list[str]) -> Pattern:
-    found = compiled(f"(?i)(?:{'|'.join(alternatives)})")
+    found = compile_pattern(f"(?i)(?:{'|'.join(alternatives)})")
     if found is None:
         raise BadGlob(f"cannot be used: {alternatives[0][:200]}")
     return found

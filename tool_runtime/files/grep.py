@@ -17,7 +17,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
-from policy.patterns import compiled, problem_of
+from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.listing import as_bytes, glob_below
 from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
 from tool_runtime.files.read import refuse_abandoned
@@ -154,10 +154,12 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
 def _pattern(params: GrepParams) -> Pattern:
     flags = "(?mi)" if params.ignore_case else "(?m)"
     written = flags + (quoted(params.pattern) if params.literal else f"(?:{params.pattern})")
-    if not params.literal and compiled(params.pattern) is None:  # by itself: a bracket could close the group around it
+    if (
+        not params.literal and compile_pattern(params.pattern) is None
+    ):  # by itself: a bracket could close the group around it
         why = problem_of(params.pattern)
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax)")
-    found = compiled(written)
+    found = compile_pattern(written)
     if found is None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(written)}")
     if _LINE_BREAK.search(params.pattern) is not None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from policy.patterns import compiled, problem_of
+from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.globs import BadGlob, expression
 from tool_runtime.files.paths import Scope, open_directory, resolve
 from tool_runtime.files.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParams
@@ -135,7 +135,7 @@ def glob_pattern(glob: str) -> Pattern:
         written = expression(glob)
     except BadGlob as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{error}: {glob[:200]!r}") from error
-    found = compiled(written)
+    found = compile_pattern(written)
     if found is None:
         raise ToolFault(
             FaultKind.INVALID_ARGUMENT, f"the pattern cannot be used, {problem_of(written)}: {glob[:200]!r}"
@@ -170,7 +170,7 @@ def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
 
 
 def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
-    """As `_listed`, for files."""
+    """As `_list_entries`, for files."""
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
     return map(

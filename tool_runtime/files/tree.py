@@ -111,7 +111,7 @@ class Walk:
         for name, kind in entries:
             found.of_kind(kind).append(name)
         before = self.left_out
-        self._admit(found, self._rule.below(real))
+        self._admit(found, self._rule.judge_below(real))
         if self.left_out == before:
             return list(entries)
         kept = {*found.files, *found.folders, *found.links, *found.others}
@@ -125,7 +125,7 @@ class Walk:
         params = self._params
         known = Ignored() if params.ignored_too else _above(params.root, self._rule)
         waiting: list[tuple[str, str, int, Below, Ignored]] = [
-            ("", params.root, 1, self._rule.below(params.root), known)
+            ("", params.root, 1, self._rule.judge_below(params.root), known)
         ]
         while waiting and self.stopped is None:
             path, real, depth, below, ignored = waiting.pop()
@@ -185,7 +185,7 @@ class Walk:
         leading = [
             name
             for name in found.folders
-            if name in admitted or self._rule.below(os.path.join(found.real, name)) != "none"
+            if name in admitted or self._rule.judge_below(os.path.join(found.real, name)) != "none"
         ]
         self.left_out += len(found.folders) - len(leading)
         found.folders, found.folders_to_walk = admitted, leading
@@ -197,7 +197,7 @@ class Walk:
     def _below(self, inside: str, below: Below, name: str) -> Below:
         if below == "all" or (below == "named" and not self._rule.is_named(name)):
             return below
-        return self._rule.below(inside)
+        return self._rule.judge_below(inside)
 
     def _hide(self, found: _Found, hidden: HiddenNames) -> None:
         names = {*found.checked, *found.links, *found.folders_to_walk}

@@ -85,7 +85,7 @@ class KeptLists(Protocol):
         """The SHA-256 of the list that the source gave last."""
         ...
 
-    def in_use(self) -> str | None:
+    def list_in_use(self) -> str | None:
         """The SHA-256 of the list that a task had last."""
         ...
 
@@ -281,7 +281,7 @@ class RemoteTools:
         return None if shapes is None else tuple(map(definition_of, shapes))
 
     async def _report_change(self, sha256: str, now: Iterable[Definition]) -> None:
-        was = await asyncio.to_thread(self._kept.in_use)
+        was = await asyncio.to_thread(self._kept.list_in_use)
         before = None if was is None or was == sha256 else await self._read(was)
         if before is None:
             return

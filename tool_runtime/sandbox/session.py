@@ -99,9 +99,9 @@ class HeldCommand:
         """Look at what it must not change, and put back what others that still run have changed of that."""
         guarded, quiet = self._sandbox.guarded, self._sandbox.is_quiet()
         folders = folders_between(self.scope.writes, self.scope.guarded)
-        self._before = guarded.begin(self._mark, self.scope.unchanged, self.scope, folders=folders, quiet=quiet)
+        self._before = guarded.begin(self._mark, self.scope.unchangeable, self.scope, folders=folders, quiet=quiet)
         if not quiet:
-            self._sandbox.late += guarded.check(self.scope.unchanged, self._before, self.scope)
+            self._sandbox.late += guarded.check(self.scope.unchangeable, self._before, self.scope)
 
     def report(self, denial: Denial) -> None:
         """Remember a refusal. Safe from any thread."""
@@ -118,7 +118,7 @@ class HeldCommand:
                 self._sandbox.left(self)
             if before is not None:
                 self._is_over = True
-                found = self._sandbox.guarded.end(self._mark, self.scope.unchanged, before, self.scope, alone=True)
+                found = self._sandbox.guarded.end(self._mark, self.scope.unchangeable, before, self.scope, alone=True)
                 late, self._sandbox.late = self._sandbox.late, []
                 for denial in (*late, *found):
                     self.report(denial)
@@ -152,7 +152,7 @@ class HeldCommand:
         """None of its programs is left. Safe from any thread."""
         if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
             with suppress(OSError):  # the next command's look sees what is left
-                self._sandbox.late += self._sandbox.guarded.check(self.scope.unchanged, {}, self.scope)
+                self._sandbox.late += self._sandbox.guarded.check(self.scope.unchangeable, {}, self.scope)
         self._sandbox.left(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
@@ -302,7 +302,7 @@ class Sandbox:
         if self._launcher is None:
             self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
-        guarded = (*scope.unchanged, *self.guarded.at_top(scope))
+        guarded = (*scope.unchangeable, *self.guarded.at_top(scope))
         view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 

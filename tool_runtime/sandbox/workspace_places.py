@@ -21,10 +21,10 @@ from policy.rules.git_directory import (
     STEERING,
     GitDirectory,
     Left,
+    find_left_problem,
     git_file_problem,
     is_free,
     is_laid_out,
-    left_problem,
     target_of,
     tree_of,
 )
@@ -320,7 +320,7 @@ class WorkspacePlaces:
         is_new = any(is_under(of.path, one, "posix") for one in self.made)
         # Working trees may be made in the temporary directory too; git only ever writes one name there.
         trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
-        return left_problem(of._replace(is_new=is_new), inside, left, before, trees)
+        return find_left_problem(of._replace(is_new=is_new), inside, left, before, trees)
 
     def _home(self, path: str) -> GitDirectory | None:
         while path not in self._of:

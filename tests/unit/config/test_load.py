@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from config.load import DEFAULTS, ConfigError, load, shipped_defaults
+from config.load import DEFAULTS, ConfigError, load, load_defaults
 from config.settings import SETTINGS, Settings, Tightening
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def test_a_proxy_is_a_url_that_no_problem_quotes(layers: Layers, value: str, fit
 
 # --- the workspace may only tighten -----------------------------------------------------------------------------------
 
-HIDDEN = shipped_defaults()["skills.hidden_files"]
+HIDDEN = load_defaults()["skills.hidden_files"]
 assert isinstance(HIDDEN, list)
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),

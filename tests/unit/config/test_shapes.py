@@ -21,7 +21,7 @@ from config.shapes import (
     Shape,
     Text,
     first_problem,
-    listed,
+    list_problems,
     number,
     one_of,
     whole,
@@ -124,8 +124,8 @@ def test_long_values_and_characters_that_steer_a_terminal_are_not_shown() -> Non
 
 
 def test_a_list_of_problems_is_told_in_part() -> None:
-    assert listed(["a", "b"]) == "a; b"
-    assert listed([str(number) for number in range(12)]) == "0; 1; 2; 3; 4; 5; 6; 7; 8; 9; and 2 more"
+    assert list_problems(["a", "b"]) == "a; b"
+    assert list_problems([str(number) for number in range(12)]) == "0; 1; 2; 3; 4; 5; 6; 7; 8; 9; and 2 more"
 
 
 def test_the_first_problem_is_a_sentence() -> None:

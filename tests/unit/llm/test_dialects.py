@@ -22,7 +22,7 @@ from agent_host.llm.dialects import (
     provider_of,
 )
 from agent_host.testing.gateway import MockGateway, Script
-from config.load import shipped_defaults
+from config.load import load_defaults
 from config.settings import SETTINGS, Settings
 from state.remembered import FILE, GatewayDialects
 
@@ -36,7 +36,7 @@ Seen = list[tuple[str, dict[str, str], bytes]]
 
 def settings(**llm: Any) -> Settings:
     flags = {f"llm.{name}": value for name, value in llm.items()}
-    return Settings({**shipped_defaults(), **flags})
+    return Settings({**load_defaults(), **flags})
 
 
 @contextmanager
@@ -214,8 +214,8 @@ def test_a_name_that_nobody_knows_any_more_is_asked_for(tmp_path: Path) -> None:
 def test_a_named_dialect_imports_neither_the_others_nor_a_client() -> None:
     code = (
         "import sys; from agent_host.llm.dialects import dialect_of_settings;"
-        "from config.load import shipped_defaults; from config.settings import Settings;"
-        "dialect_of_settings(Settings({**shipped_defaults(), 'llm.dialect': 'openai'}));"
+        "from config.load import load_defaults; from config.settings import Settings;"
+        "dialect_of_settings(Settings({**load_defaults(), 'llm.dialect': 'openai'}));"
         "print(*(name for name in sys.modules if name.startswith(('agent_host.llm.', 'httpx'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -30,7 +30,7 @@ from agent_host.llm.errors import (
     read_value,
 )
 from agent_host.llm.openai_responses_items import failure_of
-from policy.patterns import shipped
+from policy.patterns import compile_shipped
 from tests.unit.llm.server_messages import AT, MESSAGES
 
 
@@ -50,7 +50,7 @@ def test_what_servers_say(row: tuple[str, str], message: str) -> None:
 def test_each_wording_has_a_message_that_it_finds() -> None:
     assert {(row.kind, row.server) for row in WORDS} == {*MESSAGES}
     for row in WORDS:
-        pattern = shipped(f"(?i){row.words}")
+        pattern = compile_shipped(f"(?i){row.words}")
         assert any(pattern.search(said.encode()) for said in MESSAGES[row.kind, row.server]), row
 
 

@@ -9,7 +9,7 @@ from policy.bundle.model import PolicyBundle, bundle_from_trusted
 from policy.decide import case_of, check_tool
 from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.rules.case import CallTerms, Case
-from policy.shell.commands import parse, referenced_paths
+from policy.shell.commands import parse, paths_in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def shell(
     """The verdict on a command line, with File.Read and File.Write of /w granted; `links` maps spellings elsewhere."""
     grants = [{"name": "File.Read", "allowedPaths": ["/w"]}, {"name": "File.Write", "allowedPaths": ["/w"]}]
     held = bundle({"name": "Shell.Exec", **shell_fields}, *(grants if files else []))
-    spellings = referenced_paths(parse(command, shell_name), cwd, "/home/u")
+    spellings = paths_in_line(parse(command, shell_name), cwd, "/home/u")
     real = {one: (links or {}).get(one, one) for one in spellings}
     facts = CommandFacts(command, cwd=cwd, home="/home/u", shell=shell_name, real_paths=real)
     return check_tool(held, "Shell.Exec", facts, now=NOW).decision

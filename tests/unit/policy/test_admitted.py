@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policy.programs.table import what_it_starts
-from policy.rules.bundle_summary import admitted, in_one_line, starters
+from policy.rules.bundle_summary import starters, summarize, summarize_in_line
 
 from .helpers import bundle
 
@@ -38,7 +38,7 @@ def test_what_a_program_starts(program: str, expected: str | None) -> None:
 
 
 def lines(*capabilities: dict[str, Any], commands: list[str] | None, **fields: Any) -> list[str]:
-    return admitted(bundle({"name": "Shell.Exec", "allowedCommands": commands, **fields}, *capabilities))
+    return summarize(bundle({"name": "Shell.Exec", "allowedCommands": commands, **fields}, *capabilities))
 
 
 def test_one_line_a_group_in_the_order_of_the_list() -> None:
@@ -53,7 +53,7 @@ def test_nothing_is_said_of_lists_that_are_not_there_or_start_nothing() -> None:
     assert lines(commands=None) == []
     assert lines(commands=[]) == []
     assert lines(*BOTH, commands=["ls", "rm", "cp"]) == []
-    assert admitted(bundle({"name": "File.Read"})) == []
+    assert summarize(bundle({"name": "File.Read"})) == []
 
 
 def test_what_changes_files_where_no_capability_says_which() -> None:
@@ -77,7 +77,7 @@ def test_what_changes_files_where_no_capability_says_which() -> None:
     ],
 )
 def test_in_one_line(commands: list[str], expected: str | None) -> None:
-    assert in_one_line(bundle({"name": "Shell.Exec", "allowedCommands": commands})) == expected
+    assert summarize_in_line(bundle({"name": "Shell.Exec", "allowedCommands": commands})) == expected
 
 
 def test_what_may_not_start_others_is_left_out() -> None:

@@ -18,7 +18,7 @@ from policy.check_llm import check_llm
 from policy.decide import check_tool
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
-from policy.shell.commands import parse, referenced_paths
+from policy.shell.commands import parse, paths_in_line
 
 from .helpers import NOW, bundle, bundle_json, path, url
 
@@ -339,7 +339,7 @@ def test_more_models_of_the_user_come_last() -> None:
 
 
 def run(held: PolicyBundle, command: str) -> str:
-    spellings = referenced_paths(parse(command, "bash"), "/home/u/w", "/home/u")
+    spellings = paths_in_line(parse(command, "bash"), "/home/u/w", "/home/u")
     facts = CommandFacts(command, cwd="/home/u/w", home="/home/u", real_paths={one: one for one in spellings})
     return check_tool(held, "Shell.Exec", facts, now=NOW).decision
 

@@ -451,7 +451,7 @@ def test_the_temporary_directories_of_other_sessions(capability: str) -> None:
         assert decision.reason == (
             "/tmp/agent-host-s2-0a1b2c3d is the temporary directory of another session, and no allowed path names it"
         )
-    led = held.on_disk({"allowed": {"/w": "/tmp/agent-host-s2-0a1b2c3d/w"}})
+    led = held.set_real_places({"allowed": {"/w": "/tmp/agent-host-s2-0a1b2c3d/w"}})
     assert verdict(capability, path("/w/a", "/tmp/agent-host-s2-0a1b2c3d/w/a"), led).allowed
     assert not verdict(capability, path("/w/a", "/tmp/agent-host-s2-0a1b2c3d/a"), led).allowed
     anywhere = bundle({"name": capability})

@@ -15,9 +15,9 @@ from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.placeholders import Places
 from policy.paths import is_under
 from policy.rules.command_scope import (
+    add_own_places,
     command_scope,
     server_scope,
-    with_own_places,
 )
 from policy.rules.grants import Narrowing, narrow
 from policy.rules.sandbox import may_read, may_write
@@ -282,7 +282,7 @@ def test_what_no_level_holds_is_said(capabilities: list[dict[str, Any]], said: s
 
 def test_links_of_lists_count_where_they_lead() -> None:
     granted = bundle(READ | OF_W, WRITE | {"allowedPaths": ["/w", "/data"], "blockedPaths": ["/w/keep"]})
-    moved = granted.on_disk({"allowed": {"/data": "/mnt/data"}, "blocked": {"/w/keep": "/mnt/data/keep"}})
+    moved = granted.set_real_places({"allowed": {"/data": "/mnt/data"}, "blocked": {"/w/keep": "/mnt/data/keep"}})
     found = command_scope(moved, FACTS, "posix")
     assert writes(found, "/mnt/data/a")
     assert not writes(found, "/data/a")
@@ -323,7 +323,7 @@ def test_a_servers_scope() -> None:
 
 
 def test_places_of_the_host_itself() -> None:
-    found = with_own_places(scope(READ | OF_W), "posix", reads=("/skills/a",), writes=("/state/sessions/s1/sandbox",))
+    found = add_own_places(scope(READ | OF_W), "posix", reads=("/skills/a",), writes=("/state/sessions/s1/sandbox",))
     assert reads(found, "/skills/a/run.py")
     assert not writes(found, "/skills/a/run.py")
     assert writes(found, "/state/sessions/s1/sandbox/out")
@@ -332,7 +332,7 @@ def test_places_of_the_host_itself() -> None:
 
 def test_the_hosts_own_places_stay_within_what_is_hidden_whatever_is_writable() -> None:
     facts = FACTS._replace(tmp="/state/tmp")
-    found = with_own_places(command_scope(built_in("full"), facts, "posix"), "posix", writes=("/state/s1/sandbox",))
+    found = add_own_places(command_scope(built_in("full"), facts, "posix"), "posix", writes=("/state/s1/sandbox",))
     assert {"/", "/state/tmp", "/state/s1/sandbox"} <= set(found.writes)
     assert writes(found, "/state/tmp/x")
     assert writes(found, "/state/s1/sandbox/x")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import SimpleCommand, parse, referenced_paths
+from policy.shell.commands import SimpleCommand, parse, paths_in_line
 
 from .helpers import NOW, bundle, shell
 
@@ -361,8 +361,8 @@ def test_arguments_are_as_written_but_for_where_cd_would_go() -> None:
 
 def test_referenced_paths_leave_links_to_the_file_system() -> None:
     parsed = parse("cd sub && ls > ../a < ~/b 2> /c", "bash")
-    assert referenced_paths(parsed, "/w", "/home/u") == ("/w/../a", "/w/sub/../a", "/home/u/b", "/c")
-    assert referenced_paths(parse("ls > '~/x'", "bash"), "/w", "/home/u") == ("/w/./~/x",)
+    assert paths_in_line(parsed, "/w", "/home/u") == ("/w/../a", "/w/sub/../a", "/home/u/b", "/c")
+    assert paths_in_line(parse("ls > '~/x'", "bash"), "/w", "/home/u") == ("/w/./~/x",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import parse, referenced_paths
+from policy.shell.commands import parse, paths_in_line
 
 from .helpers import NOW, bundle
 
@@ -19,7 +19,7 @@ WRITE: dict[str, Any] = {"name": "File.Write", "allowedPaths": ["/w"], "blockedP
 
 def reason(line: str, *grants: dict[str, Any]) -> str:
     """Why a line is denied; "" where it is allowed."""
-    spellings = referenced_paths(parse(line), "/w", "/home/u")
+    spellings = paths_in_line(parse(line), "/w", "/home/u")
     facts = CommandFacts(line, cwd="/w", home="/home/u", real_paths={one: one for one in spellings})
     decision = check_tool(bundle(*(grants or (LISTED, READ, WRITE))), "Shell.Exec", facts, now=NOW)
     return "" if decision.allowed else decision.reason

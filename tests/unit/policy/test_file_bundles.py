@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from config.policies import BUILT_IN, as_file, place_groups, template, template_as_written
+from config.policies import BUILT_IN, place_groups, template, template_as_written, write_template
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems
@@ -380,7 +380,7 @@ def decisions(bundle: PolicyBundle) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_that_is_shown_decides_alike(name: str) -> None:
-    text = as_file(name)
+    text = write_template(name)
     shown, own = parsed(text.encode()), built_in(name)
     assert json.loads(text)["policyBundleVersion"] == shown.policy_bundle_version == f"local.{name}"
     assert "${workspace}" in text or name == "full"

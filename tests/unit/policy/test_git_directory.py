@@ -14,10 +14,10 @@ from policy.rules.git_directory import (
     GitDirectory,
     Left,
     config_problem,
+    find_left_problem,
+    find_refused_name,
     git_file_problem,
     is_laid_out,
-    left_problem,
-    refused_name,
     settings_of,
     target_of,
     tree_of,
@@ -83,7 +83,7 @@ LINK = Left("other")
     ],
 )
 def test_names_that_only_git_writes(path: str, refused: str | None) -> None:
-    assert refused_name([one.lower() for one in path.split("/")]) == refused
+    assert find_refused_name([one.lower() for one in path.split("/")]) == refused
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_names_that_only_git_writes(path: str, refused: str | None) -> None:
     ],
 )
 def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left | None, is_refused: bool) -> None:
-    assert (left_problem(of, path.split("/"), left, None, ["/w"]) is not None) == is_refused
+    assert (find_left_problem(of, path.split("/"), left, None, ["/w"]) is not None) == is_refused
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left
 )  # fmt: skip
 def test_what_git_continues_with(path: str, content: str, is_refused: bool) -> None:
     left = Left("file", content.encode())
-    assert (left_problem(OWN, path.split("/"), left, None, ["/w"]) is not None) == is_refused
+    assert (find_left_problem(OWN, path.split("/"), left, None, ["/w"]) is not None) == is_refused
 
 
 BEFORE = b"[core]\n\tbare = false\n[alias]\n\tst = status\n[user]\n\tname = A\n"

@@ -20,8 +20,8 @@ from policy.rules.toolset import (
     SETTING,
     TaskOptions,
     ToolLimit,
-    guarded_risk,
     only_enabled,
+    risk_of_guarded,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> No
     found = judge().decide(tool, CALLS[tool]).decision
     assert found is not None
     assert found.risk_level == risk
-    assert guarded_risk(tool, built_in()._by_name[tool].capability) == risk
+    assert risk_of_guarded(tool, built_in()._by_name[tool].capability) == risk
     left = {spec.name for spec in judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling="low")}).offered_tools()}
     assert left >= {"read_file", "list_dir", "grep"}
     assert tool not in left
@@ -125,7 +125,7 @@ def test_a_task_that_asks_nobody_is_not_shown_it(tool: str) -> None:
 @pytest.mark.parametrize("ceiling", ["low", "medium", "high"])
 def test_its_risk_counts_under_a_ceiling(tool: str, ceiling: Any) -> None:
     judging = judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling=ceiling)})
-    least = guarded_risk(tool, built_in()._by_name[tool].capability)
+    least = risk_of_guarded(tool, built_in()._by_name[tool].capability)
     order = ["low", "medium", "high"]
     assert least is not None
     fits = order.index(least) <= order.index(ceiling)
@@ -135,7 +135,7 @@ def test_its_risk_counts_under_a_ceiling(tool: str, ceiling: Any) -> None:
 def test_tools_of_others_with_such_a_name_are_theirs() -> None:
     """They are judged by Tool.Invoke, and no rule here is about that."""
     theirs = built_in()._by_name["write_file"]._replace(capability="Tool.Invoke")
-    assert guarded_risk("write_file", "Tool.Invoke") is None
+    assert risk_of_guarded("write_file", "Tool.Invoke") is None
     judging = judge()
     judging.tools = Registry([theirs._replace(subject=theirs.subject._replace(kind="name", argument=""))])
     decision = judging.decide("write_file", {}).decision

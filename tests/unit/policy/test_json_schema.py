@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.policies import BUILT_IN, as_file, place_groups, template_as_written
+from config.policies import BUILT_IN, place_groups, template_as_written, write_template
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems, LlmPolicy, PolicyBundle, bundle_part, json_names
 from policy.bundle.placeholders import Places
@@ -144,7 +144,7 @@ def test_what_is_required_of_the_llm_policy(field: str) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_bundles_to_start_from(name: str) -> None:
-    agree(json.loads(as_file(name)), valid=True)
+    agree(json.loads(write_template(name)), valid=True)
     agree({"extends": name}, valid=True)
 
 

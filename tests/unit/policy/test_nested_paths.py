@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
-from policy.paths import covering, is_under, key, nested_parts, nested_path, normalize, roots
+from policy.paths import covering, is_under, join_nested, key, normalize, roots, split_nested
 from policy.rules.toolset import why_not_offered
 from tests.support.process import bundle as whole_bundle
 from tests.unit.policy.helpers import NOW, bundle, path
@@ -96,9 +96,9 @@ def test_a_name_is_blocked_at_any_depth_below_its_root(os: OsFamily, entry: str,
     ],
 )
 def test_what_such_an_entry_is_made_of(os: OsFamily, spelled: str, parts: tuple[str, str] | None) -> None:
-    assert nested_parts(spelled, os) == parts
+    assert split_nested(spelled, os) == parts
     if parts is not None:
-        assert nested_path(*parts, os) == spelled
+        assert join_nested(*parts, os) == spelled
 
 
 def test_it_means_nothing_where_something_is_permitted() -> None:
@@ -144,11 +144,11 @@ ENDED = st.sampled_from(["a", ".v", "*.v", "*a", "*b", "*\u00e9", "*ss", "ab", "
 @st.composite
 def entries_of(draw: st.DrawFn, os: OsFamily) -> str:
     place = ROOTS[os] + SEPARATORS[os].join(draw(PARTS.filter(lambda parts: "**" not in parts)))
-    return nested_path(place, draw(ENDED), os) if draw(st.booleans()) else place
+    return join_nested(place, draw(ENDED), os) if draw(st.booleans()) else place
 
 
 def plainly(place: str, entry: str, os: OsFamily) -> bool:
-    parts = nested_parts(normalize(entry, os), os)
+    parts = split_nested(normalize(entry, os), os)
     if parts is None:
         return is_under(place, entry, os, "wide")
     root, name = parts

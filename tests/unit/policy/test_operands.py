@@ -8,7 +8,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import Operand, parse, referenced_paths
+from policy.shell.commands import Operand, parse, paths_in_line
 
 from .helpers import NOW, bundle
 
@@ -26,7 +26,7 @@ DELETE: dict[str, Any] = {"name": "File.Delete", "allowedPaths": ["/w"], "blocke
 
 def judged(line: str, *grants: dict[str, Any], links: dict[str, str] | None = None) -> Decision:
     held = bundle(*(grants or (LISTED, READ, WRITE, DELETE)))
-    spellings = referenced_paths(parse(line), "/w", "/home/u")
+    spellings = paths_in_line(parse(line), "/w", "/home/u")
     real = {one: (links or {}).get(one, one) for one in spellings}
     facts = CommandFacts(line, cwd="/w", home="/home/u", real_paths=real)
     return check_tool(held, "Shell.Exec", facts, now=NOW)

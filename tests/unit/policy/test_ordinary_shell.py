@@ -6,7 +6,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts, ShellName
-from policy.shell.commands import SimpleCommand, parse, parsed_line, referenced_paths
+from policy.shell.commands import SimpleCommand, parse, parse_line, paths_in_line
 from policy.shell.variables import names_read
 
 from .helpers import NOW, bundle, shell
@@ -209,7 +209,7 @@ def judged(line: str, environment: dict[str, str], shell_name: ShellName = "bash
         {"name": "Shell.Exec", "allowedCommands": ["ls", "cd", "echo"]}, {"name": "File.Write", "allowedPaths": ["/w"]}
     )
     facts = CommandFacts(line, "/w", shell_name, "/home/u", environment=environment)
-    paths = referenced_paths(parsed_line(facts), "/w", "/home/u")
+    paths = paths_in_line(parse_line(facts), "/w", "/home/u")
     answer = check_tool(held, "Shell.Exec", facts._replace(real_paths={one: one for one in paths}), now=NOW)
     return answer.decision
 

@@ -30,7 +30,7 @@ from policy import patterns
     ],
 )
 def test_a_pattern_has_to_match_the_whole_text(pattern: str, text: str, expected: bool) -> None:
-    made = patterns.compiled(pattern)
+    made = patterns.compile_pattern(pattern)
     assert made is not None
     assert patterns.fits(made, text) is expected
 
@@ -52,18 +52,18 @@ def test_a_pattern_has_to_match_the_whole_text(pattern: str, text: str, expected
     ],
 )
 def test_what_is_not_usable_is_said_quietly(pattern: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert patterns.compiled(pattern) is None
+    assert patterns.compile_pattern(pattern) is None
     assert said in str(patterns.problem_of(pattern))
     assert capfd.readouterr().err == ""
 
 
 def test_a_usable_pattern_has_no_problem_and_is_compiled_once() -> None:
     assert patterns.problem_of("\\\\C") is None
-    assert patterns.compiled("a+") is patterns.compiled("a+")
+    assert patterns.compile_pattern("a+") is patterns.compile_pattern("a+")
 
 
 def test_occurrences_are_told_in_bytes() -> None:
-    made = patterns.compiled("k=(é+)")
+    made = patterns.compile_pattern("k=(é+)")
     assert made is not None
     text = "x é k=éé k=é".encode()
     assert [(one.span(), one.group(1).decode()) for one in made.finditer(text)] == [((5, 11), "éé"), ((12, 16), "é")]
@@ -74,7 +74,7 @@ def test_occurrences_are_told_in_bytes() -> None:
     "pattern", ["(a+)+$", "(a|aa)+$", "(x+x+)+y", "(.*)(.*)(.*)(.*)(.*)(.*)b$", "(?:a?){500}a{500}c"]
 )
 def test_time_stays_linear(pattern: str) -> None:
-    made = patterns.compiled(pattern)
+    made = patterns.compile_pattern(pattern)
     assert made is not None
     started = time.process_time()
     assert not patterns.fits(made, "a" * 50_000 + "!")
@@ -83,7 +83,7 @@ def test_time_stays_linear(pattern: str) -> None:
 
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_no_pattern_raises_and_either_it_works_or_a_problem_is_named(pattern: str, text: str) -> None:
-    made = patterns.compiled(pattern)
+    made = patterns.compile_pattern(pattern)
     assert (made is None) is (patterns.problem_of(pattern) is not None)
     if made is not None:
         patterns.fits(made, text)
@@ -91,7 +91,7 @@ def test_no_pattern_raises_and_either_it_works_or_a_problem_is_named(pattern: st
 
 @given(st.text(max_size=20))
 def test_an_escaped_text_matches_itself_and_nothing_longer(text: str) -> None:
-    made = patterns.compiled(re.escape(text).replace("\\\n", "\n"))
+    made = patterns.compile_pattern(re.escape(text).replace("\\\n", "\n"))
     if made is not None:
         assert patterns.fits(made, text)
         assert not patterns.fits(made, text + "x")
@@ -109,8 +109,8 @@ def test_limits_of_a_pattern_are_what_they_say() -> None:
 
 
 def test_patterns_of_our_own_go_by_bytes_and_letter_case() -> None:
-    made = patterns.shipped("a\\x{e9}+")
-    assert patterns.shipped("a\\x{e9}+") is made
+    made = patterns.compile_shipped("a\\x{e9}+")
+    assert patterns.compile_shipped("a\\x{e9}+") is made
     found = made.search(b"xA\xe9 a\xe9\xe9")
     assert found is not None
     assert found.span() == (4, 7)

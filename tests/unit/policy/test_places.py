@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.paths import NOWHERE, Places, is_under
-from policy.rules.command_scope import with_own_places
+from policy.rules.command_scope import add_own_places
 from policy.scope import CommandScope
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def test_of_places_within_places_those_stay_that_something_blocked_parts(given_:
         return one != other and is_under(one, other, "posix") and not any(between)
 
     expected = tuple(one for one in several if not any(says_nothing(one, other) for other in several))
-    found = with_own_places(CommandScope(hidden=tuple(blocked)), "posix", writes=tuple(given_))
+    found = add_own_places(CommandScope(hidden=tuple(blocked)), "posix", writes=tuple(given_))
     assert found.writes == expected

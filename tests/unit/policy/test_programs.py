@@ -16,7 +16,7 @@ from policy.globs import may_meet
 from policy.names import words
 from policy.programs.row import options_of
 from policy.programs.table import PROGRAMS, what_it_starts
-from policy.rules.bundle_summary import admitted
+from policy.rules.bundle_summary import summarize
 from policy.shell.commands import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain
@@ -370,7 +370,7 @@ def test_a_program_without_a_row_may_start_anything() -> None:
         assert name not in PROGRAMS
         assert "may start anything" in (what_it_starts(name) or "")
     assert what_it_starts("java") == "any code"
-    lines = admitted(bundle({"name": "Shell.Exec", "allowedCommands": ["pytest", "ls"]}))
+    lines = summarize(bundle({"name": "Shell.Exec", "allowedCommands": ["pytest", "ls"]}))
     assert any("pytest" in line and "ls" not in line.split(":")[0] for line in lines)
     strict = [{"command": "pytest", "startsPrograms": False}]
     assert shell("pytest", allowedCommands=["pytest"], commandPolicies=strict) == "DENIED"

@@ -8,7 +8,7 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import Redirection, SimpleCommand, parse, referenced_paths
+from policy.shell.commands import Redirection, SimpleCommand, parse, paths_in_line
 
 from .helpers import NOW, bundle, shell
 
@@ -164,17 +164,17 @@ def test_the_paths_of_a_line_add_up_to_64_kib_at_most() -> None:
 
 
 def test_spellings_are_absolute_with_links_and_dots_left_in() -> None:
-    assert referenced_paths(parse("cd a; ls > ../b"), "/w", "/h") == ("/w/../b", "/w/a/../b")
-    assert referenced_paths(parse("cd /a/; ls > b"), "/w/", "/h") == ("/w/b", "/a/b")
-    assert referenced_paths(parse("cd /XX; ls > b"), "/w", "/h") == ("/w/b", "/XX/b")
-    assert referenced_paths(parse("cd; ls > b > ~/c > ~ < /d"), "/w", "/h") == ("/w/b", "/h/b", "/h/c", "/h", "/d")
-    assert referenced_paths(parse("ls > ~/b"), "/w", None) == ()
-    assert referenced_paths(parse("cd; ls > b > /c"), "/w", None) == ("/c",)
-    assert referenced_paths(parse("cd a; ls > /b"), "/w", None) == ("/b",)
+    assert paths_in_line(parse("cd a; ls > ../b"), "/w", "/h") == ("/w/../b", "/w/a/../b")
+    assert paths_in_line(parse("cd /a/; ls > b"), "/w/", "/h") == ("/w/b", "/a/b")
+    assert paths_in_line(parse("cd /XX; ls > b"), "/w", "/h") == ("/w/b", "/XX/b")
+    assert paths_in_line(parse("cd; ls > b > ~/c > ~ < /d"), "/w", "/h") == ("/w/b", "/h/b", "/h/c", "/h", "/d")
+    assert paths_in_line(parse("ls > ~/b"), "/w", None) == ()
+    assert paths_in_line(parse("cd; ls > b > /c"), "/w", None) == ("/c",)
+    assert paths_in_line(parse("cd a; ls > /b"), "/w", None) == ("/b",)
     assert Redirection("a", "read").spellings("/w", None) == ("/w/a",)
     assert Redirection("~", "read").spellings("/w", None) == ()
     assert Redirection(None, "read").spellings("/w", "/h") == ()
-    assert referenced_paths(parse("ls > b > b > $x"), "/w", None) == ("/w/b",)
+    assert paths_in_line(parse("ls > b > b > $x"), "/w", None) == ("/w/b",)
 
 
 def test_a_program_has_a_name_without_its_directory() -> None:
@@ -225,7 +225,7 @@ def test_a_redirection_is_judged_as_access_to_its_file(
     entry: dict[str, object], line: str, decision: str, rule: str
 ) -> None:
     held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", **entry})
-    real = {one: one for one in referenced_paths(parse(line), "/w", "/h")}
+    real = {one: one for one in paths_in_line(parse(line), "/w", "/h")}
     answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", home="/h", real_paths=real), now=NOW)
     assert (answer.decision, answer.capability) == (decision, "Shell.Exec")
     assert answer.rule.replace("capabilities[Shell.Exec].", "capabilities[File.Write].") == rule.replace(
@@ -253,14 +253,14 @@ def test_a_denial_of_one_file_goes_before_the_approval_of_another() -> None:
     asking = {"name": "File.Read", "requiresApproval": True}
     held = bundle({"name": "Shell.Exec"}, asking, {"name": "File.Write", "allowedPaths": ["/w"]})
     for line, decision in (("ls < a > /x", "DENIED"), ("ls > /x < a", "DENIED"), ("ls < a > b", "APPROVAL_REQUIRED")):
-        real = {one: one for one in referenced_paths(parse(line), "/w", None)}
+        real = {one: one for one in paths_in_line(parse(line), "/w", None)}
         answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", real_paths=real), now=NOW)
         assert answer.decision == decision, line
 
 
 def judged(line: str, *entries: dict[str, Any], asks: bool = False, links: dict[str, str] | None = None) -> Decision:
     held = bundle({"name": "Shell.Exec", "requiresApproval": asks}, *entries)
-    places = {one: (links or {}).get(one, one) for one in referenced_paths(parse(line), "/w", None)}
+    places = {one: (links or {}).get(one, one) for one in paths_in_line(parse(line), "/w", None)}
     return check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", real_paths=places), now=NOW)
 
 

@@ -17,9 +17,9 @@ from policy.facts import CommandFacts
 from policy.rules.bundle_summary import ends_commits
 from policy.rules.canonical import canonical_form
 from policy.rules.command_scope import command_scope
-from policy.rules.sandbox import refused, widened, widening_of
+from policy.rules.sandbox import apply_widening, sandbox_denial, widening_of
 from policy.scope import LEVELS, ScopeFacts, Widening, is_weaker
-from policy.shell.commands import parse, referenced_paths
+from policy.shell.commands import parse, paths_in_line
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ SHELL: dict[str, Any] = {"name": "Shell.Exec"}
     ],
 )
 def test_when_no_command_runs(level: SandboxLevel, wanted: str, said: dict[str, Any], rule: str | None) -> None:
-    found = refused(bundle(SHELL, sandbox=said), "Shell.Exec", level, wanted, "the kernel is old")
+    found = sandbox_denial(bundle(SHELL, sandbox=said), "Shell.Exec", level, wanted, "the kernel is old")
     assert (None if found is None else found.rule) == rule
     assert found is None or (found.decision == "DENIED" and "the kernel is old" in found.reason)
 
@@ -71,7 +71,7 @@ def asked(widening: Widening, *, decision: Decision = ALLOWED, **fields: Any) ->
     granted = bundle(SHELL, *FILES, **fields)
     facts = ScopeFacts("/w", records=("/state",), steering=("/home/u/.config/agent-host",))
     scope = command_scope(granted, facts, "posix", grant=widening)
-    return widened(decision, widening, scope, granted, "posix")
+    return apply_widening(decision, widening, scope, granted, "posix")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def built_in(name: str, *, held: bool, extends: dict[str, Any] | None = None) ->
 
 
 def verdict(granted: PolicyBundle, line: str, widening: Widening | None = None) -> str:
-    spellings = referenced_paths(parse(line, "bash"), "/w", "/home/u")
+    spellings = paths_in_line(parse(line, "bash"), "/w", "/home/u")
     facts = CommandFacts(line, "/w", home="/home/u", real_paths={one: one for one in spellings}, widening=widening)
     return check_tool(granted, "Shell.Exec", facts, now=NOW, workspace="/w").decision
 
@@ -208,7 +208,7 @@ def test_a_bundle_of_its_own_says_what_it_says_at_each_level() -> None:
     lists = {"name": "Shell.Exec", "allowedCommands": ["rm"]}
     asks = {"name": "File.Delete", "allowedPaths": ["/w"], "requiresApproval": True}
     plain = bundle(lists, asks)
-    for granted in (plain, plain.known(plain, held=True)):
+    for granted in (plain, plain.keep_known(plain, held=True)):
         assert verdict(granted, "unheard-of") == "DENIED"
         assert verdict(granted, "rm x") == "APPROVAL_REQUIRED"
 

@@ -11,7 +11,7 @@ from policy.bundle.validate import parse_bundle
 from policy.decision import Decision
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts
 from policy.rules.canonical import canonical_form
-from policy.rules.toolset import delegated, sent_elsewhere, why_not_offered
+from policy.rules.toolset import apply_delegation, delegated_capabilities, why_not_offered
 from tests.unit.policy.helpers import apply, bundle
 
 
@@ -29,20 +29,20 @@ def sending(*kinds: str, **more: Any) -> Any:
 )
 def test_a_call_of_a_kind_that_is_sent_does_not_run_here(kind: str) -> None:
     held = sending(kind)
-    assert sent_elsewhere(held) == {kind}
-    denied = apply(delegated, allowed(kind), held, NamedToolFacts("x"), runs_here=True)
+    assert delegated_capabilities(held) == {kind}
+    denied = apply(apply_delegation, allowed(kind), held, NamedToolFacts("x"), runs_here=True)
     assert denied.decision == "DENIED"
     assert denied.rule == f"capabilities[BackendTool.Invoke].insteadOf: {kind}"
     for capability, runs_here in ((kind, False), ("LLM.Call", True)):
         decision = allowed(capability)
-        assert apply(delegated, decision, held, NamedToolFacts("x"), runs_here=runs_here) is decision
+        assert apply(apply_delegation, decision, held, NamedToolFacts("x"), runs_here=runs_here) is decision
 
 
 def test_without_the_field_nothing_is_sent() -> None:
     for held in (bundle({"name": "BackendTool.Invoke"}), bundle({"name": "Shell.Exec"}), sending()):
-        assert sent_elsewhere(held) == frozenset()
+        assert delegated_capabilities(held) == frozenset()
         for decision in (allowed("Shell.Exec"), allowed("File.Read")):
-            assert apply(delegated, decision, held, NamedToolFacts("x"), runs_here=True) is decision
+            assert apply(apply_delegation, decision, held, NamedToolFacts("x"), runs_here=True) is decision
 
 
 def test_a_tool_of_a_kind_that_is_sent_is_not_offered_and_the_one_elsewhere_is() -> None:

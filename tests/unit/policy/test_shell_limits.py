@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.shell.commands import ParsedCommand, parse
-from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, without_data
+from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 
 from .helpers import shell
@@ -180,7 +180,7 @@ def test_lines_inside_of_lines_share_one_effort() -> None:
     ],
 )
 def test_data_is_not_counted_and_code_is(line: str, kept: str) -> None:
-    assert without_data(line) == kept
+    assert blank_data(line) == kept
 
 
 ALPHABET = st.characters(exclude_categories=[]) | st.sampled_from(
@@ -330,18 +330,18 @@ def test_the_parts_of_a_line_are_counted_to_their_limit() -> None:
 
 def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None:
     one = "cat <<'E'\n((\nE\n"
-    assert without_data(one * 32) == "cat <<\nE\n" * 32
-    assert without_data(one * 33).count("((") == 1
-    assert without_data("cat <<-E\n((\nE\n") == "cat <<-E\nE\n"
-    assert without_data("cat << \t'E'\n((\nE") == "cat << \t\nE"
-    assert without_data('cat <<"E"\n((\nE') == "cat <<\nE"
-    assert without_data("cat <<E\n`((`\nE") == "cat <<E\n`((`\nE"
-    assert without_data("cat <<E") == "cat <<E"
-    assert without_data("<<'E'\n((\nE") == "<<\nE"
-    assert without_data("cat <<'E'; cat <<'F'\n((\nE\n))\nF\n(") == "cat <<; cat <<\nE\n))\nF\n("
+    assert blank_data(one * 32) == "cat <<\nE\n" * 32
+    assert blank_data(one * 33).count("((") == 1
+    assert blank_data("cat <<-E\n((\nE\n") == "cat <<-E\nE\n"
+    assert blank_data("cat << \t'E'\n((\nE") == "cat << \t\nE"
+    assert blank_data('cat <<"E"\n((\nE') == "cat <<\nE"
+    assert blank_data("cat <<E\n`((`\nE") == "cat <<E\n`((`\nE"
+    assert blank_data("cat <<E") == "cat <<E"
+    assert blank_data("<<'E'\n((\nE") == "<<\nE"
+    assert blank_data("cat <<'E'; cat <<'F'\n((\nE\n))\nF\n(") == "cat <<; cat <<\nE\n))\nF\n("
     name = "E" * 64
-    assert without_data(f"cat <<{name}\n((\n{name}") == f"cat <<{name}\n{name}"
-    assert without_data(f"cat <<{name}x\n((\n{name}x") == f"cat <<{name}x\n((\n{name}x"
+    assert blank_data(f"cat <<{name}\n((\n{name}") == f"cat <<{name}\n{name}"
+    assert blank_data(f"cat <<{name}x\n((\n{name}x") == f"cat <<{name}x\n((\n{name}x"
 
 
 def test_no_character_behind_a_brace_ends_the_process() -> None:

@@ -18,7 +18,7 @@ from policy.rules.toolset import (
     Limits,
     TaskOptions,
     ToolLimit,
-    merged,
+    merge,
     why_not_offered,
     withheld_by,
 )
@@ -155,16 +155,16 @@ def test_what_can_only_be_written_outside_of_the_project_is_risky(lists: dict[st
 
 @given(limits, limits, limits)
 def test_limits_are_put_together_in_any_order(one: Limits, two: Limits, three: Limits) -> None:
-    assert merged([one, two]) == merged([two, one])
-    assert merged([merged([one, two]), three]) == merged([one, merged([two, three])])
-    assert merged([one, one]) == merged([one]) == one == merged([one, NO_LIMITS])
-    assert merged([]) == NO_LIMITS
+    assert merge([one, two]) == merge([two, one])
+    assert merge([merge([one, two]), three]) == merge([one, merge([two, three])])
+    assert merge([one, one]) == merge([one]) == one == merge([one, NO_LIMITS])
+    assert merge([]) == NO_LIMITS
 
 
 @pytest.mark.slow
 @given(bundles, limits, limits, options)
 def test_one_limit_more_never_shows_more(held: PolicyBundle, one: Limits, two: Limits, option: TaskOptions) -> None:
-    both = merged([one, two])
+    both = merge([one, two])
     for tool, capability in TOOLS.items():
         if why_not_offered(held, tool, capability, limits=both, options=option) is None:
             for fewer in (one, two, NO_LIMITS):
@@ -174,7 +174,7 @@ def test_one_limit_more_never_shows_more(held: PolicyBundle, one: Limits, two: L
 @given(limits, limits)
 def test_the_answer_does_not_depend_on_the_order(one: Limits, two: Limits) -> None:
     for tool, capability in TOOLS.items():
-        assert withheld_by(merged([one, two]), tool, capability) == withheld_by(merged([two, one]), tool, capability)
+        assert withheld_by(merge([one, two]), tool, capability) == withheld_by(merge([two, one]), tool, capability)
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_a_ceiling_more_never_allows_more(held: PolicyBundle, one: Limits, two: 
         for facts in calls:
             decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
             under_one = apply(apply_risk_ceiling, decision, held, facts, limits=one, workspace="/w")
-            under_both = apply(apply_risk_ceiling, decision, held, facts, limits=merged([one, two]), workspace="/w")
+            under_both = apply(apply_risk_ceiling, decision, held, facts, limits=merge([one, two]), workspace="/w")
             assert under_one.decision in {decision.decision, "DENIED"}
             assert under_both.decision in {under_one.decision, "DENIED"}
 

@@ -9,7 +9,7 @@ import pytest
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.rules.narrowing import apply_risk_ceiling
-from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit, merged, why_not_offered, withheld_by
+from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit, merge, why_not_offered, withheld_by
 
 from .helpers import NOW, apply, bundle, path
 
@@ -31,7 +31,7 @@ def ceiling(level: RiskLevel) -> ToolLimit:
 
 
 def test_a_tool_is_withheld_by_the_first_who_does_so() -> None:
-    both = merged([limits(ONLY_READ), limits(NO_SHELL), limits(ONLY_READ)])
+    both = merge([limits(ONLY_READ), limits(NO_SHELL), limits(ONLY_READ)])
     assert both == limits(ONLY_READ, NO_SHELL)
     assert withheld_by(both, "Read", "File.Read") is None
     assert withheld_by(both, "Run", "Shell.Exec") == "a: tools.disabled"
@@ -39,7 +39,7 @@ def test_a_tool_is_withheld_by_the_first_who_does_so() -> None:
     assert withheld_by(NO_LIMITS, "Run", "Shell.Exec") is None
     of_one_source = limits(ONLY_READ._replace(source="a"), NO_SHELL._replace(source="a"))
     assert withheld_by(of_one_source, "Run", "Shell.Exec") == "a"
-    assert merged([]) == NO_LIMITS
+    assert merge([]) == NO_LIMITS
 
 
 @pytest.mark.parametrize(

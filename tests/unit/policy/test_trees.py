@@ -46,7 +46,7 @@ def allows(held: PolicyBundle, path: str) -> bool:
 def test_each_path_has_the_answer_of_the_rule_for_one(
     allowed: list[str] | None, blocked: list[str] | None, path: str, links: dict[str, str]
 ) -> None:
-    held = reading(allowed, blocked).on_disk({"allowed": links, "blocked": links})
+    held = reading(allowed, blocked).set_real_places({"allowed": links, "blocked": links})
     assert rule_of(held).admits(path) == allows(held, path)
 
 
@@ -57,7 +57,7 @@ def test_what_holds_for_a_directory_holds_for_all_below(
 ) -> None:
     rule = rule_of(reading(allowed, blocked))
     path = directory.rstrip("/") + "/" + "/".join(parts)
-    below = rule.below(directory)
+    below = rule.judge_below(directory)
     if below == "all" or (below == "named" and not any(map(rule.is_named, parts))):
         assert rule.admits(path)
     if below == "none":
@@ -83,7 +83,7 @@ def test_what_holds_for_a_directory_holds_for_all_below(
 def test_most_trees_need_one_question_a_directory(
     allowed: list[str] | None, blocked: list[str] | None, directory: str, below: str
 ) -> None:
-    assert TreeRule(allowed, blocked, "posix").below(directory) == below
+    assert TreeRule(allowed, blocked, "posix").judge_below(directory) == below
 
 
 def test_windows() -> None:
@@ -91,7 +91,7 @@ def test_windows() -> None:
     assert rule.admits("C:\\w\\A")
     assert not rule.admits("C:\\w\\a\\.ENV")
     assert not rule.admits("C:\\W\\SECRET\\x")
-    assert rule.below("C:\\w\\a") == "named"
+    assert rule.judge_below("C:\\w\\a") == "named"
     assert rule.is_named(".Env")
     assert TreeRule(None, ["C:\\w"], "windows").admits("D:\\x")
     assert not TreeRule(None, ["C:\\w"], "windows").admits("\\\\h\\s\\x")

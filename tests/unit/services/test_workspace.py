@@ -60,7 +60,7 @@ def test_equal_contents_are_one_file(tmp_path: Path) -> None:
     assert workspace.content(first) == workspace.content(second) == b"same"
     inodes = {os.stat(workspace.artifacts / os.path.basename(uri)).st_ino for uri in (first, second)}
     assert len(inodes) == 1
-    assert workspace.blobs.used_bytes == 4
+    assert workspace.blobs.total_bytes == 4
 
 
 def test_artifacts_of_one_turn_may_be_equal_and_large(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_artifacts_of_one_turn_may_be_equal_and_large(tmp_path: Path) -> None:
     uris = asyncio.run(at_once())
     assert len(set(uris)) == 6
     assert all(workspace.content(uri) == data for uri in uris)
-    assert workspace.blobs.used_bytes == len(data)
+    assert workspace.blobs.total_bytes == len(data)
 
 
 def test_the_limit_is_told_and_nothing_is_half_there(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent_host.session.patches import find_renames, preview, render_text
 from agent_host.session.tasks import FirstVersions
-from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, sha256_hex, with_mode
+from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, add_mode, sha256_hex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,7 +169,7 @@ def test_a_mode_that_has_changed_is_shown_and_applied(project: Project) -> None:
     for name in ("mode.sh", "both.sh", "plain.sh"):
         project.before(name, b"one\n")
         (project.root / name).write_bytes(b"one\n")
-        project.baselines[str(project.root / name)] = with_mode(
+        project.baselines[str(project.root / name)] = add_mode(
             PROGRAM if name == "plain.sh" else PLAIN_FILE, project.baselines[str(project.root / name)] or ""
         )
     (project.root / "both.sh").write_bytes(b"two\n")

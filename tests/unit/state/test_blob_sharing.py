@@ -34,7 +34,7 @@ def test_a_shared_blob_is_one_file_with_two_names(tmp_path: Path) -> None:
     assert path.read_bytes() == DATA
     assert os.path.samefile(path, tmp_path / "blobs" / NAME)
     assert sorted(os.listdir(tmp_path)) == ["artifact", "blobs"]
-    assert blobs.used_bytes == len(DATA)
+    assert blobs.total_bytes == len(DATA)
     assert blobs.share([DATA], str(tmp_path / "second")) == (NAME, len(DATA))
     assert os.stat(path).st_nlink == 3
 
@@ -87,7 +87,7 @@ def test_a_session_whose_artifacts_found_no_room_says_so(tmp_path: Path) -> None
 def test_nothing_has_room_to_be_nothing(tmp_path: Path) -> None:
     blobs = folder(tmp_path, 3)
     blobs.put(b"abcd", limited=False)
-    assert blobs.used_bytes == 4
+    assert blobs.total_bytes == 4
     blobs.put(b"")
     assert blobs.get(sha256_hex(b"")) == b""
     with pytest.raises(StorageLimit):
@@ -99,7 +99,7 @@ def test_what_is_swept_is_not_counted_any_more(tmp_path: Path) -> None:
     blobs.put(b"1234", b"567890")
     (tmp_path / "blobs" / "folder").mkdir()
     blobs.sweep({sha256_hex(b"1234")})
-    assert (blobs.used_bytes, blobs.has_room(6), blobs.has_room(7)) == (4, True, False)
+    assert (blobs.total_bytes, blobs.has_room(6), blobs.has_room(7)) == (4, True, False)
     blobs.put(b"567890")
     assert blobs.get(sha256_hex(b"567890")) == b"567890"
 

@@ -27,7 +27,7 @@ def test_what_is_put_comes_back_and_is_there_once(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "blobs")) == sorted([sha256_hex(b"first"), sha256_hex(b"")])
     assert blobs.get(sha256_hex(b"first")) == b"first"
     assert blobs.get(sha256_hex(b"")) == b""
-    assert blobs.used_bytes == 5
+    assert blobs.total_bytes == 5
     inode = os.stat(tmp_path / "blobs" / sha256_hex(b"first")).st_ino
     blobs.put(b"first")
     assert os.stat(tmp_path / "blobs" / sha256_hex(b"first")).st_ino == inode
@@ -89,7 +89,7 @@ def test_the_limit_is_exact_and_counts_what_was_there(tmp_path: Path) -> None:
         blobs.put(b"y" * 300, b"z" * 301)
     assert len(os.listdir(tmp_path)) == 1
     blobs.put(b"x" * 400, b"y" * 300, b"z" * 300)
-    assert (blobs.used_bytes, blobs.has_room(0), blobs.has_room(1)) == (1000, True, False)
+    assert (blobs.total_bytes, blobs.has_room(0), blobs.has_room(1)) == (1000, True, False)
 
 
 def test_the_sweep_takes_what_nothing_names(tmp_path: Path) -> None:

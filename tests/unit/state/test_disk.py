@@ -13,7 +13,7 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from state.disk import LOCAL_DISK, LocalDisk, boot_id
-from state.errors import Damaged, WriteFailed, as_write_failure
+from state.errors import Damaged, WriteFailed, translate_errors
 from state.files import make_durable_dir, replace_atomically, write_new
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def test_a_file_that_could_not_be_written_is_closed_and_gone(tmp_path: Path) -> 
     ],
 )
 def test_what_a_disk_says_is_told(error: OSError, said: str) -> None:
-    with pytest.raises(WriteFailed) as caught, as_write_failure("looking"):
+    with pytest.raises(WriteFailed) as caught, translate_errors("looking"):
         raise error
     assert str(caught.value) == said
     assert caught.value.__cause__ is error

@@ -19,18 +19,18 @@ DAY_S = 86_400
 def test_what_was_found_is_known_for_a_week(tmp_path: Path) -> None:
     moment = 1_000_000.0
     kept = GatewayDialects(str(tmp_path), now=lambda: moment)
-    assert kept.of("http://a") is None
+    assert kept.find("http://a") is None
     kept.keep("http://a", "openai")
     kept.keep("http://b", "anthropic")
-    assert (kept.of("http://a"), kept.of("http://b"), kept.of("http://c")) == ("openai", "anthropic", None)
+    assert (kept.find("http://a"), kept.find("http://b"), kept.find("http://c")) == ("openai", "anthropic", None)
     moment += 7 * DAY_S - 1
-    assert GatewayDialects(str(tmp_path), now=lambda: moment).of("http://a") == "openai"
+    assert GatewayDialects(str(tmp_path), now=lambda: moment).find("http://a") == "openai"
     moment += 2
-    assert kept.of("http://a") is None
+    assert kept.find("http://a") is None
     moment -= 8 * DAY_S  # a clock that was set back
-    assert kept.of("http://a") is None
+    assert kept.find("http://a") is None
     kept.keep("http://a", "responses")
-    assert kept.of("http://a") == "responses"
+    assert kept.find("http://a") == "responses"
 
 
 def test_no_url_is_in_the_file_and_it_is_private(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     known |= {str(number): entry for number in range(254)}
     (tmp_path / FILE).write_bytes(orjson.dumps({"gateways": known}))
     kept.keep("http://first", "openai")  # found again
-    assert kept.of("http://second") == "openai"
+    assert kept.find("http://second") == "openai"
     kept.keep("http://new", "openai")
-    assert [kept.of(f"http://{name}") for name in ("first", "second", "new")] == ["openai", None, "openai"]
+    assert [kept.find(f"http://{name}") for name in ("first", "second", "new")] == ["openai", None, "openai"]
     assert len(orjson.loads((tmp_path / FILE).read_bytes())["gateways"]) == 256
 
 
@@ -70,9 +70,9 @@ def test_what_cannot_be_read_is_not_known_and_is_replaced(tmp_path: Path, conten
     kept.keep("http://a", "openai")
     (key,) = orjson.loads((tmp_path / FILE).read_bytes())["gateways"]
     (tmp_path / FILE).write_bytes(content.replace(b"KEY", key.encode()))
-    assert kept.of("http://a") is None
+    assert kept.find("http://a") is None
     kept.keep("http://a", "openai")
-    assert kept.of("http://a") == "openai"
+    assert kept.find("http://a") == "openai"
 
 
 def test_a_folder_that_is_none_is_an_error_with_a_name(tmp_path: Path) -> None:

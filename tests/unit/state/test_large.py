@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.blobs import sha256_hex
-from state.large import LARGE_BYTES, named_in, restored, shortened
+from state.large import LARGE_BYTES, blobs_in, restore, shorten
 from state.records import record_of
 from tests.unit.state.helpers import SESSION, create, load, message, reopen, start_task, turn, unnumbered, whole_step
 
@@ -30,19 +30,19 @@ arguments = st.dictionaries(st.sampled_from(["content", "contentBlob", "path", "
 def test_every_message_comes_back_byte_for_byte(text: str, given: list[dict[str, Any]]) -> None:
     calls = [{"id": f"c{number}", "name": "T", "arguments": each} for number, each in enumerate(given)]
     whole = message("assistant", text, **({"toolCalls": calls} if calls else {}))
-    short, parts = shortened(whole)
+    short, parts = shorten(whole)
     kept: dict[str, bytes | None] = {sha256_hex(part): part for part in parts}
-    assert restored(short, kept.get) == (whole, [])
-    assert set(named_in(short)) == set(kept)
+    assert restore(short, kept.get) == (whole, [])
+    assert set(blobs_in(short)) == set(kept)
     assert all(len(part) > LARGE_BYTES for part in parts)
 
 
 def test_what_comes_back_takes_about_what_it_holds() -> None:
-    short, parts = shortened(message("user", "x" * 1_000_000))
+    short, parts = shorten(message("user", "x" * 1_000_000))
     kept = dict(zip(map(sha256_hex, parts), parts, strict=True))
     tracemalloc.start()
     try:
-        whole, _ = restored(short, kept.get)
+        whole, _ = restore(short, kept.get)
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -53,8 +53,8 @@ def test_what_looks_like_a_reference_is_none() -> None:
     reference = {"sha256": "0" * 64, "bytes": 1}
     call = {"id": "c", "name": "T", "arguments": {"contentBlob": reference, "argumentsBlob": reference}}
     whole = message("assistant", orjson.dumps({"contentBlob": reference}).decode(), toolCalls=[call])
-    assert restored(whole, lambda name: None) == (whole, [])
-    assert named_in(whole) == []
+    assert restore(whole, lambda name: None) == (whole, [])
+    assert blobs_in(whole) == []
 
 
 def damaged_session(directory: Path) -> list[bytes]:
@@ -116,7 +116,7 @@ def test_the_blob_of_something_else_is_as_good_as_lost(blob: bytes) -> None:
     """Its name is right for what it holds, and a checkpoint names it in the wrong place."""
     reference = {"sha256": sha256_hex(blob), "bytes": len(blob)}
     call = {"id": "c", "name": "T", "arguments": {}, "argumentsBlob": reference}
-    whole, lost = restored(message("assistant", "", toolCalls=[call]), lambda _: blob)
+    whole, lost = restore(message("assistant", "", toolCalls=[call]), lambda _: blob)
     assert lost == [reference["sha256"]]
     (named,) = orjson.loads(whole)["toolCalls"]
     assert (named["arguments"], "are lost" in named["problem"]) == ({}, True)
@@ -124,6 +124,6 @@ def test_the_blob_of_something_else_is_as_good_as_lost(blob: bytes) -> None:
 
 def test_a_text_that_is_none_is_told_in_its_place() -> None:
     reference = {"sha256": sha256_hex(b"\xff"), "bytes": 1}
-    whole, lost = restored(message("tool", "", toolCallId="c", contentBlob=reference), lambda _: b"\xff")
+    whole, lost = restore(message("tool", "", toolCallId="c", contentBlob=reference), lambda _: b"\xff")
     assert lost == [reference["sha256"]]
     assert "are lost" in orjson.loads(whole)["content"]

@@ -11,7 +11,7 @@ import pytest
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LocalDisk
 from state.file_store import FileCheckpointStore
-from state.large import LARGE_BYTES, named_in, restored, shortened
+from state.large import LARGE_BYTES, blobs_in, restore, shorten
 from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,
@@ -144,9 +144,9 @@ def test_a_file_that_is_named_is_not_written_again_after_a_resume(
 def test_a_text_is_large_above_16_kib(size: int, count: int) -> None:
     assert LARGE_BYTES == KIB_16
     whole = message("tool", "x" * size)
-    short, parts = shortened(whole)
+    short, parts = shorten(whole)
     assert [len(part) for part in parts] == [size] * count
-    assert named_in(short) == [sha256_hex(part) for part in parts]
+    assert blobs_in(short) == [sha256_hex(part) for part in parts]
     if parts:
         named = {"content": "", "contentBlob": {"sha256": sha256_hex(parts[0]), "bytes": size}}
         assert orjson.loads(short) == orjson.loads(whole) | named
@@ -156,16 +156,16 @@ def test_a_text_is_large_above_16_kib(size: int, count: int) -> None:
 def test_arguments_are_large_above_16_kib(size: int, count: int) -> None:
     given = {"content": "x" * (size - len('{"content":""}'))}
     whole = message("assistant", "hi", toolCalls=[{"id": "c1", "name": "T", "arguments": given}])
-    short, parts = shortened(whole)
+    short, parts = shorten(whole)
     assert [len(part) for part in parts] == [size] * count
-    assert named_in(short) == [sha256_hex(part) for part in parts]
+    assert blobs_in(short) == [sha256_hex(part) for part in parts]
 
 
 def test_two_halves_make_no_large_text() -> None:
     half = "x" * (KIB_16 // 2 + 100)
     whole = message("assistant", half, toolCalls=[{"id": "c", "name": "T", "arguments": {"content": half}}])
     assert len(whole) > KIB_16
-    short, parts = shortened(whole)
+    short, parts = shorten(whole)
     assert short is whole
     assert parts == []
 
@@ -174,19 +174,19 @@ def test_two_halves_make_no_large_text() -> None:
 def test_a_message_of_16_kib_is_not_taken_apart(size: int) -> None:
     whole = message("tool", "x" * (size - len(message("tool", ""))))
     assert len(whole) == size
-    assert shortened(whole) is not None
-    assert shortened(whole)[0] is whole
+    assert shorten(whole) is not None
+    assert shorten(whole)[0] is whole
 
 
 def test_each_lost_part_is_told_where_it_stood() -> None:
     calls: list[dict[str, Any]] = [
         {"id": f"c{number}", "name": "T", "arguments": {"content": str(number) * 20_000}} for number in range(3)
     ]
-    short, parts = shortened(message("assistant", "t" * 20_000, toolCalls=calls))
+    short, parts = shorten(message("assistant", "t" * 20_000, toolCalls=calls))
     assert len(parts) == 4
     kept = {sha256_hex(part): part for part in parts}
     gone = [sha256_hex(parts[0]), sha256_hex(parts[2])]
-    whole, lost = restored(short, {name: part for name, part in kept.items() if name not in gone}.get)
+    whole, lost = restore(short, {name: part for name, part in kept.items() if name not in gone}.get)
     assert lost == gone
     wire = orjson.loads(whole)
     said = "bytes that stood here were damaged on disk and are lost"
@@ -247,9 +247,9 @@ def test_a_message_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def watch(data: bytes) -> tuple[bytes, list[bytes]]:
         looked.append(data)
-        return shortened(data)
+        return shorten(data)
 
-    monkeypatch.setattr("state.large_values.shortened", watch)
+    monkeypatch.setattr("state.large_values.shorten", watch)
     session.compact()
     session.append(record_of("note", {}, message("system", "by the way")))
     session.compact()

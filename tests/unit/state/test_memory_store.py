@@ -10,7 +10,7 @@ from state.blobs import UNAVAILABLE
 from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.memory_store import MemoryCheckpointStore
 from state.records import NoteAdded, record_of
-from state.store import LoadReport, encoded
+from state.store import LoadReport, encode
 from tests.unit.state.helpers import fresh_state, message, start_task
 
 
@@ -88,6 +88,6 @@ def test_an_end_leaves_nothing() -> None:
 
 def test_a_record_s_fields() -> None:
     note = NoteAdded(b"{}", of_damage=True)
-    assert encoded(note) == b'{"kind":"note","ofDamage":true}'
-    assert encoded(note, {}) == encoded(note)
-    assert encoded(NoteAdded(b"{}"), {"n": "ZGF0YQ=="}) == b'{"kind":"note","blobs":{"n":"ZGF0YQ=="}}'
+    assert encode(note) == b'{"kind":"note","ofDamage":true}'
+    assert encode(note, {}) == encode(note)
+    assert encode(NoteAdded(b"{}"), {"n": "ZGF0YQ=="}) == b'{"kind":"note","blobs":{"n":"ZGF0YQ=="}}'

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from state.disk import boot_id
 from state.errors import InvalidSessionId
-from state.locations import SessionPaths, checked_session_id, default_state_dir
+from state.locations import SessionPaths, check_session_id, default_state_dir
 from state.recovery import Call, Verdict, judge
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_hostile_id_touches_no_path(hostile: str) -> None:
 def test_only_plain_ids_pass(text: str) -> None:
     plain = 1 <= len(text) <= 128 and all(char.isascii() and (char.isalnum() or char in "_-") for char in text)
     try:
-        assert checked_session_id(text) == text
+        assert check_session_id(text) == text
         assert plain
     except InvalidSessionId:
         assert not plain
@@ -126,7 +126,7 @@ def test_only_plain_ids_pass(text: str) -> None:
 
 @pytest.mark.parametrize("longest", ["a" * 128, "-", "_", "sess_0f"])
 def test_plain_ids_pass(longest: str) -> None:
-    assert checked_session_id(longest) == longest
+    assert check_session_id(longest) == longest
 
 
 def test_the_state_directory_is_chosen_by_the_environment(monkeypatch: Any, tmp_path: Path) -> None:

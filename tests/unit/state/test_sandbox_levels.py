@@ -24,18 +24,18 @@ def _boot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_found_is_known_under_the_same_circumstances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SandboxLevels(str(tmp_path), "1").known() == {}
+    assert SandboxLevels(str(tmp_path), "1").findings() == {}
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
-    assert SandboxLevels(str(tmp_path), "1").known() == FOUND
-    assert SandboxLevels(str(tmp_path), "2").known() == {}
+    assert SandboxLevels(str(tmp_path), "1").findings() == FOUND
+    assert SandboxLevels(str(tmp_path), "2").findings() == {}
     monkeypatch.setattr(remembered, "boot_id", lambda: "another boot")
-    assert SandboxLevels(str(tmp_path), "1").known() == {}
+    assert SandboxLevels(str(tmp_path), "1").findings() == {}
 
 
 def test_where_no_boot_can_be_told_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "boot_id", lambda: None)
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
-    assert SandboxLevels(str(tmp_path), "1").known() == {}
+    assert SandboxLevels(str(tmp_path), "1").findings() == {}
     assert not (tmp_path / SANDBOX_LEVELS_FILE).exists()
 
 
@@ -44,9 +44,9 @@ def test_where_no_boot_can_be_told_nothing_is_kept(tmp_path: Path, monkeypatch: 
 )
 def test_a_file_that_cannot_be_read_says_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / SANDBOX_LEVELS_FILE).write_bytes(content)
-    assert SandboxLevels(str(tmp_path), "1").known() == {}
+    assert SandboxLevels(str(tmp_path), "1").findings() == {}
     SandboxLevels(str(tmp_path), "1").keep(FOUND)
-    assert SandboxLevels(str(tmp_path), "1").known() == FOUND
+    assert SandboxLevels(str(tmp_path), "1").findings() == FOUND
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_file_that_cannot_be_read_says_nothing(tmp_path: Path, content: bytes)
 def test_a_row_of_another_shape_is_passed_over(tmp_path: Path, row: Any) -> None:
     levels = SandboxLevels(str(tmp_path), "1")
     levels.keep({"landlock": row, "namespace": FOUND["namespace"]})
-    assert levels.known() == {"namespace": FOUND["namespace"]}
+    assert levels.findings() == {"namespace": FOUND["namespace"]}

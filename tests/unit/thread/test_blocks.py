@@ -20,7 +20,7 @@ from agent_host.thread.messages import (
     shortest,
     sort_parts,
 )
-from state.large import named_in, restored, shortened
+from state.large import blobs_in, restore, shorten
 
 if TYPE_CHECKING:
     from agent_host.thread.messages import Order
@@ -83,12 +83,12 @@ def test_a_message_on_record_has_all_of_it() -> None:
 def test_a_large_block_that_is_lost_leaves_the_rest_sendable() -> None:
     large = BLOCKS[1]._replace(raw='"' + "x" * 20_000 + '"')
     data = encode(MESSAGE._replace(blocks=(BLOCKS[0], large, BLOCKS[2])), session_id="s")
-    short, (part,) = shortened(data)
-    assert (part.decode(), len(short) < 2000, len(named_in(short))) == (large.raw, True, 1)
-    whole, lost = restored(short, lambda _: part)
+    short, (part,) = shorten(data)
+    assert (part.decode(), len(short) < 2000, len(blobs_in(short))) == (large.raw, True, 1)
+    whole, lost = restore(short, lambda _: part)
     assert (decode(whole), lost) == (decode(data), [])
-    without_it, lost = restored(short, lambda _: None)
-    assert lost == named_in(short)
+    without_it, lost = restore(short, lambda _: None)
+    assert lost == blobs_in(short)
     assert decode(without_it) == MESSAGE.keeping(lambda block: block.dialect == "d")
 
 

@@ -17,7 +17,7 @@ from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import image_tokens
 from state.blobs import sha256_hex
-from state.large import LARGE_BYTES, named_in, restored, shortened
+from state.large import LARGE_BYTES, blobs_in, restore, shorten
 from state.record_shapes import RESULT, message_of, message_problems
 from tests.support.pictures import image
 
@@ -60,18 +60,18 @@ def test_a_picture_comes_back_byte_for_byte(size: int) -> None:
     data = encode(message, session_id="s")
     assert decode(data) == message
     assert message_of(data, RESULT) is not None
-    short, parts = shortened(data)
+    short, parts = shorten(data)
     assert parts == [one.data for one in message.images if len(one.data) > LARGE_BYTES]
     kept = {sha256_hex(part): part for part in parts}
     assert message_of(short, RESULT) is not None
-    assert named_in(short) == list(kept)
-    assert restored(short, kept.get) == (data, [])
+    assert blobs_in(short) == list(kept)
+    assert restore(short, kept.get) == (data, [])
 
 
 def test_a_lost_picture_leaves_a_note() -> None:
     message = picture_result("c", 100_000)
-    short, (part,) = shortened(encode(message, session_id="s"))
-    whole, lost = restored(short, lambda _: None)
+    short, (part,) = shorten(encode(message, session_id="s"))
+    whole, lost = restore(short, lambda _: None)
     assert lost == [sha256_hex(part)]
     left = decode(whole)
     said = f"[A picture of {len(part)} bytes that stood here were damaged on disk and are lost]"
@@ -97,9 +97,9 @@ def test_data_that_would_come_back_changed_stays_where_it_is(tail: bytes) -> Non
     odd = wire["images"][0]["data"].replace("=", "") + "=="
     wire["images"][0]["data"] = odd[: len(odd) // 4 * 4]
     data = orjson.dumps(wire)
-    short, parts = shortened(data)
+    short, parts = shorten(data)
     kept = {sha256_hex(part): part for part in parts}
-    assert restored(short, kept.get) == (data, [])
+    assert restore(short, kept.get) == (data, [])
 
 
 @pytest.mark.parametrize(

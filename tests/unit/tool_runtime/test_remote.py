@@ -361,7 +361,7 @@ def test_damaged_files_are_as_if_they_were_not_there(tmp_path: Path, damage: byt
     assert kept.read("0" * 64) is None  # its name is not its hash
     for path in (tmp_path / "tool-lists").glob("*/*"):
         path.write_bytes(damage)
-    assert (kept.newest(), kept.in_use(), kept.read("0" * 64)) == (None, None, None)
+    assert (kept.newest(), kept.list_in_use(), kept.read("0" * 64)) == (None, None, None)
 
 
 async def test_a_known_source_is_asked_later_or_with_the_first_call(tmp_path: Path, opened: list[Here]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
-from config.load import shipped_defaults
+from config.load import load_defaults
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.families.skills import specs
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.unit.tool_runtime.conftest import MakeRouter
 
 OUTPUTS = {spec.name: spec.output_schema for spec in SPECS}
-HIDDEN = tuple(map(str, shipped_defaults()["skills.hidden_files"]))  # type: ignore[arg-type]
+HIDDEN = tuple(map(str, load_defaults()["skills.hidden_files"]))  # type: ignore[arg-type]
 
 
 def answered(result: ToolResult) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
-from policy.patterns import compiled, problem_of
+from policy.patterns import compile_pattern, problem_of
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
 from tool_runtime.families.desktop.specs import (
@@ -351,7 +351,7 @@ class OutputTools:
     async def _read_output(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         pattern: str | None = arguments.get("pattern")
-        wanted = None if pattern is None else compiled(pattern)
+        wanted = None if pattern is None else compile_pattern(pattern)
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
         params = StoredParams(arguments.get("offset", 1), arguments.get("limit", 200), wanted)

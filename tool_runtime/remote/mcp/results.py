@@ -16,7 +16,7 @@ import orjson
 
 from agent_host.contracts import Artifact, Image
 from config import json_text
-from config.shapes import shown
+from config.shapes import display
 from tool_runtime.files.images import judged
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
@@ -100,7 +100,7 @@ class _Parts:
             self._text(block)
             return
         if not isinstance(block, dict):
-            self._left_out(f"it is {shown(block)}")
+            self._left_out(f"it is {display(block)}")
             return
         kind = block.get("type")
         kind = kind.lower() if isinstance(kind, str) else None

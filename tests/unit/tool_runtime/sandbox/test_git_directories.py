@@ -132,7 +132,7 @@ async def test_after_a_crash_what_starts_programs_is_put_back(
     config = repository / ".git" / "config"
     # As a host leaves it that is killed while the command runs.
     guarded = Guarded(settings.directory, str(repository))
-    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchanged, scope)
+    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchangeable, scope)
     guarded.close()
     git(repository, "remote", "add", "origin", "https://example.org/x")
     before = config.read_bytes()
@@ -142,7 +142,7 @@ async def test_after_a_crash_what_starts_programs_is_put_back(
     assert [one.what for one in left.guarded] == [str(repository / ".git" / "commondir")]
     assert not (repository / ".git" / "commondir").exists()
     assert config.read_bytes() == before
-    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchanged, scope)
+    await asyncio.to_thread(guarded.begin, mark_of(call), scope.unchangeable, scope)
     guarded.close()
     git(repository, "config", "core.fsmonitor", "evil")
     left = await make_router(sandbox=settings).end_leftovers(call)

@@ -351,11 +351,11 @@ def test_what_is_set_aside_of_a_git_directory_is_kept_beside_it(tmp_path: Path) 
     workspace = tmp_path / "ws"
     workspace.mkdir()
     guarded, scope = judged(workspace)
-    before = guarded.begin("m", scope.unchanged, scope)
+    before = guarded.begin("m", scope.unchangeable, scope)
     for number in range(2500):
         (workspace / ".git/hooks" / f"{number}").touch()
     os.chmod(workspace / ".git/hooks", 0o500)
-    told = guarded.end("m", scope.unchanged, before, scope, alone=True)
+    told = guarded.end("m", scope.unchangeable, before, scope, alone=True)
     guarded.close()
     assert "post-commit" in os.listdir(workspace / ".git/hooks")
     assert len(os.listdir(workspace / ".git/hooks")) < 50
@@ -369,7 +369,7 @@ def test_after_a_crash_a_folder_that_was_exchanged_is_told(tmp_path: Path) -> No
     workspace.mkdir()
     guarded, scope = judged(workspace)
     folders = [str(workspace / ".git")]
-    guarded.begin("m", scope.unchanged, scope, folders=folders)
+    guarded.begin("m", scope.unchangeable, scope, folders=folders)
     guarded.close()
     (workspace / ".git").rename(outside)
     (workspace / ".git").symlink_to(outside)
@@ -385,12 +385,12 @@ def test_a_folder_is_put_back_before_what_is_in_it_is_judged(tmp_path: Path) -> 
     guarded, scope = judged(workspace)
     folders = [str(workspace / ".git")]
     config = (workspace / ".git/config").read_text()
-    before = guarded.begin("m", scope.unchanged, scope, folders=folders)
+    before = guarded.begin("m", scope.unchangeable, scope, folders=folders)
     line = (
         "mv .git e; ln -s e .git; git config core.fsmonitor evil; echo evil > .git/hooks/pre-push; echo x > e/commondir"
     )
     by_this_user(line, workspace)
-    guarded.end("m", scope.unchanged, before, scope, alone=True)
+    guarded.end("m", scope.unchangeable, before, scope, alone=True)
     guarded.close()
     assert sorted(os.listdir(workspace)) == [".git"]
     assert (workspace / ".git/HEAD").exists()

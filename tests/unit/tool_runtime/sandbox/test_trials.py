@@ -41,7 +41,7 @@ def kept(state: Path) -> dict[str, bool]:
     for thread in threading.enumerate():
         if thread.name == "sandbox-levels-kept":
             thread.join()
-    return {level: row["works"] for level, row in SandboxLevels(str(state), __version__).known().items()}
+    return {level: row["works"] for level, row in SandboxLevels(str(state), __version__).findings().items()}
 
 
 @contextmanager
