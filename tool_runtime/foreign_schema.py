@@ -74,7 +74,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
     bound."""
     usable = _usable(schema)
     work = _Work(usable)
-    work.at(_DEPTH_AT_FIRST)
+    work.count_at(_DEPTH_AT_FIRST)
     try:
         validator = jsonschema_rs.validator_for(
             usable,
@@ -91,7 +91,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
         if depth > _MAX_DEPTH:
             return f"$: must have at most {_MAX_DEPTH} levels"
         try:
-            if work.at(depth) * size > _MAX_WORK:
+            if work.count_at(depth) * size > _MAX_WORK:
                 return "$: is too large or too deep to be checked by the tool's schema"
             found = list(islice(validator.iter_errors(arguments), _MAX_PROBLEMS))
         except UnusableSchema:
@@ -103,17 +103,17 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
     return judge
 
 
-def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """See `tool_runtime.schema.mended_schema`."""
+def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+    """See `tool_runtime.schema.mend_schema`."""
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}
     if of_object and read.get("type") != "object":
-        read = _of_object(read)
+        read = _object_schema(read)
     try:
         foreign_judge(read)
     except UnusableSchema as error:
-        mended: dict[str, Any] = _mended(read)
+        mended: dict[str, Any] = _mend(read)
         if mended == read:
             raise
         try:
@@ -124,14 +124,14 @@ def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
     return read
 
 
-def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
+def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type")
     if kind is not None and not (isinstance(kind, list) and "object" in kind):
         raise UnusableSchema('is not of an object: "type": "object"')
     return {**schema, "type": "object"}
 
 
-def _mended(schema: Any) -> Any:
+def _mend(schema: Any) -> Any:
     """A copy of `schema` in which what stands for a keyword that is left out is left out, at every depth, and which
     says draft 7 in place of draft 4."""
     if not isinstance(schema, dict):
@@ -139,9 +139,9 @@ def _mended(schema: Any) -> Any:
     mended: dict[str, Any] = {}
     for keyword, value in schema.items():
         if keyword in (*_ITSELF, *_INSIDE):
-            mended[keyword] = list(map(_mended, value)) if isinstance(value, list) else _mended(value)
+            mended[keyword] = list(map(_mend, value)) if isinstance(value, list) else _mend(value)
         elif keyword in (*_ITSELF_BY_NAME, *_INSIDE_BY_NAME, *_KEPT_BY_NAME) and isinstance(value, dict):
-            mended[keyword] = {name: True if below is None else _mended(below) for name, below in value.items()}
+            mended[keyword] = {name: True if below is None else _mend(below) for name, below in value.items()}
         elif keyword in _BOUNDS and value is True and _BOUNDS[keyword] in schema:
             mended[keyword] = schema[_BOUNDS[keyword]]
         elif keyword == "$schema" and isinstance(value, str) and re.search(_OLD_DRAFTS, value):
@@ -168,7 +168,7 @@ def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(draft, str) or draft.rstrip("#") not in _KNOWN_DRAFTS:
         raise UnusableSchema("$schema: must be draft 6, 7, 2019-09 or 2020-12 of JSON Schema")
     preparation = _Preparation(copy)
-    preparation.of(copy)
+    preparation.prepare(copy)
     for schema_with_it in preparation.not_judged:
         schema_with_it.pop("pattern", None)
     return copy
@@ -182,7 +182,7 @@ class _Preparation:
         self._seen: set[tuple[int, bool]] = set()
         self.not_judged: list[dict[str, Any]] = []
 
-    def of(self, schema: Any, path: str = "#", *, negated: bool = False, chain: int = 0) -> None:
+    def prepare(self, schema: Any, path: str = "#", *, negated: bool = False, chain: int = 0) -> None:
         """Raises UnusableSchema. `negated`: where more or less would pass if a pattern were left out."""
         if not isinstance(schema, dict) or (id(schema), negated) in self._seen:
             return
@@ -194,9 +194,9 @@ class _Preparation:
                 raise UnusableSchema(f"{path}: {keyword} is not supported")
         self._patterns(schema, path, negated=negated)
         for keyword, below in _subschemas(schema):
-            self.of(below, f"{path}/{keyword}", negated=negated or keyword in _NEGATING, chain=chain + 1)
+            self.prepare(below, f"{path}/{keyword}", negated=negated or keyword in _NEGATING, chain=chain + 1)
         if "$ref" in schema:
-            self.of(target_of(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
+            self.prepare(target_of(self._root, schema["$ref"]), f"{path}/$ref", negated=negated, chain=chain + 1)
 
     def _patterns(self, schema: dict[str, Any], path: str, *, negated: bool) -> None:
         by_name = schema.get("patternProperties")
@@ -238,12 +238,12 @@ class _Work:
         self._known: dict[tuple[int, int], int] = {}
         self._under_way: set[tuple[int, int]] = set()
 
-    def at(self, depth: int) -> int:
+    def count_at(self, depth: int) -> int:
         """For a value of `depth` levels. Raises UnusableSchema above all bounds."""
         self._under_way.clear()  # of a value that was too deep
-        return self._of(self._root, depth)
+        return self._count(self._root, depth)
 
-    def _of(self, schema: Any, depth: int) -> int:
+    def _count(self, schema: Any, depth: int) -> int:
         if not isinstance(schema, dict):
             return 1
         state = (id(schema), depth)
@@ -259,13 +259,13 @@ class _Work:
         named = 0
         for keyword, below in _subschemas(schema):
             if keyword in _ITSELF or keyword in _ITSELF_BY_NAME:
-                work += self._of(below, depth)
+                work += self._count(below, depth)
             elif depth > 0 and keyword == "properties":
-                named = max(named, self._of(below, depth - 1))
+                named = max(named, self._count(below, depth - 1))
             elif depth > 0 and keyword not in _KEPT_BY_NAME:
-                work += self._of(below, depth - 1)
+                work += self._count(below, depth - 1)
         if "$ref" in schema:
-            work += self._of(target_of(self._root, schema["$ref"]), depth)
+            work += self._count(target_of(self._root, schema["$ref"]), depth)
         self._under_way.discard(state)
         if work + named > _MAX_WORK:
             raise UnusableSchema("would have to be applied too often, since its references multiply")
@@ -310,7 +310,9 @@ def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> st
     if isinstance(kind, _Kind.Required):
         return ""
     value = error.instance
-    return f"; it is {display(value)}{advice_on(value, _of_types(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
+    return (
+        f"; it is {display(value)}{advice_on(value, _type_check(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
+    )
 
 
 def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> list[str]:
@@ -325,7 +327,7 @@ def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> lis
     return list(known) if isinstance(known, dict) else []
 
 
-def _of_types(types: Sequence[str]) -> Callable[[Any], bool]:
+def _type_check(types: Sequence[str]) -> Callable[[Any], bool]:
     kinds = {kind for name in types for kind in _PYTHON_TYPES.get(name, ())}
     return lambda value: type(value) in kinds
 

@@ -13,7 +13,7 @@ from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
-from tool_runtime.families.usable_arguments import usable_arguments, without_grant
+from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
@@ -105,11 +105,11 @@ class LocalToolRouter:
             self._running.add(task)
         try:
             # Whatever a call asks for beyond its sandbox was for policy to decide.
-            request = request._replace(arguments=without_grant(tool.spec, request.arguments))
+            request = request._replace(arguments=drop_grant(tool.spec, request.arguments))
             self._check(tool.spec, request.arguments)
-            return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
+            return _success(request, await tool.run(CallContext.make(request, self._settings)))
         except ToolFault as fault:
-            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
+            return _failure(request, tool, _add_nearest(fault, request, tool.spec))
         finally:
             if task is not None:
                 self._running.discard(task)
@@ -120,10 +120,10 @@ class LocalToolRouter:
         if tool is None or tool.outcome is None:
             return None
         try:
-            output = await tool.outcome(CallContext.of(request, self._settings))
+            output = await tool.outcome(CallContext.make(request, self._settings))
         except ToolFault as fault:
-            return _failed(request, tool, fault)
-        return None if output is None else _succeeded(request, output)
+            return _failure(request, tool, fault)
+        return None if output is None else _success(request, output)
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
         """See ToolRouter."""
@@ -132,17 +132,17 @@ class LocalToolRouter:
             return None
         try:
             self._check(tool.spec, request.arguments)
-            output = tool.at_once(CallContext.of(request, self._settings))
+            output = tool.at_once(CallContext.make(request, self._settings))
         except ToolFault as fault:
-            return _failed(request, tool, _with_nearest(fault, request, tool.spec))
-        return None if output is None else _succeeded(request, output)
+            return _failure(request, tool, _add_nearest(fault, request, tool.spec))
+        return None if output is None else _success(request, output)
 
     async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
         """The content of one file for the host's own tools, as ReadFile would find it: within the scope and the limits
         of `request`, links that move refused, in a thread, within the time that files have. Only cancellation raises.
         """
         try:
-            return await self._desktop.read_bytes(CallContext.of(request, self._settings), path, max_bytes)
+            return await self._desktop.read_bytes(CallContext.make(request, self._settings), path, max_bytes)
         except ToolFault as fault:
             return ToolError(str(DESKTOP[fault.kind]), str(fault))
 
@@ -151,7 +151,7 @@ class LocalToolRouter:
         _, tool = self._tool(tool_name)
         if tool is None:
             return None
-        return self._schema_problem(tool.spec) or self._judge(tool.spec)(without_grant(tool.spec, arguments))
+        return self._schema_problem(tool.spec) or self._judge(tool.spec)(drop_grant(tool.spec, arguments))
 
     def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """See ToolRouter."""
@@ -166,25 +166,25 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
-        from tool_runtime.families.desktop.calls import kept_at, mark_of
+        from tool_runtime.families.desktop.calls import mark_of, place_to_keep_by_request
 
-        kept = kept_at(self._settings, request)
+        kept = place_to_keep_by_request(self._settings, request)
         if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
-            left = await self._pool.run(lambda: _taken_back(left, kept, request))
+            left = await self._pool.run(lambda: _add_taken_back(left, kept, request))
         sandbox = self._settings.sandbox
         if sandbox is None or sandbox.directory is None:
             return left
         from tool_runtime.sandbox.protected_paths import Guarded
 
         guarded, mark = Guarded(sandbox.directory), mark_of(request)
-        return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
+        return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.check_after_crash(mark))))
 
     async def settle(self, request: ToolRequest) -> None:
         """See ToolRouter."""
-        from tool_runtime.families.desktop.calls import kept_at
+        from tool_runtime.families.desktop.calls import place_to_keep_by_request
         from tool_runtime.files import in_place
 
-        kept = kept_at(self._settings, request)
+        kept = place_to_keep_by_request(self._settings, request)
         if kept is not None:
             await self._pool.run(lambda: in_place.settle(kept))
 
@@ -253,7 +253,7 @@ class LocalToolRouter:
         return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 
 
-def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
+def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> ToolFault:
     """The fault of a name that is not there, with the nearest ones that are."""
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
@@ -270,7 +270,7 @@ def _with_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Too
     return ToolFault(fault.kind, f"{fault}; near it: {', '.join(near)}", partial=fault.partial, code=fault.code)
 
 
-def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
+def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
     from tool_runtime.families.desktop.calls import scope_of
     from tool_runtime.files import in_place
@@ -283,7 +283,7 @@ def _taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     return left if state is None else left._replace(file=state, settle=functools.partial(in_place.settle, kept))
 
 
-def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
+def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
     return ToolResult(
         request.tool_name,
         request.session_id,
@@ -304,7 +304,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
     )
 
 
-def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
+def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
     partial = fault.partial
     return ToolResult(
         request.tool_name,

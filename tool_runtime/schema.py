@@ -116,13 +116,13 @@ def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
     return judge
 
 
-def mended_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
+def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
     """A schema that another program brings, as it is if it can be used, else as it is plainly meant: left out or true
     for anything, null for a keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments,
     which are always an object, also where it does not say so. Raises UnusableSchema."""
     from tool_runtime import foreign_schema  # as above
 
-    return foreign_schema.mended_schema(schema, of_object=of_object)
+    return foreign_schema.mend_schema(schema, of_object=of_object)
 
 
 def target_of(root: Mapping[str, Any], reference: Any) -> Any:

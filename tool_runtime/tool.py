@@ -52,7 +52,7 @@ class Abandoned:
 
 
 class Clock:
-    """The time that a call has (`wrappers.timed`). It stands while a person is asked something in the middle of it."""
+    """The time that a call has (`add_timeout`). It stands while a person is asked something in the middle of it."""
 
     __slots__ = ("_left_s", "_paused", "limit")
 
@@ -92,7 +92,7 @@ class CallContext(NamedTuple):
     clock: Clock
 
     @classmethod
-    def of(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
+    def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
         """The context of `request` under `settings`."""
         limits = request.constraints
         sizes = [n for n in (settings.max_file_size_bytes, limits.max_file_size_bytes) if n is not None]
@@ -169,7 +169,7 @@ class RemoteProvider(Provider, Protocol):
 # What every tool gets, as small functions from a handler to a handler.
 
 
-def timed(handler: Handler, timeout_s: float) -> Handler:
+def add_timeout(handler: Handler, timeout_s: float) -> Handler:
     """Ends a call after `timeout_s` (AH 7.4). Work that goes on in a thread sees that it is abandoned."""
 
     async def run(call: CallContext) -> ToolOutput:
@@ -186,16 +186,16 @@ def timed(handler: Handler, timeout_s: float) -> Handler:
     return run
 
 
-def capped(handler: Handler) -> Handler:
+def cap(handler: Handler) -> Handler:
     """Cuts text that is over the output limit (TR 7.1), unless the tool has seen to it itself."""
 
     async def run(call: CallContext) -> ToolOutput:
-        return with_limit(await handler(call), call)
+        return cap_output(await handler(call), call)
 
     return run
 
 
-def with_limit(output: ToolOutput, call: CallContext) -> ToolOutput:
+def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
     """The output within the limit of the call's text."""
     if output.capped:
         return output

@@ -33,7 +33,7 @@ from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
-from tool_runtime.platform.programs import trusted_path
+from tool_runtime.platform.programs import path_to_trust
 from tool_runtime.remote.mcp.servers import Http, Stdio
 from tool_runtime.remote.mcp.source import Browser, McpSource
 from tool_runtime.router import LocalToolRouter
@@ -250,7 +250,7 @@ async def _check_server(
         return server.name, False, f"{place}: {fault}{held}"
     finally:
         await source.aclose()
-    return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.left_out}"
+    return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.note}"
 
 
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
@@ -278,7 +278,7 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     async def send_to(url: str) -> None:
         say(f"authorize agent-host at {url}")
         # It takes the browser from PATH.
-        os.environ["PATH"] = trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))
+        os.environ["PATH"] = path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))
         await asyncio.to_thread(webbrowser.open, url)
 
     async def await_redirect() -> AuthorizationCodeResult:

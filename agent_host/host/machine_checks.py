@@ -37,7 +37,7 @@ from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.platform import current
 from tool_runtime.platform.directories import BY_DESCRIPTOR
-from tool_runtime.platform.programs import trusted_path
+from tool_runtime.platform.programs import path_to_trust
 from tool_runtime.remote.backend.answers import tools_of
 from tool_runtime.tool import ToolFault
 
@@ -294,7 +294,7 @@ def _leftovers() -> Check:
             [sys.executable, "-P", "-c", _PROBE, import_isolation.ROOT],
             # Not from the working directory, and not from what PYTHONPATH has of the same name.
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            | {"PATH": trusted_path(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
+            | {"PATH": path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

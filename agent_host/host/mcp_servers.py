@@ -25,9 +25,9 @@ from policy.names import CapabilityName
 from policy.rules.command_scope import add_own_places, is_hidden
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
-from tool_runtime.platform.programs import find_program, trusted_path
+from tool_runtime.platform.programs import find_program, path_to_trust
 from tool_runtime.remote.lists import Terms, definition_of, spec_of
-from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
+from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def secret_values(settings: Settings, of_bundle: Iterable[McpServer], state_dir:
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
     tokens = (token_of(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
     urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
-    kept = [token for url in urls for token in kept_tokens(os.path.join(state_dir, TOKENS), url)]
+    kept = [token for url in urls for token in read_tokens(os.path.join(state_dir, TOKENS), url)]
     return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
 
 
@@ -225,7 +225,7 @@ class _Place:
             return Refused(name, not_held)
         wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
-        environment["PATH"] = trusted_path(environment.get("PATH", os.defpath), self._outside)
+        environment["PATH"] = path_to_trust(environment.get("PATH", os.defpath), self._outside)
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"

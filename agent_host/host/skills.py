@@ -53,7 +53,7 @@ def skill_called(index: SkillIndex | None, name: str) -> Skill:
     from tool_runtime.tool import ToolFault
 
     try:
-        return (index or SkillIndex(())).named(name)
+        return (index or SkillIndex(())).find(name)
     except ToolFault as error:
         raise UsageError(str(error)) from error
 

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from policy.patterns import compile_pattern
 from tool_runtime.files import grep as engine
-from tool_runtime.files.grep import GrepOutcome, GrepParams, Question, Ripgrep, Search, for_ripgrep, grep, installed
+from tool_runtime.files.grep import (
+    GrepOutcome,
+    GrepParams,
+    Question,
+    Ripgrep,
+    Search,
+    find_ripgrep,
+    grep,
+    translate_pattern,
+)
 from tool_runtime.files.paths import Scope
 from tool_runtime.tool import Abandoned, ToolFault
 
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BESIDE_PYTHON = os.path.dirname(sys.executable)
-RG = installed(os.pathsep.join((_BESIDE_PYTHON, os.environ.get("PATH", ""))), ())
+RG = find_ripgrep(os.pathsep.join((_BESIDE_PYTHON, os.environ.get("PATH", ""))), ())
 needs_rg = pytest.mark.skipif(RG is None, reason="rg is not installed")
 
 TEXTS = [
@@ -113,7 +122,7 @@ def test_any_pattern_gives_the_same(
 @needs_rg
 @given(WORDS)
 def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> None:
-    written = for_ripgrep(pattern)
+    written = translate_pattern(pattern)
     if written is None or compile_pattern(pattern) is None:
         return
     assert RG is not None
@@ -143,7 +152,7 @@ def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> N
     ],
 )
 def test_patterns_in_words_of_both(pattern: str, written: str | None) -> None:
-    assert for_ripgrep(pattern) == written
+    assert translate_pattern(pattern) == written
 
 
 def test_rg_is_looked_for_outside_of_the_workspace(tmp_path: Path) -> None:
@@ -156,8 +165,8 @@ def test_rg_is_looked_for_outside_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "links" / "rg").symlink_to(tmp_path / "workspace" / "rg")
     workspace = str(tmp_path / "workspace")
     places = [workspace, "relative", "", str(tmp_path / "links")]
-    assert installed(os.pathsep.join(places), [workspace]) is None
-    found = installed(os.pathsep.join([*places, str(tmp_path / "outside")]), [workspace])
+    assert find_ripgrep(os.pathsep.join(places), [workspace]) is None
+    found = find_ripgrep(os.pathsep.join([*places, str(tmp_path / "outside")]), [workspace])
     assert found is not None
     assert found.program == str((tmp_path / "outside" / "rg").resolve())
 

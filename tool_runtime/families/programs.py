@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.output import artifacts
-from tool_runtime.output.terminal import without_controls
+from tool_runtime.output.terminal import strip_controls
 from tool_runtime.output.text import decode_output
 from tool_runtime.platform import current
 from tool_runtime.platform.environment import child_environment
@@ -61,11 +61,11 @@ def command_params(
     )
 
 
-def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
+def render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
     it has."""
-    ends = captured.shown()
-    return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+    ends = captured.rendered()
+    return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
 
 
 def refusals_of(outcome: CommandOutcome) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def refusals_of(outcome: CommandOutcome) -> dict[str, Any]:
     return {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
 
 
-def told_of(captured: Captured) -> str:
+def head_for_observers(captured: Captured) -> str:
     """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
     it."""
-    return printed(captured, _TOLD_BYTES)[0]
+    return render_stream(captured, _TOLD_BYTES)[0]
 
 
-def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:
+def stream_to_store(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:
     """All of a stream, to be stored; where it need not be, it is let go."""
     if is_kept:
         return artifacts.tool_output(call.request, captured.spill.content(captured.ends), part=part)

@@ -18,7 +18,7 @@ from config.lean_typing import NamedTuple
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped, timed
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class PythonTool:
     def signature(self) -> Signature:
         """The signature: its arguments and its result. Raises TypeError for annotations that pydantic has no schema
         for."""
-        return Signature.of(self._function, self.name)
+        return Signature.read(self._function, self.name)
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
@@ -88,7 +88,7 @@ class Signature(NamedTuple):
     schema: Mapping[str, Any]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], tool: str) -> Signature:
+    def read(cls, function: Callable[..., Any], tool: str) -> Signature:
         """Raises TypeError for annotations that pydantic has no schema for."""
         from pydantic import ConfigDict, Field, TypeAdapter, create_model
         from pydantic.errors import PydanticUserError
@@ -154,8 +154,8 @@ class PythonTools:
         if tool is None:
             return None
         if name not in self._ready:
-            run = timed(functools.partial(self._run, tool), tool.timeout_s)
-            self._ready[name] = Tool(tool.spec, capped(run), DESKTOP)
+            run = add_timeout(functools.partial(self._run, tool), tool.timeout_s)
+            self._ready[name] = Tool(tool.spec, cap(run), DESKTOP)
         return self._ready[name]
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
@@ -168,13 +168,13 @@ class PythonTools:
 
     async def _run(self, tool: PythonTool, call: CallContext) -> ToolOutput:
         values = tool.signature.values(call.request.arguments)
-        text = tool.signature.text(await self._called(tool, values))
+        text = tool.signature.text(await self._call(tool, values))
         content = text.encode("utf-8", "replace")
         if len(content) <= self._settings.artifact_threshold_bytes:
             return ToolOutput(text)
         return ToolOutput(text, (tool_output(call.request, content, part="result"),))
 
-    async def _called(self, tool: PythonTool, values: Mapping[str, Any]) -> Any:
+    async def _call(self, tool: PythonTool, values: Mapping[str, Any]) -> Any:
         """Call the function; one that is not a coroutine function runs in a thread. Raises ToolFault with what it
         raises."""
         context = contextvars.copy_context()

@@ -24,20 +24,20 @@ def parameters(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapp
 
 def text(description: str = "", **rules: Any) -> Mapping[str, Any]:
     """A string; without a description where its name says all."""
-    return _described("string", description, rules)
+    return _describe("string", description, rules)
 
 
 def integer(description: str = "", **rules: int) -> Mapping[str, Any]:
     """An integer."""
-    return _described("integer", description, rules)
+    return _describe("integer", description, rules)
 
 
 def flag(description: str = "") -> Mapping[str, Any]:
     """A boolean."""
-    return _described("boolean", description, {})
+    return _describe("boolean", description, {})
 
 
-def _described(kind: str, description: str, rules: Mapping[str, Any]) -> Mapping[str, Any]:
+def _describe(kind: str, description: str, rules: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": kind, **({"description": description} if description else {}), **rules}
 
 
@@ -51,19 +51,19 @@ def definition_of(spec: ToolSpec) -> ToolSpec:
     A schema that another program wrote stays as it is, but for what gateways refuse at its top."""
     if spec.foreign_schema:
         return spec._replace(input_schema=one_object(spec.input_schema))
-    return spec._replace(input_schema=_without_bounds(spec.offered or spec.input_schema))
+    return spec._replace(input_schema=_drop_bounds(spec.offered or spec.input_schema))
 
 
-def _without_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in schema.items() if key not in _CHECKED}
     if kept.get("additionalProperties") is False:
         del kept["additionalProperties"]
     if kept.get("required") == []:
         del kept["required"]
     if "properties" in kept:
-        kept["properties"] = {name: _without_bounds(one) for name, one in kept["properties"].items()}
+        kept["properties"] = {name: _drop_bounds(one) for name, one in kept["properties"].items()}
     if isinstance(kept.get("items"), dict):
-        kept["items"] = _without_bounds(kept["items"])
+        kept["items"] = _drop_bounds(kept["items"])
     return kept
 
 

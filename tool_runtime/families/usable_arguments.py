@@ -25,7 +25,7 @@ def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge)
     tool's schema."""
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
-    usable = _mended(spec.schema_to_check, dict(arguments))
+    usable = _mend(spec.schema_to_check, dict(arguments))
     if SANDBOX_GRANT in usable and takes_grant(spec):
         grant = _grant(usable.pop(SANDBOX_GRANT))
         usable |= {} if grant is None else {SANDBOX_GRANT: grant}
@@ -34,15 +34,15 @@ def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge)
     return arguments if spec.foreign_schema and judge(usable) is not None else usable
 
 
-def _mended(schema: Any, value: Any) -> Any:
+def _mend(schema: Any, value: Any) -> Any:
     if not isinstance(schema, dict):
         return value
     if isinstance(value, dict):
         members, needed = schema.get("properties", {}), schema.get("required", ())
-        mended = {name: _mended(members.get(name), one) for name, one in value.items()}
+        mended = {name: _mend(members.get(name), one) for name, one in value.items()}
         return {name: one for name, one in mended.items() if name in needed or name not in members or not _is_left(one)}
     if isinstance(value, list):
-        return [_mended(schema.get("items"), one) for one in value]
+        return [_mend(schema.get("items"), one) for one in value]
     if isinstance(value, float) and schema.get("type") == "integer" and value.is_integer():
         return int(value)
     return value
@@ -77,7 +77,7 @@ def takes_grant(spec: ToolSpec) -> bool:
     return spec.starts_program and SANDBOX_GRANT not in spec.schema_to_check.get("properties", {})
 
 
-def without_grant(spec: ToolSpec, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_grant(spec: ToolSpec, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments as the tool itself takes them."""
     if SANDBOX_GRANT not in arguments or not takes_grant(spec):
         return arguments

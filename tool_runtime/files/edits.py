@@ -51,15 +51,15 @@ def is_notebook(path: str) -> bool:
     return path.lower().endswith(".ipynb")
 
 
-def edited_file(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
+def edit_content(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
     if not is_notebook(path):
-        return edited(before, edits)
+        return apply_edits(before, edits)
 
-    return edited_notebook(before, edits)
+    return edit_notebook(before, edits)
 
 
-def edited(before: bytes, edits: Sequence[Edit]) -> EditedFile:
+def apply_edits(before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made one after the other. Byte order mark, encoding and line ends stay.
 
     A file that is no UTF-8 is read in the encoding of this system, or as Latin-1 (TR 6.3). In a file with CRLF line
@@ -68,10 +68,10 @@ def edited(before: bytes, edits: Sequence[Edit]) -> EditedFile:
     skip, marked = strip_bom(before)
     if marked is None and looks_binary(before):
         raise EditProblem("it is a binary file", 1)
-    text, encoding = _decoded(before[skip:], marked)
+    text, encoding = _decode(before[skip:], marked)
     places = 0
     for number, edit in enumerate(edits, 1):
-        text, replaced = _replaced(text, edit, number)
+        text, replaced = _replace(text, edit, number)
         places += replaced
     try:
         return EditedFile(before[:skip] + text.encode(encoding), places)
@@ -80,7 +80,7 @@ def edited(before: bytes, edits: Sequence[Edit]) -> EditedFile:
         raise EditProblem(what, len(edits)) from error
 
 
-def _decoded(data: bytes, marked: str | None) -> tuple[str, str]:
+def _decode(data: bytes, marked: str | None) -> tuple[str, str]:
     for encoding in (marked,) if marked else candidates(None, locale.getpreferredencoding(False)):
         try:
             return data.decode(encoding), encoding
@@ -89,7 +89,7 @@ def _decoded(data: bytes, marked: str | None) -> tuple[str, str]:
     raise EditProblem(f"the file is not {marked}, which its byte order mark says", 1)
 
 
-def _replaced(text: str, edit: Edit, number: int) -> tuple[str, int]:
+def _replace(text: str, edit: Edit, number: int) -> tuple[str, int]:
     """The text after one edit, and how many places it changed."""
     crlf = text.count("\r\n") if "\r" in text else 0
     old, new = edit.old, edit.new
@@ -135,21 +135,21 @@ class _Source(NamedTuple):
     end: int
 
 
-def edited_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
-    """`edits.edited` for a notebook by its cells. Raises EditProblem, also where its own text would not be JSON any
+def edit_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
+    """`apply_edits` for a notebook by its cells. Raises EditProblem, also where its own text would not be JSON any
     more."""
     try:
         text = before.removeprefix(_BOM).decode()
         sources = list(_sources(text))
     except ValueError:  # no JSON, or no notebook
-        return edited(before, edits)
+        return apply_edits(before, edits)
     try:
-        return _in_cells(before, text, sources, edits)
+        return _edit_in_cells(before, text, sources, edits)
     except EditProblem as problem:
         if problem.found != 0:
             raise
         try:
-            found = edited(before, edits)
+            found = apply_edits(before, edits)
             check_depth(found.data)
             json.loads(found.data.removeprefix(_BOM))
         except EditProblem as of_text:
@@ -160,13 +160,13 @@ def edited_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
         return found
 
 
-def _in_cells(before: bytes, text: str, sources: Sequence[_Source], edits: Sequence[Edit]) -> EditedFile:
+def _edit_in_cells(before: bytes, text: str, sources: Sequence[_Source], edits: Sequence[Edit]) -> EditedFile:
     now = [source.text for source in sources]
     places = sum(_edit_cells(now, edit, number) for number, edit in enumerate(edits, 1))
     parts, at = [], 0
     for source, changed in zip(sources, now, strict=True):
         if changed != source.text:
-            parts += [text[at : source.begin], _written(text, source, changed)]
+            parts += [text[at : source.begin], _encode_source(text, source, changed)]
             at = source.end
     lead = _BOM if before.startswith(_BOM) else b""
     return EditedFile(lead + ("".join(parts) + text[at:]).encode(), places)
@@ -178,14 +178,14 @@ def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
     head = _HEAD.match(old)
     if head is not None and new.startswith(head[0]) and 0 < int(head[1]) <= len(now):
         old, new, cells = old[head.end() :], new[head.end() :], range(int(head[1]) - 1, int(head[1]))
-    shown = {cell: _shown(now[cell]) for cell in cells}
+    shown = {cell: _display(now[cell]) for cell in cells}
     found = {cell: source.count(old) for cell, source in shown.items() if old and old in source}
     if head is not None and not old and len(cells) == 1:  # above what is in the cell
         now[cells[0]] = new.removesuffix("\n") if not now[cells[0]] else new + now[cells[0]]
         return 1
     count = sum(found.values())
     if not count:
-        shown_text = "".join(map(_shown, now))
+        shown_text = "".join(map(_display, now))
         raise EditProblem("the old text is in no cell's source", number, found=0, text=shown_text)
     if count > 1 and not edit.all:
         where = ", ".join(str(cell + 1) for cell in found)
@@ -201,11 +201,11 @@ def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
     return count
 
 
-def _shown(source: str) -> str:
+def _display(source: str) -> str:
     return source if not source or source.endswith("\n") else f"{source}\n"
 
 
-def _written(text: str, source: _Source, changed: str) -> str:
+def _encode_source(text: str, source: _Source, changed: str) -> str:
     """The changed source as JSON, in the form that it had."""
     was = text[source.begin : source.end]
     ascii_alone = text.isascii() and "\\u" in text

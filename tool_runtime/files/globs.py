@@ -60,11 +60,11 @@ def _parts(pattern: str) -> list[str]:
 
 def _either(part: str) -> str:
     """The expression that matches the part as a pattern, or as the name that it is."""
-    written = _written(part)
+    written = _write(part)
     return f"(?:{written}|{re.escape(part)})" if any(mark in part for mark in "[{\\") else written
 
 
-def _written(pattern: str) -> str:
+def _write(pattern: str) -> str:
     out: list[str] = []
     depth = at = 0
     while at < len(pattern):
@@ -116,7 +116,7 @@ class HiddenNames:
     not count. Raises BadGlob for one that means nothing."""
 
     def __init__(self, globs: Sequence[str]) -> None:
-        self._patterns = tuple(_compiled(globs))
+        self._patterns = tuple(_compile(globs))
 
     def hides(self, path: str) -> bool:
         """True if the entry at a relative path is passed over, with all that is below it."""
@@ -130,7 +130,7 @@ def hidden_names(globs: tuple[str, ...]) -> HiddenNames:
     return HiddenNames(globs)
 
 
-def _compiled(globs: Sequence[str]) -> Iterator[Pattern]:
+def _compile(globs: Sequence[str]) -> Iterator[Pattern]:
     """Few patterns for many globs: each entry of a walk is held against all of them."""
     together: list[str] = []
     for glob in globs:

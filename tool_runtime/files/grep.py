@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policy.patterns import compile_pattern, problem_of
-from tool_runtime.files.listing import as_bytes, glob_below
+from tool_runtime.files.listing import glob_below, path_bytes
 from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
 from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
@@ -121,7 +121,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
     with os_faults(params.path):
         if not os.path.isdir(root):
             directory, name = os.path.split(root)
-            hits = search.through([_Files("", directory, [name])], strictly=True)
+            hits = search.search_all([_Files("", directory, [name])], strictly=True)
             return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
         walk = Walk(
             WalkParams(
@@ -136,7 +136,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
             abandoned,
         )
         candidates, narrowed = search.candidates(root, walk)
-        hits = search.through(candidates if narrowed is None else narrowed)
+        hits = search.search_all(candidates if narrowed is None else narrowed)
     return GrepOutcome(
         root,
         hits,
@@ -153,7 +153,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
 
 def _pattern(params: GrepParams) -> Pattern:
     flags = "(?mi)" if params.ignore_case else "(?m)"
-    written = flags + (quoted(params.pattern) if params.literal else f"(?:{params.pattern})")
+    written = flags + (quote(params.pattern) if params.literal else f"(?:{params.pattern})")
     if (
         not params.literal and compile_pattern(params.pattern) is None
     ):  # by itself: a bracket could close the group around it
@@ -167,7 +167,7 @@ def _pattern(params: GrepParams) -> Pattern:
     return found
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """An expression that matches the text and nothing else."""
     return "".join(char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}" for char in text)
 
@@ -198,7 +198,7 @@ class _Search:
         left = params.max_files
         try:
             for folder in walk.folders():
-                names = self._wanted_names(folder, glob)
+                names = self._names_to_search(folder, glob)
                 if left is not None:
                     if len(names) > left:
                         self.stopped = f"stopped after {params.max_files} files"
@@ -227,23 +227,23 @@ class _Search:
         params = self._params
         if params.rg is None:
             return None
-        pattern = quoted(params.pattern) if params.literal else params.pattern
-        written = for_ripgrep(pattern, with_returns=self._with_returns)
+        pattern = quote(params.pattern) if params.literal else params.pattern
+        written = translate_pattern(pattern, with_returns=self._with_returns)
         if written is None:
             return None
         return Search(Question(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
 
-    def _wanted_names(self, folder: Folder, glob: Pattern | None) -> list[str]:
+    def _names_to_search(self, folder: Folder, glob: Pattern | None) -> list[str]:
         names = folder.files
         if glob is not None:
-            names = [name for name in names if glob.search(as_bytes(folder.path + name)) is not None]
+            names = [name for name in names if glob.search(path_bytes(folder.path + name)) is not None]
         if folder.sizes:
             small = [name for name in names if folder.sizes.get(name, math.inf) <= self._most]
             self.large += len(names) - len(small)
             names = small
         return names
 
-    def through(self, candidates: Sequence[_Files], *, strictly: bool = False) -> list[Hit]:
+    def search_all(self, candidates: Sequence[_Files], *, strictly: bool = False) -> list[Hit]:
         """The hits in order, until there are as many as wanted. Raises ToolFault for a call that has been given up, and
         with `strictly` what keeps a file from being read."""
         hits: list[Hit] = []
@@ -251,8 +251,8 @@ class _Search:
             if not files.names:
                 continue
             try:
-                with _entered(files.real) as fd:
-                    hits += self._through_folder(fd, files, strictly=strictly)
+                with _enter(files.real) as fd:
+                    hits += self._search_folder(fd, files, strictly=strictly)
             except (OSError, ToolFault):  # of the directory itself: what is wrong with a file is dealt with there
                 if strictly or self._abandoned.flag:
                     raise
@@ -261,7 +261,7 @@ class _Search:
                 break
         return hits
 
-    def _through_folder(self, fd: int | None, files: _Files, *, strictly: bool) -> Iterator[Hit]:
+    def _search_folder(self, fd: int | None, files: _Files, *, strictly: bool) -> Iterator[Hit]:
         for name in files.names:
             refuse_abandoned(self._abandoned)
             try:
@@ -377,7 +377,7 @@ def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Itera
 
 
 @contextmanager
-def _entered(directory: str) -> Iterator[int | None]:
+def _enter(directory: str) -> Iterator[int | None]:
     """A descriptor of the directory, None where the system does not work with such. Raises OSError and ToolFault."""
     fd = open_dir(directory) if BY_DESCRIPTOR else None
     try:
@@ -389,7 +389,7 @@ def _entered(directory: str) -> Iterator[int | None]:
 
 # `rg`, where it is installed: which of many files have a match. What it is asked is what RE2 would find.
 #
-# The two engines differ in what they take and, for a few constructs, in what that means. `for_ripgrep` gives a
+# The two engines differ in what they take and, for a few constructs, in what that means. `translate_pattern` gives a
 # pattern in the words in which both mean the same, and None for any other: such a pattern is RE2's alone.
 
 _MAX_BATCH_BYTES: Final = 512 * 1024
@@ -440,7 +440,7 @@ class Ripgrep(NamedTuple):
 
 
 class Question(NamedTuple):
-    """The question of one search for all files: `pattern` is in the words of `for_ripgrep`."""
+    """The question of one search for all files: `pattern` is in the words of `translate_pattern`."""
 
     rg: Ripgrep
     root: str
@@ -489,7 +489,7 @@ class Search:
             if self._files < self._least_files:
                 return None
             self._ask()
-            outputs = [_printed(process, said, abandoned) for process, said in self._running]
+            outputs = [_read_output(process, said, abandoned) for process, said in self._running]
         finally:
             self.close()
         found: dict[str, set[str]] = {}
@@ -528,7 +528,7 @@ class Search:
         self._waiting, self._waiting_bytes, self._waiting_files = [], 0, 0
 
 
-def _printed(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
+def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
     """The output; None if it fails for anything but files that it cannot read: of those it says nothing."""
     while True:
         try:
@@ -542,7 +542,7 @@ def _printed(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Aband
     return said.read()
 
 
-def installed(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
+def find_ripgrep(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
     """`rg` as PATH has it, followed to where it leads; None if there is none that lies in no place `outside`."""
     program = find_program("rg", search_path, outside)
     if program is None:
@@ -551,14 +551,14 @@ def installed(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
     return Ripgrep(os.path.realpath(program), kept)
 
 
-def for_ripgrep(pattern: str, *, with_returns: bool = True) -> str | None:
+def translate_pattern(pattern: str, *, with_returns: bool = True) -> str | None:
     """A pattern of RE2's syntax as `rg` means the same by it, None for one of which that is not known. Unless
     `with_returns`, it also finds lines that match without the return before their end."""
     written: list[str] = []
     at = 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
-        part = None if token is None else _translated(token)
+        part = None if token is None else _translate_token(token)
         if token is None or part is None:
             return None
         written.append(_END if part == "$" and not with_returns else part)
@@ -566,7 +566,7 @@ def for_ripgrep(pattern: str, *, with_returns: bool = True) -> str | None:
     return "".join(written)
 
 
-def _translated(token: re.Match[str]) -> str | None:
+def _translate_token(token: re.Match[str]) -> str | None:
     if token["escape"] is not None:
         name = token["escape"][1:]
         return token["escape"] if name in _SAME or len(name) > 1 else _CLASSES.get(name)

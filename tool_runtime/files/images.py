@@ -51,7 +51,7 @@ def header_of(data: bytes) -> Header | None:
     return None
 
 
-def judged(data: bytes) -> ImageFile | None:
+def check_image(data: bytes) -> ImageFile | None:
     """The picture that `data` is, or why no model should get it; None where it is none."""
     header = header_of(data)
     if header is None:

@@ -61,7 +61,7 @@ class Window:
 
     def add(self, text: str) -> None:
         """Take the next piece of the text."""
-        start = _after_lines(text, 0, self._skip)
+        start = _skip_lines(text, 0, self._skip)
         if start is None:
             self._skip -= text.count("\n")
             return
@@ -69,7 +69,7 @@ class Window:
         if self._take is None:
             end = len(text)
         else:
-            cut = _after_lines(text, start, self._take)
+            cut = _skip_lines(text, start, self._take)
             end = len(text) if cut is None else cut
             self._take -= text.count("\n", start, end)
             self.done = self._take == 0
@@ -103,19 +103,19 @@ class _Shortened:
             self._number += len(others)
             self._chars = len(last)
             return text
-        shown = [self._part(first) + self._ended()]
-        shown += [self._part(line) + self._ended() for line in whole]
+        shown = [self._part(first) + self._end()]
+        shown += [self._part(line) + self._end() for line in whole]
         return "\n".join((*shown, self._part(last)))
 
     def end(self) -> str:
-        return self._ended()
+        return self._end()
 
     def _part(self, text: str) -> str:
         room = max(0, MAX_LINE_CHARS - self._chars)
         self._chars += len(text)
         return text[:room]
 
-    def _ended(self) -> str:
+    def _end(self) -> str:
         missing, number = self._chars - MAX_LINE_CHARS, self._number
         self._chars = 0
         self._number += 1
@@ -124,7 +124,7 @@ class _Shortened:
         return f" [... {missing} more characters of line {number}: offset {number} with limit 1 shows it]"
 
 
-def _after_lines(text: str, start: int, lines: int) -> int | None:
+def _skip_lines(text: str, start: int, lines: int) -> int | None:
     """Index behind `lines` line ends from `start`, None when there are fewer."""
     if lines > 0 and text.count("\n", start) < lines:
         return None

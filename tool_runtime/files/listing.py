@@ -154,7 +154,7 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
                 total += len(folder.files)
                 continue
             entries = folder.entries if wanted is None else _fitting(folder, wanted)
-            page += _listed(folder, entries[shown])
+            page += _list_entries(folder, entries[shown])
             total += len(entries)
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
@@ -165,7 +165,7 @@ def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
     return [
         (name, kind)
         for name, kind in folder.entries
-        if kind != "directory" and search(as_bytes(above + name)) is not None
+        if kind != "directory" and search(path_bytes(above + name)) is not None
     ]
 
 
@@ -178,7 +178,7 @@ def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
     )
 
 
-def _listed(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:
+def _list_entries(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:
     above, size_of = folder.path, folder.sizes.get
     targets: Iterable[str | None] = itertools.repeat(None)
     if folder.links:
@@ -188,7 +188,7 @@ def _listed(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Lis
     return map(_made, zip(paths, kinds, targets, sizes, strict=False))
 
 
-def as_bytes(path: str) -> bytes:
+def path_bytes(path: str) -> bytes:
     """A path for a pattern, which works on UTF-8; a name that is none keeps its bytes."""
     return path.encode("utf-8", "surrogateescape")
 
@@ -233,7 +233,7 @@ class Excludes:
         if not self._rules:
             return False
         parts = path.split("/")
-        names = [as_bytes("/".join(parts[:count])) for count in range(1, len(parts) + 1)]
+        names = [path_bytes("/".join(parts[:count])) for count in range(1, len(parts) + 1)]
         for pattern, takes_back in reversed(self._rules):
             if any(pattern.search(name) is not None for name in names):
                 return not takes_back
@@ -321,7 +321,7 @@ class Pager:
         )
         found: list[tuple[str, Kind]] = []
         with os_faults(params.path):
-            entries = _below(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
+            entries = _entries_after(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
             for path, kind in entries:
                 if not _is_wanted(path, kind, params, wanted):
                     continue
@@ -346,7 +346,7 @@ class Pager:
             part = _part(names, after, size + 1)
             if not part:
                 return
-            yield from walk.admitted(root, part)
+            yield from walk.admit(root, part)
             after = part[-1][0]
 
     def _names(self, walk: Walk, root: str) -> Names:
@@ -377,7 +377,7 @@ def _part(names: Names, after: str, count: int) -> list[tuple[str, Kind]]:
     return list(heapq.merge(*parts))[:count]
 
 
-def _below(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
+def _entries_after(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
     """The entries of the tree behind `after`, those of a directory before those below it."""
     above, _, name = after.rpartition("/")
     parent = above.split("/") if above else []
@@ -393,7 +393,7 @@ def _below(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
 def _is_wanted(path: str, kind: Kind, params: PageParams, wanted: Pattern | None) -> bool:
     if not (params.folders if kind == "directory" else params.files):
         return False
-    return wanted is None or wanted.search(as_bytes(path)) is not None
+    return wanted is None or wanted.search(path_bytes(path)) is not None
 
 
 def token_of(path: str, root: str) -> str:

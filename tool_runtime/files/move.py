@@ -109,14 +109,14 @@ def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
         status = directory.status(name)
         if status is None or not stat.S_ISDIR(status.st_mode):
             raise ToolFault(FaultKind.PATH_CHANGED, f"is no directory any more: {path}")
-        count = _looked_at(directory, name, scope, abandoned)
+        count = _look_at(directory, name, scope, abandoned)
         refuse_abandoned(abandoned)
         directory.remove_tree(name)
         directory.sync()
     return count
 
 
-def _looked_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Abandoned) -> int:
+def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Abandoned) -> int:
     count = 0
     for folder, folders, files in directory.walk(name):
         refuse_abandoned(abandoned)

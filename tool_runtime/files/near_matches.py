@@ -22,9 +22,9 @@ def nearest_lines(text: str, old: str) -> str:
     same = [number for number, line in enumerate(lines, 1) if line.strip() == wanted]
     if same:
         said = "is there with other spaces or followed by other lines"
-        return f"its first line {said}: {_shown(lines, same)}"
+        return f"its first line {said}: {_render(lines, same)}"
     like = _alike(lines, wanted)
-    return f"the nearest lines are: {_shown(lines, like)}" if like else "no line of it is like the old text"
+    return f"the nearest lines are: {_render(lines, like)}" if like else "no line of it is like the old text"
 
 
 def places(text: str, old: str) -> str:
@@ -67,7 +67,7 @@ def _pieces(line: str) -> set[str]:
     return {line[place : place + 3] for place in range(max(1, len(line) - 2))}
 
 
-def _shown(lines: list[str], numbers: list[int]) -> str:
+def _render(lines: list[str], numbers: list[int]) -> str:
     shown = [f"{number}: {_cut(lines[number - 1])}" for number in numbers[:_MAX_SHOWN]]
     return " | ".join(shown)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from config import json_text
-from tool_runtime.files.images import judged
-from tool_runtime.output.terminal import reduced
+from tool_runtime.files.images import check_image
+from tool_runtime.output.terminal import reduce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ class Notebook(NamedTuple):
     pictures: tuple[Picture, ...]
 
 
-def shown(data: bytes) -> Notebook:
+def render(data: bytes) -> Notebook:
     """The notebook in `data`. Raises NotANotebook."""
     try:
         value = json_text.loads(data.removeprefix(b"\xef\xbb\xbf"))
@@ -86,12 +86,12 @@ class _Writer:
     def _output(self, output: Mapping[str, Any]) -> Iterator[str]:
         kind = output.get("output_type")
         if kind == "stream":
-            yield _printed(_text(output.get("text")))
+            yield _clean_output(_text(output.get("text")))
         elif kind == "error":
             traceback = output.get("traceback")
             lines = [line for line in traceback if isinstance(line, str)] if isinstance(traceback, list) else []
-            said = _printed("\n".join(lines))
-            name, why = _printed(_text(output.get("ename"))), _printed(_text(output.get("evalue")))
+            said = _clean_output("\n".join(lines))
+            name, why = _clean_output(_text(output.get("ename"))), _clean_output(_text(output.get("evalue")))
             error = f"{name}: {why}" if why else name
             # A traceback may be cut, or leave out what the error says.
             yield said if error in said else f"{said}\n{error}".lstrip("\n")
@@ -102,7 +102,7 @@ class _Writer:
     def _data(self, data: Mapping[str, Any]) -> Iterator[str]:
         text = next((_text(data[kind]) for kind in _TEXTS if kind in data), None)
         if text:
-            yield _printed(text)
+            yield _clean_output(text)
         for kind in data:
             if kind in _PICTURES:
                 yield self._picture(kind, _text(data[kind]))
@@ -116,7 +116,7 @@ class _Writer:
             data = b64decode("".join(encoded.split()), validate=True)
         except (binascii.Error, ValueError):
             return f"[picture {self._numbers}: {kind}, not shown: it is no base64]"
-        found = judged(data)
+        found = check_image(data)
         if found is None:
             return f"[picture {self._numbers}: {kind}, {len(data)} bytes, not shown: it does not begin like a picture]"
         header = found.header
@@ -145,8 +145,8 @@ def _word(value: object) -> str:
     return value[:40] if isinstance(value, str) and value.isprintable() and value else "?"
 
 
-def _printed(text: str) -> str:
-    return reduced(text.encode("utf-8", "replace")).decode("utf-8", "replace").rstrip("\n")
+def _clean_output(text: str) -> str:
+    return reduce(text.encode("utf-8", "replace")).decode("utf-8", "replace").rstrip("\n")
 
 
 def _language(value: Mapping[str, Any]) -> str:

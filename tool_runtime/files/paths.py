@@ -41,7 +41,7 @@ class Scope(NamedTuple):
 def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     """Open an existing regular file to read it: its real path, descriptor and status. The caller closes it. Raises
     ToolFault as `resolve` and `open_regular` do, and OSError as the system says it."""
-    spelled = _spelled_here(path)
+    spelled = _spell(path)
     _refuse_slash(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
@@ -61,7 +61,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
 def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
     """The real path of a directory, and a descriptor to read its entries by, which the caller closes; None where the
     system has no such descriptors. Raises ToolFault."""
-    spelled = _spelled_here(path)
+    spelled = _spell(path)
     if not _out_of_scope(spelled, spelled, scope):
         there = open_there(spelled, _LIST_FLAGS)
         if there is not None:
@@ -81,7 +81,7 @@ def resolve(
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
     `through_links` a path that leads through a symbolic link is out of scope as well. `own_name`: a link at its end is
     not followed."""
-    spelled = _spelled_here(path)
+    spelled = _spell(path)
     if to_change:
         _refuse_slash(path, own_name=own_name)
     with os_faults(path):
@@ -118,7 +118,7 @@ def home_directory() -> str:
     return os.path.realpath(os.path.expanduser("~"))
 
 
-def _spelled_here(path: str) -> str:
+def _spell(path: str) -> str:
     return spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
 
 
@@ -226,11 +226,11 @@ def _links_refused() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _changed(error.filename) from error
+            raise _change_fault(error.filename) from error
         raise
 
 
-def _changed(name: str) -> ToolFault:
+def _change_fault(name: str) -> ToolFault:
     return ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
 
 
@@ -245,7 +245,7 @@ def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_re
         opened = os.open(name, flags | safe, dir_fd=fd)
     except OSError as error:
         if error.errno in MAY_BE_LINK and is_link(fd, name):
-            raise _changed(name) from error
+            raise _change_fault(name) from error
         raise
     try:
         status = os.fstat(opened)
@@ -263,7 +263,7 @@ def refuse_irregular(status: os.stat_result | None, name: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {name}")
     if stat.S_ISLNK(status.st_mode):
-        raise _changed(name)
+        raise _change_fault(name)
     if not stat.S_ISREG(status.st_mode):
         raise ToolFault(FaultKind.NOT_REGULAR, f"is not a regular file: {name}")
 
@@ -272,7 +272,7 @@ def refuse_irregular(status: os.stat_result | None, name: str) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def within(scope: Scope, roots: tuple[str, ...]) -> Scope:
+def narrow_scope(scope: Scope, roots: tuple[str, ...]) -> Scope:
     """The part of the scope under one of the roots, which are absolute real paths."""
     if scope.allowed is None:
         return scope._replace(allowed=roots)

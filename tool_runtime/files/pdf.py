@@ -60,7 +60,7 @@ class PdfOutcome(NamedTuple):
     problem: str | None
 
 
-def installed() -> str | None:
+def find_extra() -> str | None:
     """The place where the extra is installed, None if it is not. The host keeps workspaces off its search path."""
     found = importlib.util.find_spec("pypdf")
     return None if found is None or found.origin is None else os.path.dirname(os.path.dirname(found.origin))
@@ -86,7 +86,7 @@ def read_pdf(
                 reading.close()
             problem = None if window.done else reading.problem
             return PdfOutcome(
-                window.text(), reading.count, status.st_size, Seen.of(status, None), window.past_end, problem
+                window.text(), reading.count, status.st_size, Seen.make(status, None), window.past_end, problem
             )
 
 
@@ -112,7 +112,7 @@ class _Reading:
         size = at = 0
         while output is not None and (line := output.readline(_MAX_LINE_BYTES)):
             size += len(line)
-            said = _parsed(line)
+            said = _parse(line)
             if said is None or size > self._limits.text_bytes:
                 self.problem = "it has more text than is read"
                 return
@@ -147,7 +147,7 @@ class _Reading:
         self._end()
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     """A line of the program; None for one that is cut or is not of its making."""
     try:
         said = json.loads(line)

@@ -11,10 +11,10 @@ import hashlib
 import locale
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tool_runtime.files.images import MAX_BYTES, ImageFile, header_of, judged
+from tool_runtime.files.images import MAX_BYTES, ImageFile, check_image, header_of
 from tool_runtime.files.lines import Wanted, Window
 from tool_runtime.files.paths import Scope, open_file
-from tool_runtime.output.text import candidates, known_encoding, looks_binary, strip_bom
+from tool_runtime.output.text import candidates, is_encoding, looks_binary, strip_bom
 from tool_runtime.platform.disks import is_local
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
@@ -78,7 +78,7 @@ def _read(
     params: ReadParams, abandoned: Abandoned, is_to_be_read: Callable[[os.stat_result], bool]
 ) -> ReadOutcome | None:
     encoding = params.encoding
-    if encoding is not None and not known_encoding(encoding):
+    if encoding is not None and not is_encoding(encoding):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"unknown encoding: {encoding}")
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
@@ -87,7 +87,7 @@ def _read(
                 return None
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
-            seen = Seen.of(status, head if len(head) == status.st_size else None)
+            seen = Seen.make(status, head if len(head) == status.st_size else None)
             if encoding is None and head.startswith(_PDF):
                 return ReadOutcome(None, status.st_size, seen, is_pdf=True)
             skip, marked = strip_bom(head)
@@ -156,7 +156,7 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
         data += chunk
         refuse_size(len(data), params.max_file_size_bytes, params.path)
         refuse_abandoned(abandoned)
-    return judged(bytes(data))
+    return check_image(bytes(data))
 
 
 def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
@@ -167,7 +167,7 @@ def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) ->
 def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, Seen]:
     """`read_bytes`, and the file as it was then. Raises ToolFault."""
     found = whole_file(path, scope, max_bytes, abandoned)
-    return found.data, found.seen
+    return found.data, found.stamp
 
 
 class WholeFile(NamedTuple):
@@ -178,9 +178,9 @@ class WholeFile(NamedTuple):
     status: os.stat_result
 
     @property
-    def seen(self) -> Seen:
+    def stamp(self) -> Seen:
         """The stamp that a later call compares."""
-        return Seen.of(self.status, self.data if len(self.data) == self.status.st_size else None)
+        return Seen.make(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 
 def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
@@ -266,7 +266,7 @@ class Seen(NamedTuple):
     sha256: str = ""
 
     @classmethod
-    def of(cls, status: os.stat_result, content: bytes | None = None) -> Seen:
+    def make(cls, status: os.stat_result, content: bytes | None = None) -> Seen:
         """A file with this status; `content` is all that it holds, where that is known."""
         stamp = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
         return cls(stamp, "" if content is None else hashlib.sha256(content).hexdigest())

@@ -91,13 +91,13 @@ class SkillIndex:
         return found
 
     @property
-    def known(self) -> Skills:
+    def last_skills(self) -> Skills:
         """The skills of the last look; there is one where there was none."""
         return self._known or self.skills()
 
-    def named(self, name: str) -> Skill:
+    def find(self, name: str) -> Skill:
         """A skill of the last look. Raises ToolFault(NOT_FOUND) where it cannot be used, and says why."""
-        skills = self.known
+        skills = self.last_skills
         skill = skills.usable.get(name)
         if skill is None:
             why = skills.unusable.get(name)
@@ -112,7 +112,7 @@ class SkillIndex:
         folder = os.path.join(base, name)
         folder = os.path.realpath(folder) if at is None else folder
         try:
-            with _entered(at, folder, name) as (directory, leaf):
+            with _enter(at, folder, name) as (directory, leaf):
                 fd, status = open_regular(directory, leaf, os.O_RDONLY)
             try:
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -137,7 +137,7 @@ class SkillIndex:
 
 
 @contextmanager
-def _entered(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
+def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
     """Open the folder of the skill: one step from the folder of all, if that is open."""
     if at is None:
         with open_parent(os.path.join(folder, FILE)) as found:
@@ -155,7 +155,7 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     ToolFault."""
     from tool_runtime.files.read import read_bytes  # what reads files comes with the first that is read
 
-    raw = read_bytes(os.path.join(skill.folder, FILE), _within(skill, scope), _MAX_FILE_BYTES, abandoned)
+    raw = read_bytes(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned)
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")
     shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
@@ -173,7 +173,7 @@ def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: A
     from tool_runtime.files.read import read_bytes
 
     spelled = os.path.normpath(os.path.join(skill.folder, path))
-    data = read_bytes(spelled, _within(skill, scope), MAX_RESOURCE_BYTES, abandoned)
+    data = read_bytes(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -183,7 +183,7 @@ def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: A
     return shown if end >= len(text) else f"{shown}\n[{len(text) - end} more characters: offset {end} shows them]"
 
 
-def _within(skill: Skill, scope: Scope) -> Scope:
+def _scope_of(skill: Skill, scope: Scope) -> Scope:
     """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
     if not skill.of_workspace:
         return Scope((skill.folder,))

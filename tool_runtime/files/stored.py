@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from tool_runtime.files.read import refuse_abandoned
-from tool_runtime.output.terminal import Reducer, without_controls
+from tool_runtime.output.terminal import Reducer, strip_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
 
 
 def _plain(line: bytes) -> bytes:
-    return without_controls(line).rstrip(b"\r")
+    return strip_controls(line).rstrip(b"\r")
 
 
 def _cut(line: str) -> str:

@@ -100,16 +100,16 @@ class Walk:
 
     def names(self, real: str) -> Names:
         """The names in the directory at a real path, whatever policy says. Raises OSError."""
-        found = self._listed("", real)
+        found = self._list("", real)
         return (
             ("directory", found.folders), ("file", found.files), ("link", found.links), ("other", found.others),
         )  # fmt: skip
 
-    def admitted(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
+    def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
         """Those of the entries of a directory that policy lets anybody see; the others are counted."""
         found = _Found("", real)
         for name, kind in entries:
-            found.of_kind(kind).append(name)
+            found.names_of(kind).append(name)
         before = self.left_out
         self._admit(found, self._rule.judge_below(real))
         if self.left_out == before:
@@ -123,7 +123,7 @@ class Walk:
         been given up."""
         passed = behind.split("/")[:-1] if behind else []
         params = self._params
-        known = Ignored() if params.ignored_too else _above(params.root, self._rule)
+        known = Ignored() if params.ignored_too else _inherited_patterns(params.root, self._rule)
         waiting: list[tuple[str, str, int, Below, Ignored]] = [
             ("", params.root, 1, self._rule.judge_below(params.root), known)
         ]
@@ -131,7 +131,7 @@ class Walk:
             path, real, depth, below, ignored = waiting.pop()
             refuse_abandoned(self._abandoned)
             try:
-                found = self._listed(path, real, None if path else params.opened)
+                found = self._list(path, real, None if path else params.opened)
             except (OSError, ToolFault):
                 if not path:
                     raise
@@ -143,7 +143,7 @@ class Walk:
                 self._hide(found, params.hidden)
             if not params.ignored_too:
                 if NAME in found.files:
-                    ignored = ignored.within(path, read_patterns(real))
+                    ignored = ignored.add_file(path, read_patterns(real))
                 self._leave_out_ignored(found, ignored)
             yield found.folder(complete=found.complete and len(found.files) == count)
             if depth >= params.depth:
@@ -152,12 +152,12 @@ class Walk:
                 if passed and [*path.split("/")[:-1], name] < passed[:depth]:
                     continue  # all that is below comes before
                 inside = os.path.join(real, name)
-                waiting.append((f"{path}{name}/", inside, depth + 1, self._below(inside, below, name), ignored))
+                waiting.append((f"{path}{name}/", inside, depth + 1, self._judge_below(inside, below, name), ignored))
 
-    def _listed(self, path: str, real: str, opened: int | None = None) -> _Found:
+    def _list(self, path: str, real: str, opened: int | None = None) -> _Found:
         """All entries; of too many those that came first."""
         found = _Found(path, real)
-        with _scanned(real) if opened is None else os.scandir(opened) as entries:
+        with _scan(real) if opened is None else os.scandir(opened) as entries:
             self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
             if self._left == 0 and next(entries, None) is not None:
                 self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
@@ -173,7 +173,7 @@ class Walk:
         found.folders_to_walk = found.folders
         if found.links:
             self.left_out += found.keep_links(self._admits_link)
-        if below == "all" or (below == "named" and not self._rule.some_named(found.checked)):
+        if below == "all" or (below == "named" and not self._rule.some_named(found.names_to_check)):
             return
 
         def is_admitted(name: str) -> bool:
@@ -194,20 +194,20 @@ class Walk:
     def _admits_link(self, inside: str) -> bool:
         return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
 
-    def _below(self, inside: str, below: Below, name: str) -> Below:
+    def _judge_below(self, inside: str, below: Below, name: str) -> Below:
         if below == "all" or (below == "named" and not self._rule.is_named(name)):
             return below
         return self._rule.judge_below(inside)
 
     def _hide(self, found: _Found, hidden: HiddenNames) -> None:
-        names = {*found.checked, *found.links, *found.folders_to_walk}
+        names = {*found.names_to_check, *found.links, *found.folders_to_walk}
         gone = frozenset(name for name in names if hidden.hides(found.path + name))
         if gone:
             self.hidden += len(gone)
             found.leave_out(gone)
 
     def _leave_out_ignored(self, found: _Found, ignored: Ignored) -> None:
-        gone = ignored.among(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
+        gone = ignored.ignored_names(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
         if gone:
             self.ignored += len(gone)
             found.leave_out(gone)
@@ -242,7 +242,7 @@ class _Found:
         self.complete = True
 
     @property
-    def checked(self) -> list[str]:
+    def names_to_check(self) -> list[str]:
         """The names for which policy is asked; links have been asked for already."""
         return [*self.files, *self.folders, *self.others]
 
@@ -267,7 +267,7 @@ class _Found:
                 self.others.append(entry.name)
         return count
 
-    def of_kind(self, kind: Kind) -> list[str]:
+    def names_of(self, kind: Kind) -> list[str]:
         """The names of one kind."""
         lists = {"file": self.files, "directory": self.folders, "link": self.links, "other": self.others}
         return lists[kind]
@@ -310,7 +310,7 @@ class _Found:
         return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete)
 
 
-def _above(root: str, rule: TreeRule) -> Ignored:
+def _inherited_patterns(root: str, rule: TreeRule) -> Ignored:
     """The patterns that hold at the root from above: those of the files up to the repository that it is in, as far as
     policy lets anybody read them. A root that is ignored itself was asked for all the same, and they do not count."""
     found: list[tuple[str, list[str]]] = []
@@ -328,14 +328,14 @@ def _above(root: str, rule: TreeRule) -> Ignored:
     ignored = Ignored()
     for directory, lines in reversed(found):
         prefix = os.path.relpath(root, directory).replace(os.sep, "/") + "/" if directory != root else ""
-        ignored = ignored.within("", lines, prefix=prefix)
+        ignored = ignored.add_file("", lines, prefix=prefix)
     name = os.path.basename(root)
     above_root = Ignored()
     for directory, lines in reversed(found):
         if directory != root:
             parent = os.path.relpath(os.path.dirname(root), directory).replace(os.sep, "/")
-            above_root = above_root.within("", lines, prefix="" if parent == "." else parent + "/")
-    return Ignored() if above_root.among("", [], [name]) else ignored
+            above_root = above_root.add_file("", lines, prefix="" if parent == "." else parent + "/")
+    return Ignored() if above_root.ignored_names("", [], [name]) else ignored
 
 
 def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
@@ -343,7 +343,7 @@ def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
 
 
 @contextmanager
-def _scanned(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+def _scan(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
     """The entries of a directory, reached without following a link where the system can do that."""
     if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
         with os.scandir(real) as entries:
@@ -396,7 +396,7 @@ class _File(NamedTuple):
     directory: str
     prefix: str
 
-    def from_here(self, directory: str) -> str:
+    def relative_path(self, directory: str) -> str:
         """A directory of the search as the patterns are read, from the directory of this file."""
         return self.prefix + directory[len(self.directory) :]
 
@@ -411,7 +411,7 @@ class Ignored:
     def __init__(self, files: tuple[_File, ...] = ()) -> None:
         self._files = files
 
-    def within(self, directory: str, lines: Sequence[str], *, prefix: str = "") -> Ignored:
+    def add_file(self, directory: str, lines: Sequence[str], *, prefix: str = "") -> Ignored:
         """With the lines of one more file of patterns; `directory` and `prefix` as in `_File`."""
         read = GitIgnoreSpec.from_lines(lines[:_MAX_PATTERNS], backend="simple").patterns
         patterns = [
@@ -423,10 +423,10 @@ class Ignored:
             return self
         return Ignored((*self._files, _File(patterns, _any_of(patterns), directory, prefix)))
 
-    def among(self, directory: str, files: Sequence[str], folders: Sequence[str]) -> frozenset[str]:
+    def ignored_names(self, directory: str, files: Sequence[str], folders: Sequence[str]) -> frozenset[str]:
         """The names of a directory that are ignored; `directory` is empty or ends in a slash."""
         # One look at all names of a directory: in most there is nothing to ignore.
-        if not any(_may_ignore(file, file.from_here(directory), files, folders) for file in self._files):
+        if not any(_may_ignore(file, file.relative_path(directory), files, folders) for file in self._files):
             return frozenset()
         ignored = [name for name in files if self._is_ignored(directory, name)]
         return frozenset([*ignored, *(name for name in folders if self._is_ignored(directory, name, is_folder=True))])
@@ -434,7 +434,7 @@ class Ignored:
     def _is_ignored(self, directory: str, name: str, *, is_folder: bool = False) -> bool:
         """The nearest file that has a pattern for the path decides."""
         for file in reversed(self._files):
-            verdict: bool | None = file.verdict(_as_text(file.from_here(directory) + name), is_folder=is_folder)
+            verdict: bool | None = file.verdict(_path_text(file.relative_path(directory) + name), is_folder=is_folder)
             if verdict is not None:
                 return verdict
         return False
@@ -476,10 +476,10 @@ def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequ
         return True
     between = f"\n{directory}"
     lines = f"{directory}{between.join(files)}\n{directory}{f'/{between}'.join(folders)}/"
-    return bool(file.any_of.search(_as_text(lines)))
+    return bool(file.any_of.search(_path_text(lines)))
 
 
-def _as_text(path: str) -> str:
+def _path_text(path: str) -> str:
     """A path as patterns can be held against it: bytes that are no text become question marks."""
     return path if path.isascii() else path.encode("utf-8", "replace").decode()
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import own_name
-from tool_runtime.files.edits import EditProblem, edited_file
+from tool_runtime.files.edits import EditProblem, edit_content
 from tool_runtime.files.near_matches import nearest_lines, places
 from tool_runtime.files.paths import Scope, check_scope, open_regular, resolve, root_of
 from tool_runtime.files.read import Seen, refuse_abandoned, refuse_size
@@ -158,9 +158,9 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         if found.content is None:
             raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {params.path}")
         try:
-            after, replaced = edited_file(params.path, found.content, params.edits)
+            after, replaced = edit_content(params.path, found.content, params.edits)
         except EditProblem as problem:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, _explained(problem, params)) from problem
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, _explain(problem, params)) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
         content = _Content(params.mark, after, params.scope, params.kept)
         written = _replace(directory, real, content, found, abandoned)
@@ -178,7 +178,7 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
     return True
 
 
-def _explained(problem: EditProblem, params: EditParams) -> str:
+def _explain(problem: EditProblem, params: EditParams) -> str:
     """The problem with what the model needs to make a better edit."""
     which = f"edit {problem.number} of {len(params.edits)}: " if len(params.edits) > 1 else ""
     old = params.edits[problem.number - 1].old
@@ -193,16 +193,16 @@ def _explained(problem: EditProblem, params: EditParams) -> str:
 def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
     """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
-        fd, status = open_regular(directory.fd, directory.at(name), os.O_RDONLY)
+        fd, status = open_regular(directory.fd, directory.path_of(name), os.O_RDONLY)
     except FileNotFoundError:
         if expected.sha256 is not None:
             raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None
         return _NOTHING
     with open(fd, "rb", buffering=0) as file:
-        if not os.access(directory.at(name), os.W_OK, dir_fd=directory.fd):
+        if not os.access(directory.path_of(name), os.W_OK, dir_fd=directory.fd):
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
         content = file.readall() if status.st_size <= most else None
-        now = Seen.of(status)
+        now = Seen.make(status)
         # A stamp that is the same may still hide a change within one tick of the clock; a content that is known not.
         if expected.sha256 is not None or (
             expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
@@ -251,7 +251,7 @@ def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Fou
         if not isinstance(error, OSError) or status is None or error.errno not in _NO_NEW_FILE:
             raise
         return _write_in_place(directory, real, content, status, abandoned)
-    return _Written(Seen.of(new, content.data))
+    return _Written(Seen.make(new, content.data))
 
 
 def _write_in_place(
@@ -262,11 +262,11 @@ def _write_in_place(
     also = in_place.other_names(real, status, content.scope) if status.st_nlink > 1 else ()
     new = in_place.NewContent(real, content.data, content.mode, content.kept)
     written = in_place.write(directory, os.path.basename(real), status, new, abandoned)
-    return _Written(Seen.of(written, content.data), tuple(also), content.kept)
+    return _Written(Seen.make(written, content.data), tuple(also), content.kept)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
-    if (None if now is None else Seen.of(now)) != (None if found is None else Seen.of(found)):
+    if (None if now is None else Seen.make(now)) != (None if found is None else Seen.make(found)):
         raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
 
 

@@ -81,7 +81,7 @@ class OpenDirectory:
             os.close(self.fd)
             self.fd = None
 
-    def at(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """The path of the entry for a call that is given `fd`, too. Raises ValueError for what is no name."""
         if name in ("", os.curdir, os.pardir) or os.path.basename(name) != name:
             raise ValueError(f"it is no name in a directory: {name!r}")
@@ -94,14 +94,14 @@ class OpenDirectory:
     def status(self, name: str) -> os.stat_result | None:
         """The status of the entry itself, not of what it links to; None where there is none."""
         try:
-            return os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False)
+            return os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open_existing(self, name: str) -> FileIO:
         """The regular file `name`, to be read and written in place, and closed by the caller; no link is followed, and
         no pipe waited for. Raises OSError."""
-        fd = os.open(self.at(name), _EXISTING_FILE, dir_fd=self.fd)
+        fd = os.open(self.path_of(name), _EXISTING_FILE, dir_fd=self.fd)
         file = open(fd, "r+b", buffering=0)  # noqa: SIM115  the caller closes it
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             file.close()
@@ -124,10 +124,10 @@ class OpenDirectory:
         given. An entry of the name, which a dead process has left, goes first."""
         made_with = 0o666 if mode is None and like is None else 0o600
         try:
-            fd = os.open(self.at(name), _NEW_FILE, made_with, dir_fd=self.fd)
+            fd = os.open(self.path_of(name), _NEW_FILE, made_with, dir_fd=self.fd)
         except FileExistsError:
             self.remove(name)
-            fd = os.open(self.at(name), _NEW_FILE, made_with, dir_fd=self.fd)
+            fd = os.open(self.path_of(name), _NEW_FILE, made_with, dir_fd=self.fd)
         with open(fd, "wb", buffering=0) as file:
             view = memoryview(data)
             while view:
@@ -138,7 +138,7 @@ class OpenDirectory:
                         os.fchown(fd, like.st_uid, like.st_gid)
                 os.fchmod(fd, like.st_mode & PERMISSIONS)
             if attributes is not None:
-                directories.copy_attributes(self.fd, self.at(attributes), fd)
+                directories.copy_attributes(self.fd, self.path_of(attributes), fd)
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(fd, mode & PERMISSIONS)
             if durable:
@@ -147,7 +147,7 @@ class OpenDirectory:
 
     def replace(self, temporary: str, name: str, *, durable: bool = True) -> None:
         """Give the entry `temporary` the name `name`, in one step and in place of what has it."""
-        os.replace(self.at(temporary), self.at(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        os.replace(self.path_of(temporary), self.path_of(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
         if durable:
             directories.sync(self.fd)
 
@@ -160,7 +160,7 @@ class OpenDirectory:
     def put_link(self, name: str, target: str) -> None:
         """Have `name` be a symbolic link to `target`, in place of what lies there but a directory."""
         with self._temporary() as temporary:
-            os.symlink(target, self.at(temporary), dir_fd=self.fd)
+            os.symlink(target, self.path_of(temporary), dir_fd=self.fd)
             self.replace(temporary, name)
 
     @contextmanager
@@ -176,53 +176,55 @@ class OpenDirectory:
 
     def make_directory(self, name: str, mode: int = NEW_DIRECTORY) -> None:
         """Make the directory `name`. Raises FileExistsError for anything of that name."""
-        os.mkdir(self.at(name), mode, dir_fd=self.fd)
+        os.mkdir(self.path_of(name), mode, dir_fd=self.fd)
 
-    def below(self, name: str) -> OpenDirectory:
+    def open_below(self, name: str) -> OpenDirectory:
         """The directory `name` in this one, to be closed by the caller; no link is followed."""
         if self.fd is None:
-            directories.refuse_links_on(self.at(name))
-            return OpenDirectory(self.at(name), None)
-        return OpenDirectory(os.path.join(self.path, name), directories.step(self.fd, self.at(name)))
+            directories.refuse_links_on(self.path_of(name))
+            return OpenDirectory(self.path_of(name), None)
+        return OpenDirectory(os.path.join(self.path, name), directories.step(self.fd, self.path_of(name)))
 
     def set_permissions(self, name: str, mode: int) -> None:
         """Change the permissions of a file or a directory, and of no link. A directory keeps what it has of other
         bits, a file loses them."""
-        found = os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False).st_mode
+        found = os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False).st_mode
         other = found & stat.S_ISGID if stat.S_ISDIR(found) else 0
-        directories.set_mode(self.fd, self.at(name), mode & (0o1000 | PERMISSIONS) | other)
+        directories.set_mode(self.fd, self.path_of(name), mode & (0o1000 | PERMISSIONS) | other)
 
     def move(self, name: str, to: OpenDirectory, new_name: str) -> None:
         """Move a file to where nothing is, see `platform.moves`. Bits by which it would run with its owner's rights
         go first; where they cannot, or would go from another name of the file as well, it is not moved."""
-        found = os.stat(self.at(name), dir_fd=self.fd, follow_symlinks=False)
+        found = os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False)
         if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_IDS:
             if found.st_nlink > 1:
                 raise PermissionError(1, "it runs with its owner's rights, and has another name", name)
             self.set_permissions(name, found.st_mode)
-        move_new(self.fd, self.at(name), to.fd, to.at(new_name))
+        move_new(self.fd, self.path_of(name), to.fd, to.path_of(new_name))
         directories.sync(to.fd)
         directories.sync(self.fd)
 
     def link(self, name: str, new_name: str) -> None:
         """Give a file of this directory another name in it. Raises FileExistsError for anything of that name."""
-        os.link(self.at(name), self.at(new_name), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+        os.link(
+            self.path_of(name), self.path_of(new_name), src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False
+        )
 
     def remove(self, name: str) -> None:
         """Remove an entry that is no directory."""
-        os.unlink(self.at(name), dir_fd=self.fd)
+        os.unlink(self.path_of(name), dir_fd=self.fd)
 
     def remove_directory(self, name: str) -> None:
         """Remove an empty directory."""
-        os.rmdir(self.at(name), dir_fd=self.fd)
+        os.rmdir(self.path_of(name), dir_fd=self.fd)
 
     def walk(self, name: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """The directory `name` and all below it: the path of each, and the names of directories and others in it."""
-        return directories.walk_down(self.fd, self.at(name), self.path)
+        return directories.walk_down(self.fd, self.path_of(name), self.path)
 
     def remove_tree(self, name: str) -> None:
         """Remove a directory with all in it; links go, and not what they lead to."""
-        directories.remove_tree(self.fd, self.at(name))
+        directories.remove_tree(self.fd, self.path_of(name))
 
     def sync(self) -> None:
         """Make the names in it durable."""

@@ -29,7 +29,7 @@ def file_diff(request: ToolRequest, data: bytes) -> Artifact:
 # The diff artifact of a write (TR 4.2).
 
 
-def unified(before: bytes | None, after: bytes, path: str) -> bytes:
+def make_diff(before: bytes | None, after: bytes, path: str) -> bytes:
     """The diff that turns `before` (None: no file) into `after`; empty when they are the same."""
     if before == after:
         return b""

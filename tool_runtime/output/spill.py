@@ -9,7 +9,7 @@ import threading
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, Final
 
-from tool_runtime.output.truncate import HeadTail, join_ends, marked_tail, whole_end
+from tool_runtime.output.truncate import HeadTail, join_ends, mark_tail, whole_end
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ class Spill:
             self._kept += len(piece)
             return
         try:
-            file = self._file or self._spooled()
-            for written in _written(file, piece):
+            file = self._file or self._spool()
+            for written in _write(file, piece):
                 self._kept += written
         except OSError as error:
             self.problem = error.strerror or str(error)
 
     @property
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         """The number of bytes, from the first on, that are kept."""
         return self._kept
 
@@ -97,7 +97,7 @@ class Spill:
         if missing <= 0:
             return SpooledFile(file, self._kept)
         whole = self._kept - _cut_at_end(file, self._kept)
-        return SpooledFile(file, whole, marked_tail(whole, ends.tail(missing), ends.total))
+        return SpooledFile(file, whole, mark_tail(whole, ends.tail(missing), ends.total))
 
     def close(self) -> None:
         """Let go of what nobody asked for."""
@@ -105,7 +105,7 @@ class Spill:
             self._file.close()
             self._file = None
 
-    def _spooled(self) -> IO[bytes]:
+    def _spool(self) -> IO[bytes]:
         """A file with what the buffer held. Raises OSError; then the buffer is as it was."""
         from tempfile import TemporaryFile  # a tenth of a start, and most commands print little
 
@@ -113,7 +113,7 @@ class Spill:
 
         file: IO[bytes] = TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115  its owner closes it
         try:
-            for _ in _written(file, self._buffer.getvalue()):
+            for _ in _write(file, self._buffer.getvalue()):
                 pass
         except OSError:
             file.close()
@@ -163,7 +163,7 @@ class SpooledFile:
         self._file.close()  # a cancellation may lose a result on its way to the caller that would close it
 
 
-def _written(file: IO[bytes], data: bytes) -> Iterator[int]:
+def _write(file: IO[bytes], data: bytes) -> Iterator[int]:
     """Writes `data`; yields how many bytes went at a time. Raises OSError."""
     rest = memoryview(data)
     while rest:

@@ -47,20 +47,20 @@ def has_control(data: bytes) -> bool:
     return _CONTROL.search(data) is not None
 
 
-def without_controls(data: bytes) -> bytes:
+def strip_controls(data: bytes) -> bytes:
     """`data` without the control characters that a terminal does not show, such as NUL; a `Reducer` leaves them."""
     return data.translate(None, _DROPPED)
 
 
-def reduced(data: bytes) -> bytes:
+def reduce(data: bytes) -> bytes:
     """All of a stream at once, without controls."""
     if not has_control(data):
         return data
     reducer = Reducer()
-    return without_controls(reducer.feed(data) + reducer.end())
+    return strip_controls(reducer.feed(data) + reducer.end())
 
 
-def finished(data: bytes) -> bytes:
+def drop_unfinished(data: bytes) -> bytes:
     """`data` without the beginning, at its end, of what a terminal acts on: more of it may follow."""
     return _whole(data)[0]
 
@@ -90,7 +90,7 @@ class Reducer:
         if is_escaped or data.endswith(b"\r") or self._rest:
             data, self._rest = _whole(data)
         if is_escaped:
-            data = self._colours.without(data)
+            data = self._colours.strip(data)
         if self._cut_char or data[-1:] >= b"\x80":
             data = self._cut_char + data
             whole = max(0, len(data) - 4) + len(whole_end(data[-4:]))
@@ -99,7 +99,7 @@ class Reducer:
             self._append(data)
         else:
             self._draw(data.decode("utf-8", "surrogateescape"))
-        return self._given_out()
+        return self._emit()
 
     def end(self) -> bytes:
         """The last lines."""
@@ -107,9 +107,9 @@ class Reducer:
         self._look()
         self._out.append("\n".join(self._rows))
         self._rows, self._row, self._column, self._rest, self._cut_char = [""], 0, 0, b"", b""
-        return self._given_out()
+        return self._emit()
 
-    def _given_out(self) -> bytes:
+    def _emit(self) -> bytes:
         out, self._out = self._out, []
         return b"".join([part if isinstance(part, bytes) else part.encode("utf-8", "surrogateescape") for part in out])
 
@@ -206,7 +206,7 @@ class Reducer:
         first, longest = forms[0], max(map(len, forms))
         if column > len(row) or column + longest > MAX_ROW_CHARS:
             return False
-        written = _written(line, len(forms) - 1)
+        written = _count_text(line, len(forms) - 1)
         if written is None:
             return False
         shown, longest = "", max(longest, len(row), column + len(first))
@@ -278,7 +278,7 @@ class Reducer:
         elif sequence == "\b":
             self._column = max(0, self._column - 1)
         else:
-            self._move(*_parsed(sequence))
+            self._move(*_parse(sequence))
 
     def _move(self, final: str, number: int | None) -> None:
         """J and K erase, the others move the cursor."""
@@ -318,7 +318,7 @@ class Reducer:
 
 
 @lru_cache(maxsize=256)
-def _parsed(sequence: str) -> tuple[str, int | None]:
+def _parse(sequence: str) -> tuple[str, int | None]:
     """The effect of a sequence, and its number if it has one."""
     parameters = sequence[2:-1]
     return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
@@ -331,7 +331,7 @@ class _Colours:
     def __init__(self) -> None:
         self._known: list[bytes] = []
 
-    def without(self, data: bytes) -> bytes:
+    def strip(self, data: bytes) -> bytes:
         """`data`, whose last sequence is whole, without them."""
         if self._known and sum(map(data.count, self._known)) == data.count(b"\x1b"):
             for known in self._known:
@@ -372,7 +372,7 @@ def _whole(data: bytes) -> tuple[bytes, bytes]:
     return (data[:-1], b"\r") if data.endswith(b"\r") else (data, b"")
 
 
-def _written(line: str, returns: int) -> int | None:
+def _count_text(line: str, returns: int) -> int | None:
     """The number of characters that are text in a line that holds, beside them, so many returns and sequences that
     erase from the cursor on, or all of the line right before or after a return; None if there is anything else."""
     escapes = line.count("\x1b")

@@ -19,7 +19,7 @@ _BOMS: Final = (
 )
 
 
-def known_encoding(name: str) -> bool:
+def is_encoding(name: str) -> bool:
     """True if `name` is a text encoding that Python has."""
     try:
         codecs.lookup(name)
@@ -64,7 +64,7 @@ def decode_body(data: bytes, charset: str | None = None) -> str | None:
     skip, marked = strip_bom(data)
     if marked is None and looks_binary(data):
         return None
-    first = marked or (charset if charset and known_encoding(charset) else "utf-8")
+    first = marked or (charset if charset and is_encoding(charset) else "utf-8")
     for name in (first, "utf-8"):
         try:
             return data[skip:].decode(name)

@@ -49,10 +49,10 @@ def truncate_characters(text: str, limit: int) -> str:
 def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
     """`head` and `tail` of a stream of `total` bytes around a marker, without a character that is cut."""
     head = whole_end(head)
-    return head + marked_tail(len(head), tail, total)
+    return head + mark_tail(len(head), tail, total)
 
 
-def marked_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
+def mark_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
     """The end of a stream of `total` bytes after its first `head_bytes`: a marker and its tail."""
     tail = whole_start(tail)
     return marker(total - head_bytes - len(tail), total) + tail
@@ -85,7 +85,7 @@ class _Gap(NamedTuple):
     end: int
     missing: int
 
-    def between(self, head: bytes, tail: bytes, total: int) -> bytes:
+    def join(self, head: bytes, tail: bytes, total: int) -> bytes:
         """`join_ends`, with the line whole or not at all; without it, what is missing counts as left out."""
         tail_at = total - len(tail)
         if self.end <= len(head) or tail_at <= self.start:
@@ -145,7 +145,7 @@ class HeadTail:
             head, tail = bytes(self._head[:size]), self.tail(limit - size)
         if self._gap is None:
             return join_ends(head, tail, self.total)
-        return self._gap.between(head, tail, self.total)
+        return self._gap.join(head, tail, self.total)
 
     def tail(self, size: int) -> bytes:
         """The last `size` bytes, as far as they are still here."""

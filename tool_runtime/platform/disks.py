@@ -56,12 +56,12 @@ def move_new(source: int | None, name: str, target: int | None, new_name: str) -
     if sys.platform == "win32":
         os.rename(name, new_name)  # replaces nothing there
         return
-    if not _renamed(source, name, target, new_name):
+    if not _try_rename(source, name, target, new_name):
         os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         os.unlink(name, dir_fd=source)
 
 
-def _renamed(source: int | None, name: str, target: int | None, new_name: str) -> bool:
+def _try_rename(source: int | None, name: str, target: int | None, new_name: str) -> bool:
     rename = _system_call()
     if rename is None:
         return False

@@ -91,7 +91,7 @@ def child_environment(
         and (allowed is None or _is_listed(name.upper(), allowed | passthrough))
     }
     unasked = {name: value for name, value in _UNASKED.items() if name not in secret}
-    return unasked | shown | answers | ({} if _CONFIG_COUNT in passthrough else _named_repositories_only(shown))
+    return unasked | shown | answers | ({} if _CONFIG_COUNT in passthrough else _forbid_bare_repositories(shown))
 
 
 def _is_listed(name: str, listed: frozenset[str]) -> bool:
@@ -103,7 +103,7 @@ def _is_listed(name: str, listed: frozenset[str]) -> bool:
     }
 
 
-def _named_repositories_only(shown: Mapping[str, str]) -> dict[str, str]:
+def _forbid_bare_repositories(shown: Mapping[str, str]) -> dict[str, str]:
     """One more entry of git's configuration in the environment: a directory that is laid out like a bare repository
     anybody may have written, with a configuration that names programs. Nothing where that is set, or can't be added."""
     count = shown.get(_CONFIG_COUNT, "0")

@@ -63,7 +63,7 @@ class KeptRules:
         if kept is not None and not _is_current(kept, scope):
             _close(kept)
             kept = None
-        self._kept[scope] = kept = kept or self._made(scope)
+        self._kept[scope] = kept = kept or self._make_kept(scope)
         if len(self._kept) > _MOST:
             _close(self._kept.pop(next(iter(self._kept))))
         return kept
@@ -82,7 +82,7 @@ class KeptRules:
             os.close(self._mounted)
             self._mounted = -1
 
-    def _made(self, scope: CommandScope) -> Kept:
+    def _make_kept(self, scope: CommandScope) -> Kept:
         if self._mounted < 0:
             self._mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             self._mounts.register(self._mounted, select.POLLPRI | select.POLLERR)

@@ -49,7 +49,7 @@ def abi() -> int:
         return 0
 
 
-def handled_files(version: int) -> int:
+def file_rights(version: int) -> int:
     """The rights to files that an ABI can hold."""
     return (1 << 13) - 1 | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0) | _devices(version)
 
@@ -63,10 +63,10 @@ def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
     connected to."""
     network = _EVERY_TCP if hold_tcp and version >= 4 else 0
     if version >= WHOLE_ABI:
-        return struct.pack("=QQQ", handled_files(version), network, _EVERY_SCOPE)
+        return struct.pack("=QQQ", file_rights(version), network, _EVERY_SCOPE)
     if version >= 4:
-        return struct.pack("=QQ", handled_files(version), network)
-    return struct.pack("=Q", handled_files(version))
+        return struct.pack("=QQ", file_rights(version), network)
+    return struct.pack("=Q", file_rights(version))
 
 
 class Ruleset(NamedTuple):
@@ -82,7 +82,7 @@ def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> 
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}
-    handled = handled_files(version)
+    handled = file_rights(version)
     try:
         for rule in rules:
             key = _add(descriptor, rule.path, rule.rights & handled)

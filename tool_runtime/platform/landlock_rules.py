@@ -69,7 +69,7 @@ def rules_in_view(scope: CommandScope) -> Rules:
     return granting.done()
 
 
-def _within(path: str, place: str) -> bool:
+def _is_within(path: str, place: str) -> bool:
     return path == place or place == "/" or path.startswith(f"{place}/")
 
 
@@ -131,7 +131,7 @@ class _Granting:
             rights |= landlock_rights.IOCTL_DEV
         if f"{place}/".startswith(_OF_THE_KERNEL):
             rights &= landlock_rights.READ
-        below = [one for one in hidden if _within(one, place)]
+        below = [one for one in hidden if _is_within(one, place)]
         apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
         if not below and not apart:
             self._add(place, rights)

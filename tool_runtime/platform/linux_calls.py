@@ -109,7 +109,7 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded
     needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
     keeps the one to change their mode and times, which other means have to hold as well. `is_bounded`: the thread has
     been through `bound_capabilities`. Harmless without any."""
-    kept = kept_capabilities(changes_modes=changes_modes)
+    kept = capabilities_to_keep(changes_modes=changes_modes)
     if not is_bounded:
         bound_capabilities(known, kept)
     call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
@@ -122,7 +122,7 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded
     _keep(known, 0)
 
 
-def kept_capabilities(*, changes_modes: bool) -> int:
+def capabilities_to_keep(*, changes_modes: bool) -> int:
     """The capabilities that `drop_capabilities` keeps."""
     if os.geteuid() != 0:
         return 0

@@ -100,14 +100,19 @@ def ruleset_of(wanted: Restriction) -> landlock.Ruleset:
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
     """Describe what a version of Landlock cannot enforce, for people."""
     below_6 = _BELOW_6 if abi < landlock.WHOLE_ABI else ()
-    return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *_unsupervised(is_supervised))
+    return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *_limits_without_supervisor(is_supervised))
 
 
 def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
     """Describe what namespaces cannot enforce; `processes`: there is one of processes among them."""
     others = () if processes else _OF_PROCESSES
-    return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others, *_unsupervised(is_supervised))
+    return (
+        *NOT_BY_ANY,
+        "devices that have a place outside of /dev",
+        *others,
+        *_limits_without_supervisor(is_supervised),
+    )
 
 
-def _unsupervised(is_supervised: bool) -> tuple[str, ...]:
+def _limits_without_supervisor(is_supervised: bool) -> tuple[str, ...]:
     return () if is_supervised else _WITHOUT_SUPERVISOR

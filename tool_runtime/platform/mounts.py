@@ -64,11 +64,11 @@ def look_at(view: View, granted: Iterable[str]) -> Seen:
     return Seen(
         _keys(trees),
         tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
-        _keys(shared(view, granted)),
+        _keys(find_shared(view, granted)),
     )
 
 
-def shared(view: View, places: Iterable[str]) -> list[str]:
+def find_shared(view: View, places: Iterable[str]) -> list[str]:
     """Those places that are the same in the view and outside of it: none that each view has of its own or covers."""
     others = tuple(f"{one}/" for one in (*_OWN, *view.hidden))
     return [place for place in places if not f"{place}/".startswith(others)]
@@ -101,9 +101,9 @@ def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
     that are not there are passed over. Which files the writable places and the folders of guarded ones are that were
     mounted. Raises OSError."""
     _attributes(b"/", propagation=_PRIVATE)
-    uncovered = _kept([place for place in _writable(view) if any(_is_below(place, one) for one in view.hidden)])
+    uncovered = _copy_trees([place for place in _writable(view) if any(_is_below(place, one) for one in view.hidden)])
     is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
-    writes = [] if is_open else _kept(sorted(_writable(view), key=len))
+    writes = [] if is_open else _copy_trees(sorted(_writable(view), key=len))
     trees = {place: _key(tree) for place, tree in writes}
     _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
     if view.has_processes:
@@ -113,10 +113,10 @@ def make(view: View, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
     # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
-    for place, tree in _kept(sorted(folders_between(view.writes, view.guarded), key=len)):
+    for place, tree in _copy_trees(sorted(folders_between(view.writes, view.guarded), key=len)):
         trees[place] = _key(tree)
         _move(tree, place)
-    guarded = _kept(sorted(view.guarded, key=len))
+    guarded = _copy_trees(sorted(view.guarded, key=len))
     for place, tree in guarded:
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
@@ -176,7 +176,7 @@ def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequenc
         if within:
             _cover_around(known, place, within)
             continue
-        tree = _cloned(folder if os.path.isdir(place) else file)
+        tree = _clone(folder if os.path.isdir(place) else file)
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
     linux_calls.call(known.umount2, blank, 2)
@@ -195,18 +195,18 @@ def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple
         _move(tree, inner)
 
 
-def _kept(places: Sequence[str]) -> list[tuple[str, int]]:
+def _copy_trees(places: Sequence[str]) -> list[tuple[str, int]]:
     """A copy of each mount tree as it is now, by its place."""
     found = []
     for place in places:
         try:
-            found.append((place, _cloned(os.fsencode(place))))
+            found.append((place, _clone(os.fsencode(place))))
         except OSError:  # it is not there, or not to be reached
             continue
     return found
 
 
-def _cloned(path: bytes) -> int:
+def _clone(path: bytes) -> int:
     flags = _CLONE_TREE | _CLOEXEC | _AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW
     return linux_calls.call(_OPEN_TREE, _AT_FDCWD, path, flags)
 

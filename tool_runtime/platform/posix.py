@@ -65,7 +65,7 @@ def shell_argv(shell: str, command: str) -> list[str]:
 _LIMITED: Final = 'ulimit -v "$1"; ulimit -t "$2"; ulimit -f 0; ulimit -c 0; shift 2; exec "$@"'
 
 
-def limited_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str]:
+def limit_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str]:
     """`argv` under a shell that gives it bounds first: on its memory, its time on a processor, and files that it may
     write none of. Python's own way, a function between fork and exec, may hang in a program with threads. macOS does
     not hold a bound on memory."""
@@ -78,7 +78,7 @@ def start_limited(
     """A process that reads `stdin` and prints to a pipe, with an empty environment and bounds on what it takes; and
     what ends it. Raises OSError."""
     process = subprocess.Popen(
-        limited_argv(argv, memory_bytes, cpu_s),
+        limit_argv(argv, memory_bytes, cpu_s),
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ def is_within(path: str, places: Places) -> bool:
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
 
 
-def trusted_path(search_path: str, outside: Places) -> str:
+def path_to_trust(search_path: str, outside: Places) -> str:
     """Return PATH `search_path` without its entries that are relative or lie in one of the places `outside`."""
     return os.pathsep.join(one for one in _absolute(search_path) if not is_within(one, outside))
 

@@ -194,7 +194,7 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
     return _connecting(name, wanted)
 
 
-def _refused_socket(wanted: Filter) -> Instruction:
+def _socket_error(wanted: Filter) -> Instruction:
     return (_RETURN, 0, 0, _NOTIFY) if wanted.has_listener else _refuse(errno.EACCES)
 
 
@@ -203,7 +203,7 @@ def _socket(wanted: Filter) -> list[Instruction]:
     unix family sends to any other without connecting, so there is none. The kernel says by netlink which interfaces and
     routes there are (`getifaddrs`); to change one takes a capability that no command has."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
-    refused = _refused_socket(wanted)
+    refused = _socket_error(wanted)
     kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS)]
     unix = [*kind, (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused]
     if wanted.network == "closed":
@@ -226,7 +226,7 @@ def _socket(wanted: Filter) -> list[Instruction]:
 def _socketpair(wanted: Filter) -> list[Instruction]:
     """Of the unix family the kernel makes a datagram socket of a raw one, too: only what cannot send to others."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
-    refused = _refused_socket(wanted)
+    refused = _socket_error(wanted)
     return [
         *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
         *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused),

@@ -27,7 +27,7 @@ class Listeners:
         try:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
             self._netlink.settimeout(1.0)
-            self._asked(self._netlink, socket.AF_INET, b"\x7f\0\0\1", 1, None)
+            self._ask(self._netlink, socket.AF_INET, b"\x7f\0\0\1", 1, None)
         except OSError:  # a kernel without it
             self.close()
 
@@ -35,16 +35,16 @@ class Listeners:
         """The inode of the socket that a TCP connection to `address` (packed) would reach; or one of UDP that gets what
         the port `sender` of the same address sends. None where there is none. Raises OSError."""
         if self._netlink is not None:
-            return self._asked(self._netlink, family, address, port, sender)
+            return self._ask(self._netlink, family, address, port, sender)
         name, state = ("tcp", _LISTEN) if sender is None else ("udp", _CLOSED)
         version = "" if family == socket.AF_INET else "6"
         with open(f"/proc/net/{name}{version}", encoding="utf-8") as table:
-            found = in_table(table.read(), address, port, state)
+            found = find_in_table(table.read(), address, port, state)
         if found is None and family == socket.AF_INET:  # a socket of version 6 may take both
             with open(f"/proc/net/{name}6", encoding="utf-8") as table:
                 text = table.read()
             mapped = bytes(10) + b"\xff\xff" + address
-            found = in_table(text, mapped, port, state)
+            found = find_in_table(text, mapped, port, state)
         return found
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Listeners:
             self._netlink.close()
             self._netlink = None
 
-    def _asked(self, netlink: socket.socket, family: int, address: bytes, port: int, sender: int | None) -> int | None:
+    def _ask(self, netlink: socket.socket, family: int, address: bytes, port: int, sender: int | None) -> int | None:
         at = address.ljust(16, b"\0")
         if sender is None:
             place = struct.pack(">HH", port, 0) + at + bytes(16)
@@ -76,7 +76,7 @@ class Listeners:
         return int(struct.unpack_from("=I", answer, _INODE_AT)[0])
 
 
-def in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
+def find_in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
     """The inode of what is in this state at `address` (packed) or at all addresses, by the text of /proc/net/tcp and
     its like."""
     # The kernel writes an address as numbers of four bytes in the machine's own order.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import CommandEnd, Leftovers
-from tool_runtime.output.terminal import finished
+from tool_runtime.output.terminal import drop_unfinished
 from tool_runtime.output.truncate import whole_end
 from tool_runtime.processes.command import Command, end_marked, report
 from tool_runtime.processes.kill_tree import NOBODY
@@ -67,14 +67,14 @@ class Background:
     def follow(self, on_end: OnEnd) -> None:
         """Go on to the command's end; `on_end` is called once."""
         self._command.connect()
-        self._task = asyncio.create_task(self._to_the_end(on_end), name=f"background {self.command_id}")
+        self._task = asyncio.create_task(self._follow(on_end), name=f"background {self.command_id}")
 
     def ask_to_end(self, reason: CommandReason) -> None:
         """Have it ended, by SIGTERM first; what asked for it earlier stays the reason."""
         if not self._asked.done():
             self._asked.set_result(reason)
 
-    async def ended(self, within_s: float | None = None) -> None:
+    async def await_end(self, within_s: float | None = None) -> None:
         """Wait for the end, for `within_s` at most. Who waits may be cancelled; the command goes on to its end."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=within_s)
@@ -95,11 +95,11 @@ class Background:
         output, total = self._command.stdout, self.total
         start = min(start, total)
         with os_faults(f"the output of {self.command_id}"):
-            data, first = _kept(output, start, limit)
+            data, first = _read_kept(output, start, limit)
         end = first + len(data)
         if end < total or self.end is None:  # the rest of a character, or of an escape, may follow
             characters = whole_end(data)
-            data = finished(characters) or characters or data
+            data = drop_unfinished(characters) or characters or data
             end = first + len(data)
         return Piece(data, start, end, total, first - start)
 
@@ -107,7 +107,7 @@ class Background:
         """Let go of the output."""
         self._command.discard()
 
-    async def _to_the_end(self, on_end: OnEnd) -> None:
+    async def _follow(self, on_end: OnEnd) -> None:
         command = self._command
         reason: CommandReason = "session_ended"
         left = 0
@@ -115,8 +115,8 @@ class Background:
             reason = await self._over()
             if reason != "exited":
                 left = len((await command.end()).running)
-            await command.drained()
-            left = left or await command.left()
+            await command.drain()
+            left = left or await command.count_left()
         except asyncio.CancelledError:
             await command.kill()
         finally:
@@ -137,9 +137,9 @@ class Background:
         return asked.result() if asked.done() else "timed_out"
 
 
-def _kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
+def _read_kept(output: Captured, start: int, limit: int) -> tuple[bytes, int]:
     """The kept output from byte `start` on, up to `limit` bytes, and where it begins. Raises OSError."""
-    if start < output.spill.kept:
+    if start < output.spill.kept_bytes:
         return output.spill.read(start, limit), start
     tail = output.ends.tail(output.ends.total - start)
     return tail[:limit], output.ends.total - len(tail)
@@ -192,7 +192,7 @@ class BackgroundCommands:
         running = [one for one in self._all.values() if one.end is None]
         for one in running:
             one.ask_to_end("session_ended")
-        await asyncio.gather(*(one.ended(GRACE_AT_END_S) for one in running))
+        await asyncio.gather(*(one.await_end(GRACE_AT_END_S) for one in running))
         await asyncio.gather(*(one.kill() for one in running))
         for one in list(self._all.values()):
             self._drop(one)

@@ -93,7 +93,7 @@ class Captured:
         if self._on_output is not None:
             self._on_output(self._name, chunk)
 
-    def shown(self) -> HeadTail:
+    def rendered(self) -> HeadTail:
         """Head and tail of what a terminal would show, once the stream is over."""
         return self.ends if self._shown is None else self._shown.end()
 
@@ -130,11 +130,11 @@ async def run_command(
         command.connect()
         try:
             async with asyncio.timeout(params.timeout_s):
-                await command.exited()
+                await command.await_exit()
         except TimeoutError:
             timed_out = True
             left = await command.end()
-        await command.drained()
+        await command.drain()
     except asyncio.CancelledError:
         try:
             left = await command.end()
@@ -212,7 +212,7 @@ class Command:
         return (
             None
             if sandbox is None or scope is None
-            else sandbox.hold(scope, self._params.cwd, self._refused, self._params.mark)
+            else sandbox.hold(scope, self._params.cwd, self._report_denial, self._params.mark)
         )
 
     def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
@@ -246,11 +246,11 @@ class Command:
             raise RuntimeError("only a connected command is waited for")
         return self._exit.done
 
-    async def exited(self) -> None:
+    async def await_exit(self) -> None:
         """Until the shell is done; its children may not be."""
         await self.exit
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Until the pipes are at their ends, for `drain_s` at most."""
         if any(not output.done.done() for output in self._outputs):
             await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
@@ -265,7 +265,7 @@ class Command:
             raise
         return await self.kill()
 
-    async def left(self) -> int:
+    async def count_left(self) -> int:
         """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
         return 0 if WINDOWS else len(await self._pool.run(self._members))
 
@@ -277,7 +277,7 @@ class Command:
         if self._guard is None:
             self._process.poll()
         else:
-            self._guard.ended(self._process)
+            self._guard.release(self._process)
         if self._held is not None:
             self._held.over()
 
@@ -301,7 +301,7 @@ class Command:
         printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
         return self._held.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
 
-    def _refused(self, denial: Denial) -> None:
+    def _report_denial(self, denial: Denial) -> None:
         """Tell of a refusal as it happens, from any thread: a program may go on trying for minutes."""
         line = f"[sandbox: {denial.note()}]\n".encode("utf-8", "replace")
         on_output = self._params.on_output

@@ -77,7 +77,7 @@ class ProcessGuard:
         """True if the watcher process has what it needs to end what commands have left running."""
         return self._has_reported
 
-    def ended(self, process: subprocess.Popen[bytes]) -> None:
+    def release(self, process: subprocess.Popen[bytes]) -> None:
         """The shell has ended, or is no longer waited for; what it left goes on under guard."""
         with self._lock:
             process.poll()

@@ -202,13 +202,13 @@ class _ReadByThread(_ByThread):
                 self._room.acquire()
                 if self._closed:
                     return
-                self.say(self._arrived, chunk)
+                self.say(self._on_data, chunk)
 
     def close(self) -> None:
         super().close()
         self._room.release()  # the thread may be waiting for room that nobody would make
 
-    def _arrived(self, chunk: bytes) -> None:
+    def _on_data(self, chunk: bytes) -> None:
         self._room.release()
         if not self._closed:
             self._take(chunk)

@@ -59,7 +59,7 @@ class SkillScripts:
     def find(self, skill: str, relative_path: str) -> ScriptFacts:
         """A script. One that really lies elsewhere than in the skill's folder of scripts is not read, and has no
         program. Raises ToolFault."""
-        used = self._index.named(skill)
+        used = self._index.find(skill)
         folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.relative_path: is too long, or holds a NUL character")

@@ -82,7 +82,7 @@ class ServerProcess:
         held = None
         if sandbox is not None and params.scope is not None:
             _refuse_missing(params)
-            held = sandbox.hold(params.scope, params.cwd, self._refused, params.mark)
+            held = sandbox.hold(params.scope, params.cwd, self._report_denial, params.mark)
         self._held = held
 
         def start() -> subprocess.Popen[bytes]:
@@ -144,7 +144,7 @@ class ServerProcess:
         found = [*seen, *denials_in(text, 1, scope, self._params.cwd, RealDisk())]
         return tuple(denial.note() for denial in dict.fromkeys(found[:_MAX_DENIALS]))
 
-    def _refused(self, denial: Denial) -> None:
+    def _report_denial(self, denial: Denial) -> None:
         """From any thread."""
         if len(self._denials) < _MAX_DENIALS and denial not in self._denials:
             self._denials.append(denial)
@@ -178,7 +178,7 @@ class ServerProcess:
         if self._guard is None:
             self._process.wait()
         else:
-            self._guard.ended(self._process)
+            self._guard.release(self._process)
         if self._held is not None:
             self._held.over()
         for pipe in (self._process.stdout, self._process.stderr):
@@ -225,7 +225,7 @@ class ServerProcess:
         line = b"\n"
         while line:
             try:
-                line = _of(self._process.stdout).readline(most + 1)
+                line = _pipe(self._process.stdout).readline(most + 1)
             except (OSError, ValueError):  # it was closed
                 line = b""
             self._at_end = not line or len(line) > most
@@ -237,7 +237,7 @@ class ServerProcess:
                 return
 
     def _write(self) -> None:
-        pipe = _of(self._process.stdin)
+        pipe = _pipe(self._process.stdin)
         try:
             while (data := self._to_write.get()) is not None:
                 pipe.write(data)
@@ -249,7 +249,7 @@ class ServerProcess:
 
     def _listen(self) -> None:
         with suppress(OSError, ValueError):
-            while chunk := _of(self._process.stderr).read1(4096):  # type: ignore[attr-defined]  # a BufferedReader has it
+            while chunk := _pipe(self._process.stderr).read1(4096):  # type: ignore[attr-defined]  # a BufferedReader has it
                 self._last_words = (self._last_words + chunk)[-_STDERR_BYTES:]
 
 
@@ -262,7 +262,7 @@ def _refuse_missing(params: ServerParams) -> None:
         raise fault_of(OSError(code, os.strerror(code)), program)
 
 
-def _of(pipe: IO[bytes] | None) -> IO[bytes]:
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
         raise OSError("the program was started without pipes")
     return pipe

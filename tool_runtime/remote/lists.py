@@ -21,8 +21,8 @@ import orjson
 from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.answers import ELSEWHERE
-from tool_runtime.schema import UnusableSchema, mended_schema
-from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, capped, timed
+from tool_runtime.schema import UnusableSchema, mend_schema
+from tool_runtime.tool import CallContext, Tool, ToolFault, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ class Listed(NamedTuple):
     rejected: Mapping[str, str] = {}
 
     @property
-    def left_out(self) -> str:
+    def note(self) -> str:
         """The end of a line that says how many tools can be used: which of them cannot, and why."""
         if not self.rejected:
             return ""
@@ -210,7 +210,7 @@ class RemoteTools:
         tool = self._fixed.get(name)
         if tool is None:
             return None
-        run = capped(timed(functools.partial(self._call, tool), self._terms.timeout_s))
+        run = cap(add_timeout(functools.partial(self._call, tool), self._terms.timeout_s))
         return Tool(self._spec(tool), run, ELSEWHERE, outcome=functools.partial(self._source.outcome, tool))
 
     async def _call(self, tool: Definition, call: CallContext) -> ToolOutput:
@@ -251,7 +251,7 @@ class RemoteTools:
             self._told_away.clear()
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
-            self._report(_of_list(self.name, listed))
+            self._report(_notice_of_list(self.name, listed))
             self._asked.set()
             if not self._again:
                 return
@@ -335,11 +335,11 @@ def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) 
             found[one.name] = _usable(one, found)
         except UnusableSchema as error:
             if len(wrong) < MAX_TOOLS:
-                wrong[shown_name(one.name)] = str(error)
+                wrong[displayable_name(one.name)] = str(error)
     return Listed(tuple(found.values()), wrong)
 
 
-def shown_name(name: str) -> str:
+def displayable_name(name: str) -> str:
     """The name of a tool that may be anything, for people."""
     return _HIDDEN_CHARACTERS.sub("", name)[:MAX_NAME_CHARS]
 
@@ -354,16 +354,16 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
         raise UnusableSchema(f"there are more than {MAX_TOOLS} tools")
     text = _HIDDEN_CHARACTERS.sub("", one.description)[:MAX_DESCRIPTION_CHARS]
     try:
-        arguments = mended_schema(one.input_schema, of_object=True)
-        output = None if one.output_schema is None else mended_schema(one.output_schema)
+        arguments = mend_schema(one.input_schema, of_object=True)
+        output = None if one.output_schema is None else mend_schema(one.output_schema)
     except UnusableSchema as error:
         raise UnusableSchema(f"its schema cannot be used: {error}") from None
     return one._replace(description=text, input_schema=arguments, output_schema=output)
 
 
-def _of_list(name: str, listed: Listed) -> SourceNotice:
+def _notice_of_list(name: str, listed: Listed) -> SourceNotice:
     count, rejected = len(listed.definitions), listed.rejected
-    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.left_out}", count, rejected=sorted(rejected))
+    return SourceNotice(name, "listed", f"{name} has {count} tools{listed.note}", count, rejected=sorted(rejected))
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

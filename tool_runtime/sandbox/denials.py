@@ -133,7 +133,7 @@ def denials_in(
         while not paths and back > max(0, number - _MAX_BEFORE):
             back -= 1
             paths = list(_paths(lines[back], cwd)) if _is_chained(lines[back : number + 1]) else []
-        for denial in _claimed(line, paths, exit_code, scope, disk, closed):
+        for denial in _claim(line, paths, exit_code, scope, disk, closed):
             found[denial] = None
         if len(found) >= _MAX_FOUND:
             break
@@ -149,7 +149,7 @@ def _is_chained(lines: list[str]) -> bool:
 def _paths(line: str, cwd: str) -> Iterator[str]:
     """The paths that a line may name, absolute and without `..`."""
     seen: set[str] = set()
-    for one in _named(line):
+    for one in _paths_in(line):
         text = os.path.expanduser(one) if one.startswith("~") else one
         path = os.path.normpath(os.path.join(cwd, text))
         if "\0" not in path and path not in seen:
@@ -157,7 +157,7 @@ def _paths(line: str, cwd: str) -> Iterator[str]:
             yield path
 
 
-def _named(line: str) -> Iterator[str]:
+def _paths_in(line: str) -> Iterator[str]:
     quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(line)]
     yield from (one.removeprefix("file://") for one in quoted)
     yield from (match[1].rstrip(":.,") for match in _UNIX_URL.finditer(line))
@@ -176,7 +176,7 @@ def _named(line: str) -> Iterator[str]:
         yield path
 
 
-def _claimed(
+def _claim(
     line: str,
     paths: list[str],
     exit_code: int,
@@ -238,7 +238,7 @@ LOOK_UP: Final = "look up names by"
 """The action of a refused look-up: of which host is in the output alone."""
 
 
-def missed(
+def filter_denials(
     denials: Iterable[Denial],
     text: str,
     is_allowed: Callable[[str], bool] = lambda _: False,
@@ -253,7 +253,7 @@ def missed(
         for denial in denials
         if denial.kind != "socket" or _shows(denial, text) or (was_ended and denial.action == LOOK_UP)
     )
-    return [_named_socket(denial, text, is_allowed) for denial in counted]
+    return [_name_host(denial, text, is_allowed) for denial in counted]
 
 
 def _shows(denial: Denial, text: str) -> bool:
@@ -263,7 +263,7 @@ def _shows(denial: Denial, text: str) -> bool:
     return denial.action != "use" or _NO_SOCKET.search(text) is not None
 
 
-def _named_socket(denial: Denial, text: str, is_allowed: Callable[[str], bool]) -> Denial:
+def _name_host(denial: Denial, text: str, is_allowed: Callable[[str], bool]) -> Denial:
     """A refused look-up with the host that was looked for, where the output has it."""
     host = _HOST.search(text) if denial.action == LOOK_UP else None
     if host is None:

@@ -69,7 +69,7 @@ class Held(NamedTuple):
         """Look at its places."""
         return mounts.look_at(mounts.View(*self.view), (path for path, _ in self.restriction[0]))
 
-    def as_restriction(self) -> linux_sandbox.Restriction:
+    def make_restriction(self) -> linux_sandbox.Restriction:
         """For this process, which sees nothing outside that it could change."""
         rules, abi, network, with_listener = self.restriction
         return linux_sandbox.Restriction(
@@ -115,7 +115,7 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
     mounted = -1
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # it tells of changes since it was opened
-        seen = None if held is None else settled(held)
+        seen = None if held is None else look_if_settled(held)
         if clone(work, CLONE_PARENT) == 0:
             status = FAILED
             try:
@@ -140,7 +140,7 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
         os.close(read)
 
 
-def settled(held: Held) -> mounts.Seen | None:
+def look_if_settled(held: Held) -> mounts.Seen | None:
     """The places as they are now; None if a later change of one might not be seen."""
     now = time.time_ns()
     seen = held.look()
@@ -340,17 +340,17 @@ def hold_view(work: Work, held: Held) -> dict[str, tuple[int, int]]:
 def hold(held: Held) -> tuple[int | None, dict[str, tuple[int, int]]]:
     """Have this process give up its rights: the descriptor that asks about its sockets, if there is one, and which
     shared files were granted. Raises OSError."""
-    restriction = held.as_restriction()
+    restriction = held.make_restriction()
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
-    shared = mounts.shared(mounts.View(*held.view), ruleset.granted)
+    shared = mounts.find_shared(mounts.View(*held.view), ruleset.granted)
     return listener, {place: ruleset.granted[place] for place in shared}
 
 
 def rehearse(work: Work) -> None:
     """Give up what no program gets, whatever its scope, and use what a start uses, so that this process has its own
     copy of that memory before it is waited for."""
-    linux_calls.bound_capabilities(work.known, linux_calls.kept_capabilities(changes_modes=True))
+    linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
     one = PathRule("/", landlock_rights.READ)
     try:  # noqa: SIM105  as in `tell`
         os.close(landlock.make_ruleset([one], landlock.abi(), hold_tcp=True).descriptor)

@@ -95,7 +95,7 @@ class Launcher:
             for _ in range(_TRIES):
                 if self._process.poll() is not None:
                     self._restart()
-                started = self._asked_for(request, streams, argv[0], restriction)
+                started = self._request(request, streams, argv[0], restriction)
                 if started is not None:
                     self._backoff.worked()
                     return started
@@ -110,7 +110,7 @@ class Launcher:
         asked.shutdown(socket.SHUT_WR)  # which ends the one that is ready, if there is one
         self._before.append(asked)
 
-    def _asked_for(
+    def _request(
         self, request: dict[str, Any], streams: Sequence[int], program: str, restriction: Restriction
     ) -> Started | None:
         """The program; None where nobody has answered, or whoever did cannot start it any more."""
@@ -129,9 +129,9 @@ class Launcher:
             finally:
                 os.close(content)
             ours.settimeout(_PATIENCE_S)
-            return self._started(ours, program, restriction)
+            return self._await_start(ours, program, restriction)
 
-    def _started(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
+    def _await_start(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
         """Wait for the outcome of a request: the program runs or has failed once the other ends of the reply are
         closed."""
         replies: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class Launcher:
                 else:
                     replies |= marshal.loads(data)  # noqa: S302  of the launcher: the program does not have this socket
                     if {"listener", "program"} <= replies.keys():
-                        listener = _taken(reply, replies["program"], replies.pop("listener"))
+                        listener = _take_listener(reply, replies["program"], replies.pop("listener"))
         except OSError as error:  # such as a time-out: what began may still become the program
             self._abandon(replies, listener)
             if isinstance(error, TimeoutError):  # somebody stopped it
@@ -228,7 +228,7 @@ class Launcher:
                 source.close()
 
 
-def _taken(reply: socket.socket, process: int, listener: int) -> int | None:
+def _take_listener(reply: socket.socket, process: int, listener: int) -> int | None:
     """A copy of the listener of a process that is to become the program, and waits until it has been copied. None where
     that fails: the process then reads the end of `reply`, and reports an error."""
     copy = None

@@ -67,11 +67,11 @@ def forget() -> None:
 def _look(level: Level, directory: str) -> Found:
     found = _known.get(level)
     if found is None or found.is_passing:
-        found = _known[level] = _tried(level, directory)
+        found = _known[level] = _try(level, directory)
     return found
 
 
-def _tried(level: Level, directory: str) -> Found:
+def _try(level: Level, directory: str) -> Found:
     if level == "none":
         return NOTHING
     if sys.platform != "linux":
@@ -124,7 +124,7 @@ def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
 T = TypeVar("T")
 
 
-def in_fresh_thread(work: Callable[[], T]) -> T:
+def run_in_fresh_thread(work: Callable[[], T]) -> T:
     """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
     done: list[T] = []
     failed: list[BaseException] = []

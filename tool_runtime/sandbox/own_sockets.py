@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return socket.inet_ntop(family, self.address)
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Address and port."""
         return f"[{self.text}]:{self.port}" if ":" in self.text else f"{self.text}:{self.port}"
 
@@ -53,7 +53,7 @@ class Place(NamedTuple):
         """True if it leads to this machine by its own loopback; all addresses, as a target, do."""
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
-    def at(self, address: bytes) -> Place:
+    def move_to(self, address: bytes) -> Place:
         """The same port at another address, in a form that a socket of this family takes. Raises ValueError for an IPv6
         address and a socket of IPv4."""
         port = struct.pack(">H", self.port)
@@ -107,7 +107,7 @@ class OwnSockets:
         for address in _candidates(wanted):
             inode = self._listeners.inode(_family(address), address, wanted.port)
             if inode is not None and inode in self._internet:
-                return wanted.at(address), foreign
+                return wanted.move_to(address), foreign
             foreign = foreign or inode is not None
         return None, foreign
 
@@ -135,7 +135,7 @@ def _candidates(wanted: Place) -> Iterator[bytes]:
 
 def loopback_for(wanted: Place, *, only_6: bool) -> Place:
     """The address to bind for a socket that asks for all addresses."""
-    return wanted.at(_LOOPBACK_6 if only_6 and wanted.family == socket.AF_INET6 else _LOOPBACK_4)
+    return wanted.move_to(_LOOPBACK_6 if only_6 and wanted.family == socket.AF_INET6 else _LOOPBACK_4)
 
 
 def _remember(table: dict[K, None], key: K) -> None:

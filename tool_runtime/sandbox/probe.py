@@ -14,7 +14,7 @@ from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 from tool_runtime.sandbox.launching import Launcher
-from tool_runtime.sandbox.levels import Found, Namespaces, in_fresh_thread
+from tool_runtime.sandbox.levels import Found, Namespaces, run_in_fresh_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def _scratch(directory: str) -> Iterator[tuple[str, str]]:
             held = stack.enter_context(open_directory(above))
             held.make_directory(name, PRIVATE_DIRECTORY)
             stack.callback(_remove, held, name)
-            scratch = stack.enter_context(held.below(name))
+            scratch = stack.enter_context(held.open_below(name))
             with suppress(OSError):  # held by a lock, or the next start removes it (`state.temporary.sweep`)
                 fcntl.flock(scratch.fd or -1, fcntl.LOCK_SH)
             for one in _FILES:
@@ -71,7 +71,7 @@ def _scratch(directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _remove(directory: OpenDirectory, name: str) -> None:
-    with directory.below(name) as scratch:
+    with directory.open_below(name) as scratch:
         for one in scratch.names():
             scratch.remove(one)
     directory.remove_directory(name)
@@ -114,13 +114,13 @@ def _try_thread(directory: str, abi: int, *, with_listener: bool) -> Problem | N
     try:
         with _scratch(directory) as (kept, _):
             argv = [_SHELL, "-c", _TRY, "sh", kept]
-            process, listener = in_fresh_thread(lambda: _started(restriction, argv))
-            return _ended(process, listener)
+            process, listener = run_in_fresh_thread(lambda: _start(restriction, argv))
+            return _await_end(process, listener)
     except OSError as error:
         return _problem(error, _NO_LISTENER if with_listener else _NONE_HERE)
 
 
-def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[bytes], int | None]:
+def _start(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[bytes], int | None]:
     listener = linux_sandbox.restrict_this_thread(restriction)
     pipe = subprocess.PIPE
     try:
@@ -131,7 +131,7 @@ def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Pope
         raise
 
 
-def _ended(process: subprocess.Popen[bytes], listener: int | None) -> Problem | None:
+def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> Problem | None:
     """The problem of the program that was tried; raises OSError if its descriptors cannot be had."""
     with process:
         try:

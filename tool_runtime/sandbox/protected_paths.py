@@ -138,7 +138,7 @@ class Guarded:
         so what is there now is the user's. Raises OSError."""
         with self._lock:
             self._see_between(folders, quiet=quiet)
-            looks = self._looks(places, scope, list(self._exchanged()))
+            looks = self._looks(places, scope, list(self._find_exchanged()))
             for place, found in looks.items():
                 if quiet or place not in self._base:
                     is_made = not quiet and self._found is not None and place in self._found.repositories
@@ -149,7 +149,7 @@ class Guarded:
             self._record(mark, places, before, scope)
             return before
 
-    def at_top(self, scope: CommandScope) -> tuple[str, ...]:
+    def places_at_top(self, scope: CommandScope) -> tuple[str, ...]:
         """Return the places directly in the workspace that are guarded by a name with a star."""
         return () if self._found is None or not scope.nested else tuple(self._found.at_top)
 
@@ -200,7 +200,7 @@ class Guarded:
                 if not stat.S_ISLNK(status.st_mode):
                     self._between.setdefault(folder, Entry(stat.S_IFDIR, 0, 0, 0, status.st_ino, _FOLDER))
 
-    def _exchanged(self) -> Look:
+    def _find_exchanged(self) -> Look:
         """Folders of guarded places in whose place something else is: the outermost, since it may lead to the
         others."""
         found: Look = {}
@@ -224,7 +224,7 @@ class Guarded:
         apart = frozenset(places)
         named = [*places, *found.at_top, *found.nested] if scope.nested else places
         looks = {place: self._look(place, leads) for place in dict.fromkeys(named)}
-        for of in found.judged(scope):
+        for of in found.directories_to_judge(scope):
             if not of.path.startswith(leads):
                 look = looks[of.path] = {}
                 parts = found.entries(of, apart)
@@ -282,9 +282,9 @@ class Guarded:
 
     def _folders_back(self, check: _Check) -> list[str]:
         """Put folders back that were exchanged; those that could not be."""
-        for folder, now in self._exchanged().items():
-            self._changed(folder, self._between[folder], now, "", check, can_undo=check.alone)
-        return list(self._exchanged())
+        for folder, now in self._find_exchanged().items():
+            self._report_change(folder, self._between[folder], now, "", check, can_undo=check.alone)
+        return list(self._find_exchanged())
 
     def _compare(
         self, looks: dict[str, Look], places: Sequence[str], before: Look, scope: CommandScope | None, check: _Check
@@ -295,13 +295,13 @@ class Guarded:
             if base == after:
                 continue
             if base is None:
-                base = _of_place(place, before, places)
+                base = _look_of_place(place, before, places)
                 if not base and after and self._is_nested(place):
                     check.told[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
             self._compare_place(place, base, after, scope, check)
         known = () if self._found is None else self._found.repositories
-        for root, count in {} if self._found is None else self._found.unwatched().items():
+        for root, count in {} if self._found is None else self._found.count_watched_unwatched().items():
             check.told[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
         self._as_repositories.update(one for one in looks if one in known)
         for place in [one for one in self._base if one not in looks]:
@@ -330,7 +330,7 @@ class Guarded:
             # What was not looked at before may have been there, and what changes later is somebody else's.
             is_the_commands = check.seen.get(path, now) == now or (now is not None and stat.S_ISDIR(now.mode))
             can_undo = may_undo and is_the_commands and (path in base or len(base) < MAX_ENTRIES)
-            self._changed(path, base.get(path), now, why, check, can_undo=can_undo)
+            self._report_change(path, base.get(path), now, why, check, can_undo=can_undo)
             left.pop(path, None)  # what could not be put back is tried again after the next command
             if path in base:
                 left[path] = base[path]
@@ -366,9 +366,9 @@ class Guarded:
         left = after.get(path)
         if left is not None and (path[len(place) :], left.mode, left.content) in self._trusted:
             return None
-        return found.problem(path, self._left(path, left), self._left(path, base.get(path)), base, scope)
+        return found.problem(path, self._read_left(path, left), self._read_left(path, base.get(path)), base, scope)
 
-    def _left(self, path: str, entry: Entry | None) -> Left | None:
+    def _read_left(self, path: str, entry: Entry | None) -> Left | None:
         if entry is None:
             return None
         kind: Kind = "file" if stat.S_ISREG(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "other"
@@ -406,7 +406,7 @@ class Guarded:
             "look": {path: list(entry) for path, entry in before.items()},
         }
         if self._found is not None and scope is not None:
-            record["repositories"] = [[one.path, one.is_strict] for one in self._found.judged(scope)]
+            record["repositories"] = [[one.path, one.is_strict] for one in self._found.directories_to_judge(scope)]
             record["scope"] = [list(scope.writes), list(scope.given)]
             record["workspace"] = self._workspace
         folder.put(name, orjson.dumps(record), 0o600, durable=False)
@@ -424,7 +424,7 @@ class Guarded:
                     contents.put(digest, data, 0o600, durable=False)
                     self._kept.add(digest)
 
-    def after_crash(self, mark: str) -> list[Denial]:
+    def check_after_crash(self, mark: str) -> list[Denial]:
         """Find what changed since the command with this mark began, whose host was killed. Only what starts programs in
         a git directory is put back: much may have happened since. Empty where no such command is on record."""
         if self._folder is None:
@@ -437,7 +437,7 @@ class Guarded:
             self._between = {name: Entry(*fields) for name, fields in record["folders"].items()}
             scope = None
             if "scope" in record:
-                self._found = WorkspacePlaces.known(record["workspace"], record["repositories"])
+                self._found = WorkspacePlaces.restore(record["workspace"], record["repositories"])
                 scope = CommandScope(writes=tuple(record["scope"][0]), given=tuple(record["scope"][1]))
         except (OSError, ValueError, KeyError, TypeError):  # cut off, or there was none
             return []
@@ -445,7 +445,7 @@ class Guarded:
 
     # Putting back
 
-    def _changed(
+    def _report_change(
         self, path: str, before: Entry | None, after: Entry | None, why: str, check: _Check, *, can_undo: bool
     ) -> None:
         """Tell one change, and put it back where that may be."""
@@ -453,13 +453,13 @@ class Guarded:
         said = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
         is_told = known is not None or len(check.told) < MAX_TOLD
         because = f", since {why}" if why else ""
-        said = said or because + (self._saved_aside(path, after) if is_told else "")
+        said = said or because + (self._describe_copy(path, after) if is_told else "")
         was_put_back = can_undo and self._put_back(path, before, after)
         if is_told:
             done = _PUT_BACK if was_put_back else _AS_LEFT
             check.told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
 
-    def _saved_aside(self, path: str, after: Entry | None) -> str:
+    def _describe_copy(self, path: str, after: Entry | None) -> str:
         """Describe where a copy of what the command left is; empty if there is nothing to keep."""
         if self._folder is None or after is None or not (stat.S_ISREG(after.mode) or stat.S_ISLNK(after.mode)):
             return ""
@@ -590,7 +590,7 @@ def _lies_in(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place}/")
 
 
-def _of_place(place: str, before: Look, places: Sequence[str]) -> Look:
+def _look_of_place(place: str, before: Look, places: Sequence[str]) -> Look:
     """The part of an earlier look at this place, without places that are guarded by themselves in it."""
     apart = [one for one in places if one != place and _lies_in(one, place)]
     mine = {path: entry for path, entry in before.items() if _lies_in(path, place)}

@@ -109,7 +109,7 @@ class DomainProxy:
                 self._places.release()
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            task = asyncio.create_task(self._through(connection), name="sandbox-proxy-connection")
+            task = asyncio.create_task(self._handle(connection), name="sandbox-proxy-connection")
             self._running.add(task)
             task.add_done_callback(self._over)
 
@@ -117,34 +117,34 @@ class DomainProxy:
         self._running.discard(task)
         self._places.release()
 
-    async def _through(self, connection: socket.socket) -> None:
+    async def _handle(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_BUFFER)
         try:
             with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-                await self._asked(reader, writer)
+                await self._read_request(reader, writer)
         finally:
             await _close(writer)
 
-    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_HEAD_S):
                 wanted = await read_request(reader)
         except (BadRequest, UrlProblem) as error:
-            await _refused(writer, "400 Bad Request", str(error))
+            await _refuse(writer, "400 Bad Request", str(error))
             return
         if wanted is not None:
-            await self._answered(wanted, reader, writer)
+            await self._answer(wanted, reader, writer)
 
-    async def _answered(self, wanted: Wanted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, wanted: Wanted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            server_reader, server_writer = await self._connected(wanted)
+            server_reader, server_writer = await self._connect(wanted)
         except ToolFault as fault:
             rule = "blocked_domains" if isinstance(fault, Blocked) else _RULES[fault.kind]
-            self._params.report(Denial("host", wanted.shown, rule, "connect"))
-            await _refused(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
+            self._params.report(Denial("host", wanted.label, rule, "connect"))
+            await _refuse(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
             return
         except (OSError, TimeoutError) as error:
-            await _refused(writer, "502 Bad Gateway", f"{wanted.shown}: {error or 'no answer in time'}")
+            await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {error or 'no answer in time'}")
             return
         try:
             if wanted.is_tunnel and not self._upstream(wanted):
@@ -162,7 +162,7 @@ class DomainProxy:
             return None
         return self._params.upstream.get("https" if wanted.is_tunnel else "http")
 
-    async def _connected(self, wanted: Wanted) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, wanted: Wanted) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connected to a host that may be asked. Raises ToolFault where it may not, OSError, TimeoutError."""
         self._gate.check_url(wanted.url)
         upstream = self._upstream(wanted)
@@ -202,7 +202,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             writer.write_eof()
 
 
-async def _refused(writer: asyncio.StreamWriter, status: str, why: str) -> None:
+async def _refuse(writer: asyncio.StreamWriter, status: str, why: str) -> None:
     body = f"{why}\n".encode("utf-8", "replace")
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + body)
@@ -241,7 +241,7 @@ class Wanted(NamedTuple):
         return f"{'https' if self.is_tunnel else 'http'}://{host}:{self.port}/"
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The host, with the port where it is not the usual one."""
         return self.host if self.port == (443 if self.is_tunnel else 80) else f"{self.host}:{self.port}"
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import folders_between
-from tool_runtime.sandbox.levels import directory_of, find, in_fresh_thread
+from tool_runtime.sandbox.levels import directory_of, find, run_in_fresh_thread
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import Held, HeldSockets
 from tool_runtime.sandbox.supervisor import Supervisor
-from tool_runtime.sandbox.variables import agent_sockets, offline_variables, session_variables, through_proxy
+from tool_runtime.sandbox.variables import agent_sockets, offline_variables, proxy_variables, session_variables
 from tool_runtime.sandbox.workspace_places import writable_roots
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class HeldCommand:
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
             **(sandbox.offline_variables() if scope.domains == () else {}),
-            **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
+            **({} if self.proxy is None else proxy_variables(self.proxy.port, os.environ)),
         }
 
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
@@ -85,7 +85,7 @@ class HeldCommand:
             if self.is_looked_at:
                 self._look()
             self._sandbox.began(self)
-            process, listener = self._sandbox.started(self.scope, restriction, launch)
+            process, listener = self._sandbox.launch(self.scope, restriction, launch)
         except OSError:
             self.over()
             self.gone()
@@ -115,7 +115,7 @@ class HeldCommand:
         before, self._before = self._before, None
         try:
             if not self._sandbox.has_programs(self._listener):
-                self._sandbox.left(self)
+                self._sandbox.on_last_end(self)
             if before is not None:
                 self._is_over = True
                 found = self._sandbox.guarded.end(self._mark, self.scope.unchangeable, before, self.scope, alone=True)
@@ -123,21 +123,21 @@ class HeldCommand:
                 for denial in (*late, *found):
                     self.report(denial)
         finally:
-            self._sandbox.ended(self)
+            self._sandbox.on_end(self)
 
     def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
         """Return what it was denied, now that it is over and has `printed` that. `was_ended`: it was ended while it
         ran, so it may still have been retrying, and printed no error yet."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
-        from tool_runtime.sandbox.denials import RealDisk, denials_in, missed
+        from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 
         text = printed.decode("utf-8", "replace")
-        seen = missed(self.denials, text, self._is_allowed, was_ended=was_ended)
+        seen = filter_denials(self.denials, text, self._is_allowed, was_ended=was_ended)
         told = {denial.what for denial in seen}
         found = [
             denial
-            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed)
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk(), self._closed_folders)
             if denial.what not in told  # a socket's place, which nobody meant to write
         ]
         return tuple(dict.fromkeys([*seen, *found]))
@@ -145,7 +145,7 @@ class HeldCommand:
     def _is_allowed(self, host: str) -> bool:
         return self.proxy is not None and self.proxy.allows(host)
 
-    def _closed(self) -> Sequence[str]:
+    def _closed_folders(self) -> Sequence[str]:
         return self._sandbox.rules(self.scope).closed
 
     def gone(self) -> None:
@@ -153,12 +153,12 @@ class HeldCommand:
         if self._is_over and self._sandbox.may_have_left(self):  # what has outlived it may have written since
             with suppress(OSError):  # the next command's look sees what is left
                 self._sandbox.late += self._sandbox.guarded.check(self.scope.unchangeable, {}, self.scope)
-        self._sandbox.left(self)
+        self._sandbox.on_last_end(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
 
 
-def _launched(
+def _launch(
     restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
 ) -> tuple[subprocess.Popen[bytes], int | None]:
     listener = linux_sandbox.restrict_this_thread(restriction)
@@ -216,12 +216,12 @@ class Sandbox:
         if self.found.is_supervised:
             self._with_programs.add(command)
 
-    def ended(self, command: HeldCommand) -> None:
+    def on_end(self, command: HeldCommand) -> None:
         """A command is over; programs of it may be left."""
         self._running.discard(command)
         self._reap_soon()
 
-    def left(self, command: HeldCommand) -> None:
+    def on_last_end(self, command: HeldCommand) -> None:
         """No program of a command is left."""
         self._with_programs.discard(command)
         self._reap_soon()
@@ -290,19 +290,19 @@ class Sandbox:
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
         return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
 
-    def started(
+    def launch(
         self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
     ) -> tuple[subprocess.Popen[bytes], int | None]:
         """Start a program by `launch`: the process, and the descriptor that asks about its sockets. Raises OSError."""
         if self.found.level != "namespace":
-            return in_fresh_thread(lambda: _launched(restriction, launch))
+            return run_in_fresh_thread(lambda: _launch(restriction, launch))
         from tool_runtime.platform.mounts import View
         from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
 
         if self._launcher is None:
             self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
-        guarded = (*scope.unchangeable, *self.guarded.at_top(scope))
+        guarded = (*scope.unchangeable, *self.guarded.places_at_top(scope))
         view = View(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 

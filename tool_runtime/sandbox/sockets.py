@@ -128,12 +128,12 @@ class HeldSockets:
         if place is None:
             return errno.EAFNOSUPPORT
         if self._held.is_open and is_datagram(copy):
-            return refused_place(self._held, copy, place) or Connect(copy, raw)
+            return place_error(self._held, copy, place) or Connect(copy, raw)
         if not place.is_loopback:
             if self._held.is_open and self._held.address_allowed(place.text):
                 return Connect(copy, raw)
             rule = "addresses" if self._held.is_open else "network" if self._held.scope.domains == () else "domains"
-            return self._refuse(Denial("host", place.shown, rule, "connect"))
+            return self._refuse(Denial("host", place.label, rule, "connect"))
         if place.port == self._held.proxy_port and place.address == b"\x7f\0\0\1":
             return Connect(copy, place.raw)
         ours, foreign = self._held.own.reach(place)
@@ -141,7 +141,7 @@ class HeldSockets:
             return Connect(copy, ours.raw)
         if foreign and self._held.opens_here(place.text, place.port):
             return Connect(copy, place.raw)
-        return self._refuse(Denial("host", place.shown, "own", "connect")) if foreign else errno.ECONNREFUSED
+        return self._refuse(Denial("host", place.label, "own", "connect")) if foreign else errno.ECONNREFUSED
 
     def _connect_unix(self, notice: Notice, copy: int, raw: bytes) -> int | Connect:
         name = raw[2:]
@@ -150,7 +150,7 @@ class HeldSockets:
                 return Connect(copy, raw)
             return self._refuse(Denial("socket", f"@{_text(name[1:])}", "own", "connect"))
         path = name.partition(b"\0")[0]
-        place = os.open(_seen_by(notice.thread, path), os.O_PATH | os.O_CLOEXEC)
+        place = os.open(_read_as(notice.thread, path), os.O_PATH | os.O_CLOEXEC)
         refused = self._unix_refusal(place)
         if refused is None:
             return Connect(copy, struct.pack("=H", socket.AF_UNIX) + b"/proc/self/fd/%d\0" % place, place)
@@ -182,12 +182,12 @@ class HeldSockets:
         if place.is_any:
             place = loopback_for(place, only_6=_is_6_only(copy, place.family))
         if not place.is_loopback:
-            return self._refuse(Denial("port", place.shown, "network", "listen"))
+            return self._refuse(Denial("port", place.label, "network", "listen"))
         return self._bind_at(copy, place)
 
     def _bind_at(self, copy: int, place: Place) -> int:
         if 0 < place.port < _first_free_port():
-            return self._refuse(Denial("port", place.shown, "ports", "listen"))
+            return self._refuse(Denial("port", place.label, "ports", "listen"))
         code = seccomp_notify.socket_call("bind", copy, place.raw, len(place.raw))
         if code == 0:
             self._held.own.add_internet(os.fstat(copy).st_ino)
@@ -226,7 +226,7 @@ class HeldSockets:
             rule = "private"  # the host would make it in its own
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
-        code = _in_held_thread(self._held.restriction, there, lambda: _bound(copy, raw))
+        code = _run_in_sandboxed_thread(self._held.restriction, there, lambda: _bound(copy, raw))
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
             # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
@@ -239,7 +239,7 @@ def _bound(copy: int, raw: bytes) -> int:
     return seccomp_notify.socket_call("bind", copy, raw, len(raw))
 
 
-def _in_held_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
+def _run_in_sandboxed_thread(restriction: Restriction, there: int, work: Callable[[], int]) -> int:
     """`work` by a fresh thread that the kernel holds as it holds the program, in the program's directory: so a path is
     taken as the program means it, and no link in it leads further than the program gets."""
     result = [errno.EACCES]
@@ -267,7 +267,7 @@ def _real_directory(path: bytes, there: int) -> str:
         os.close(directory)
 
 
-def _seen_by(thread: int, path: bytes) -> bytes:
+def _read_as(thread: int, path: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/proc/%d/cwd/%b" % (thread, path)
 
 
@@ -334,7 +334,7 @@ def is_datagram(copy: int) -> bool:
         return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
 
 
-def refused_place(held: Held, copy: int, place: Place) -> int:
+def place_error(held: Held, copy: int, place: Place) -> int:
     """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
     remembered: what it sends to may answer."""
     held.own.add_internet(os.fstat(copy).st_ino)
@@ -349,7 +349,7 @@ def refused_place(held: Held, copy: int, place: Place) -> int:
     else:
         rule = "addresses"
     # Programs look by a connection which address they would have, and send nothing.
-    held.report(Denial("socket", f"UDP to {place.shown}", rule, "use"))
+    held.report(Denial("socket", f"UDP to {place.label}", rule, "use"))
     return errno.EACCES
 
 
@@ -381,7 +381,7 @@ def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
         flags = arguments[3]
     if not seccomp_notify.is_waiting(listener, notice.notice_id):
         return errno.ESRCH
-    sent, code = _sent(held, copy, messages, flags & _FLAGS)
+    sent, code = _send_all(held, copy, messages, flags & _FLAGS)
     if notice.call != "sendmmsg":
         return code or Done(sent[0])
     with suppress(OSError):  # they have been sent, whatever the program has given for their sizes
@@ -405,7 +405,7 @@ def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
             return error.errno or errno.EACCES
 
 
-def _sent(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
+def _send_all(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
     """The sizes of what was sent, in order, and the number of the error that ended it."""
     sizes: list[int] = []
     with socket.socket(fileno=os.dup(copy)) as one:
@@ -427,13 +427,13 @@ def _send_one(held: Held, copy: int, one: socket.socket, message: _Message, flag
     place = place_of(message.name)
     if place is None:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-    code = refused_place(held, copy, place)
+    code = place_error(held, copy, place)
     if code:
         raise OSError(code, os.strerror(code))
-    return one.sendmsg([message.data], message.along, flags, _named(place, one.family))
+    return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
-def _named(place: Place, family: int) -> Any:
+def _address(place: Place, family: int) -> Any:
     if family == socket.AF_INET:
         if place.family != socket.AF_INET:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))

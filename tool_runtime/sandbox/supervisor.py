@@ -90,7 +90,7 @@ class Supervisor:
         os.close(self._wake)
 
     @property
-    def watched(self) -> int:
+    def count_watched(self) -> int:
         """The number of commands that have programs left."""
         return len(self._held)
 
@@ -117,7 +117,7 @@ class Supervisor:
             elif events & _HUNG_UP:
                 self._let_go(descriptor)
         elif descriptor in self._connecting:
-            self._connected(self._connecting.pop(descriptor))
+            self._on_connection(self._connecting.pop(descriptor))
 
     def _let_go(self, listener: int) -> None:
         with self._closing_one:
@@ -168,7 +168,7 @@ class Supervisor:
         else:
             self._answer(waiting, code)
 
-    def _connected(self, waiting: _Waiting) -> None:
+    def _on_connection(self, waiting: _Waiting) -> None:
         with suppress(OSError):
             self._poll.unregister(waiting.wanted.copy)
         self._answer(waiting, seccomp_notify.socket_error(waiting.wanted.copy))

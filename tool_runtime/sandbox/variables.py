@@ -97,7 +97,7 @@ def offline_variables(directory: str | None) -> dict[str, str]:
     return found
 
 
-def through_proxy(port: int, environ: Mapping[str, str]) -> dict[str, str]:
+def proxy_variables(port: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables by which programs ask the host's proxy, which listens at `port` of the loopback."""
     url = f"http://127.0.0.1:{port}"
     local = "localhost,127.0.0.1,::1"

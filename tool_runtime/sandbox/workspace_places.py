@@ -84,7 +84,7 @@ class WorkspacePlaces:
         self.at_top: dict[str, None] = {}
 
     @classmethod
-    def known(cls, workspace: str, repositories: Sequence[tuple[str, bool]]) -> WorkspacePlaces:
+    def restore(cls, workspace: str, repositories: Sequence[tuple[str, bool]]) -> WorkspacePlaces:
         """Those of which an earlier process knew these git directories: (path, is_strict). Nothing new is found."""
         found = cls(workspace)
         found.repositories = {path: GitDirectory(path, is_strict=is_strict) for path, is_strict in repositories}
@@ -112,14 +112,14 @@ class WorkspacePlaces:
             try:
                 self._trees[root] = TreeWatch(root, self._see, self._is_passed_over)
             except OSError:  # no watch is to be had: what lies directly in it is looked at all the same
-                self._see(root, _listed(root))
+                self._see(root, _list(root))
         # The repository of a linked working tree lies elsewhere; devices and temporary directories are none.
         outside = [
             one for one in scope.writes if not is_under(one, self._workspace, "posix") and one not in self._trees
         ]
-        self._elsewhere = [one for one in outside if is_laid_out(_listed(one))]
+        self._elsewhere = [one for one in outside if is_laid_out(_list(one))]
 
-    def unwatched(self) -> dict[str, int]:
+    def count_watched_unwatched(self) -> dict[str, int]:
         """Return how many directories below a root are not watched, for those roots of which nobody was told yet."""
         found = {root: 1 if tree is None else tree.unwatched for root, tree in self._trees.items()}
         new = {root: count for root, count in found.items() if count and root not in self._told}
@@ -133,11 +133,11 @@ class WorkspacePlaces:
                 tree.close()
         self._trees = dict.fromkeys(self._trees)
 
-    def judged(self, scope: CommandScope) -> list[GitDirectory]:
+    def directories_to_judge(self, scope: CommandScope) -> list[GitDirectory]:
         """Return the git directories that a command under `scope` may write, but for those of the user that the bundle
         gives whole."""
         for path in list(self.repositories):
-            if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_listed(path))):
+            if not (os.path.lexists(path) if _is_named_git(path) else is_laid_out(_list(path))):
                 del self.repositories[path]
                 for tree in self._trees.values():
                     if tree is not None:
@@ -203,7 +203,7 @@ class WorkspacePlaces:
             self.git_files[path] = None
 
     def _see_repository(self, directory: str) -> None:
-        names = _listed(directory) if directory not in self.repositories else ()
+        names = _list(directory) if directory not in self.repositories else ()
         if is_laid_out(names) and not os.path.isdir(head_of(directory, names)):
             is_strict = directory.lower().endswith(_GIT) or f"/{_GIT}/" in directory
             self.repositories[directory] = GitDirectory(directory, is_strict=is_strict)
@@ -256,7 +256,7 @@ class WorkspacePlaces:
         return path
 
     def _trees_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
-        for name in _listed(folder):
+        for name in _list(folder):
             path = self._note(of, f"{folder}/{name}")
             yield path, False
             if os.path.isdir(path) and not os.path.islink(path):
@@ -264,11 +264,11 @@ class WorkspacePlaces:
 
     def _modules_of(self, of: GitDirectory, folder: str, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
         """Names of submodules may have slashes: a folder with nothing of a git directory in it is part of a name."""
-        for name in _listed(folder):
+        for name in _list(folder):
             path = self._note(of, f"{folder}/{name}")
             yield path, False
             if os.path.isdir(path) and not os.path.islink(path):
-                if {one.lower() for one in _listed(path)} & (STEERING | SHAPE):
+                if {one.lower() for one in _list(path)} & (STEERING | SHAPE):
                     yield from self._entries_of(self._inside(path, "module"), apart)
                 else:
                     yield from self._modules_of(of, path, apart)
@@ -316,7 +316,7 @@ class WorkspacePlaces:
             self.made.add(of.path)
         inside = path[len(of.path) + 1 :].split("/")
         if left is not None:
-            left = _with_tree(left, of.path) if inside[0].lower() in CONFIGS else _leading(left, of.path)
+            left = _add_tree(left, of.path) if inside[0].lower() in CONFIGS else _leading(left, of.path)
         is_new = any(is_under(of.path, one, "posix") for one in self.made)
         # Working trees may be made in the temporary directory too; git only ever writes one name there.
         trees = scope.writes if inside[0] == "gitdir" else writable_roots(scope, self._workspace)
@@ -346,13 +346,13 @@ def _leading(left: Left, directory: str) -> Left:
     return left if target is None else left._replace(target=os.path.realpath(target))
 
 
-def _with_tree(left: Left, directory: str) -> Left:
+def _add_tree(left: Left, directory: str) -> Left:
     """With the real path of the working tree that a configuration names."""
     tree = tree_of(left.content, directory) if left.kind == "file" and left.content is not None else None
     return left if tree is None else left._replace(target=os.path.realpath(tree))
 
 
-def _listed(directory: str) -> list[str]:
+def _list(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except OSError:

@@ -46,7 +46,7 @@ class Connections:
             self._gates[scope] = Gate(scope, self._network)
         return self._gates[scope]
 
-    def to(self, url: str, scope: DomainScope) -> httpcore.AsyncConnectionPool:
+    def pool_for(self, url: str, scope: DomainScope) -> httpcore.AsyncConnectionPool:
         """The pool for a URL that the gate of `scope` has let through. Local hosts are asked without a proxy, whose own
         network they are not in."""
         scheme, gate = url.partition(":")[0].lower(), self.gate(scope)

@@ -103,7 +103,7 @@ class HttpClient:
             location = outcome.headers.get("location")
             if outcome.status not in _REDIRECTS or location is None:
                 return outcome
-            params = redirected(params, url, location, outcome.status)
+            params = follow_redirect(params, url, location, outcome.status)
         raise ToolFault(FaultKind.NETWORK, f"more than {self._limits.max_redirects} redirects: {params.url}")
 
     async def _exchange(self, params: HttpParams, url: httpx.URL) -> HttpOutcome:
@@ -114,7 +114,7 @@ class HttpClient:
             content=params.body,
             extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), params.timeout_s)},
         )
-        response = await self._connections.to(params.url, params.domains).handle_async_request(request)
+        response = await self._connections.pool_for(params.url, params.domains).handle_async_request(request)
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             limit = params.cut_body_bytes
@@ -159,7 +159,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a valid header: {name!r}")
 
 
-def redirected(params: HttpParams, url: httpx.URL, location: str, status: int) -> HttpParams:
+def follow_redirect(params: HttpParams, url: httpx.URL, location: str, status: int) -> HttpParams:
     """The next request after a redirect from `url`; over to another origin only harmless headers go along."""
     try:
         target = url.join(location).copy_with(fragment=None)

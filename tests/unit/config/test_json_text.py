@@ -21,7 +21,7 @@ from agent_host.rpc.messages import parse
 from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import read_shape
-from tool_runtime.files.notebooks import NotANotebook, shown
+from tool_runtime.files.notebooks import NotANotebook, render
 from tool_runtime.schema import advice_on
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ READERS: dict[str, tuple[Callable[[str], bool], int]] = {
     "a bundle": (lambda text: not read_shape_problems(text.encode()), 0),
     "a bundle in UTF-16": (lambda text: not read_shape_problems(text.encode("utf-16")), 0),
     "a bundle as a value": (passes(lambda text: read_shape(orjson.loads(text)), BundleProblems), 0),
-    "a notebook": (passes(lambda text: shown(f'{{"cells":[{text}]}}'.encode()), NotANotebook), 2),
+    "a notebook": (passes(lambda text: render(f'{{"cells":[{text}]}}'.encode()), NotANotebook), 2),
     "a text for an object": (lambda text: advice_on(text, lambda value: isinstance(value, dict)) != "", 0),
 }
 

@@ -58,7 +58,7 @@ class Session:
 
     def context(self, tool: str = "Echo", key: str = "call_1", **arguments: Any) -> tuple[Definition, CallContext]:
         request = ToolRequest(tool, arguments, SESSION, "task_1", self.step, key, CAPABILITY)
-        return Definition(tool, "d", {"type": "object"}), CallContext.of(request, self.settings)
+        return Definition(tool, "d", {"type": "object"}), CallContext.make(request, self.settings)
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ async def test_a_notebook_keeps_within_the_limits_of_files(call: Call, workspace
 def test_pictures_that_no_model_should_get_are_named() -> None:
     broken = base64.b64encode(PICTURE[:-5]).decode()
     many = [data(image_png=base64.b64encode(PICTURE).decode()) for _ in range(notebooks.MAX_PICTURES + 1)]
-    found = notebooks.shown(notebook(code("", data(image_png=broken), data(image_png="?"), *many)).encode())
+    found = notebooks.render(notebook(code("", data(image_png=broken), data(image_png="?"), *many)).encode())
     assert len(found.pictures) == notebooks.MAX_PICTURES
     assert "not shown: the file is damaged or cut short]" in found.text
     assert "[picture 2: image/png, not shown: it is no base64]" in found.text
@@ -142,7 +142,7 @@ JSON = st.recursive(
 @settings(max_examples=100)
 @given(st.lists(JSON, max_size=4))
 def test_whatever_a_notebook_holds_it_is_shown(cells: list[Any]) -> None:
-    found = notebooks.shown(json.dumps({"cells": cells}).encode())
+    found = notebooks.render(json.dumps({"cells": cells}).encode())
     assert found.text.count("--- cell ") >= len(cells)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.files.edits import Edit, EditProblem, edited
+from tool_runtime.files.edits import Edit, EditProblem, apply_edits
 from tool_runtime.files.near_matches import nearest_lines
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def test_what_is_computed_before_is_what_is_left(text: str, pairs: list[tuple[st
     before = text.encode("utf-8", "replace")
     edits = [Edit(old, new) for old, new in pairs]
     try:
-        left: bytes | None = edited(before, edits).data
+        left: bytes | None = apply_edits(before, edits).data
     except EditProblem:
         left = None
     arguments = {"path": "f", "edits": [edit(old, new) for old, new in pairs]}
@@ -234,7 +234,7 @@ def test_what_is_computed_before_is_what_is_left(text: str, pairs: list[tuple[st
 def test_nothing_else_changes(text: str, old: str, new: str) -> None:
     before = text.encode()
     try:
-        after = edited(before, [Edit(old, new)]).data.decode()
+        after = apply_edits(before, [Edit(old, new)]).data.decode()
     except EditProblem:
         return
     for spelled in (old, old.replace("\n", "\r\n")):

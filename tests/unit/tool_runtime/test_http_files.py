@@ -42,7 +42,7 @@ async def test_a_response_replaces_the_file_in_one_step(call: Call, workspace: P
             assert text_of(found).endswith(f"\n\nSaved {len(data)} bytes to {target}")
             assert found.artifacts == ()
             assert target.read_bytes() == data
-            assert found.seen == str(Seen.of(target.stat(), data))
+            assert found.seen == str(Seen.make(target.stat(), data))
             target.write_bytes(b"old")
     assert os.listdir(target.parent) == ["data.bin"]
 

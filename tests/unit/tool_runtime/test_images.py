@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import Image, ToolConstraints
 from tests.support.pictures import gif, jpeg, png, webp
 from tests.unit.tool_runtime.conftest import Call, error_of, request, text_of
-from tool_runtime.files.images import MAX_BYTES, Header, header_of, judged
+from tool_runtime.files.images import MAX_BYTES, Header, check_image, header_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_a_png_with_a_changed_byte_is_not_whole(at: int, by: int) -> None:
 
 def test_pictures_without_pixels_are_none() -> None:
     for make in (png, jpeg, gif):
-        found = judged(make(0, 5))
+        found = check_image(make(0, 5))
         assert found is not None
         assert (found.data, found.problem, found.header.width) == (None, "the file is damaged or cut short", 0)
 

@@ -15,7 +15,7 @@ from tool_runtime.remote.mcp.questions import MAX_QUESTIONS
 from tool_runtime.remote.mcp.servers import ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, timed
+from tool_runtime.tool import CallContext, add_timeout
 
 if TYPE_CHECKING:
     from tool_runtime.remote.lists import Definition
@@ -115,14 +115,14 @@ class SideBySide:
         async with asyncio.timeout(20):
             for name in ("first", "second"):
                 request = ToolRequest(f"odd/{name}", {}, "s", "t", "st", name, "Mcp.Invoke")
-                self.calls[name] = CallContext.of(request, self.settings)
+                self.calls[name] = CallContext.make(request, self.settings)
                 running.append(asyncio.create_task(self._run(tools[f"odd/{name}"], self.calls[name])))
                 assert await self.came.get() == name
             await self.put.wait()
         return running
 
     async def _run(self, tool: Definition, call: CallContext) -> Any:
-        return await timed(functools.partial(self.source.call, tool), 20)(call)
+        return await add_timeout(functools.partial(self.source.call, tool), 20)(call)
 
     def limits(self) -> list[float | None]:
         """When the time of each call that runs is over; None where it stands."""

@@ -17,7 +17,7 @@ from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_htt
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
-from tool_runtime.tool import CallContext, ToolFault, timed
+from tool_runtime.tool import CallContext, ToolFault, add_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class Session:
             return await self.source.call(one, call)
 
         try:
-            return str((await timed(run, timeout_s)(CallContext.of(request, self.settings))).text)
+            return str((await add_timeout(run, timeout_s)(CallContext.make(request, self.settings))).text)
         except ToolFault as fault:
             return f"{fault.kind.name}: {fault}"
         finally:
@@ -168,7 +168,7 @@ async def test_a_question_is_taken_back_with_its_call() -> None:
     server.tools["ask"] = run
     session = Session(server, lambda _: PersonAnswer("accept", {}))
     request = ToolRequest("odd/ask", {}, "s", "t", "st", "c1", "Mcp.Invoke")
-    call = CallContext.of(request, session.settings)
+    call = CallContext.make(request, session.settings)
 
     async def wait(_: ToolRequest, __: PersonAsked) -> PersonAnswer:
         assert call.clock.limit is not None
@@ -183,7 +183,7 @@ async def test_a_question_is_taken_back_with_its_call() -> None:
     config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 20, 20, elicitation=True)
     source = McpSource(config, session.settings, server.start, ask_person=wait)
     (tool,) = (await source.list()).definitions
-    calling = asyncio.ensure_future(timed(lambda one: source.call(tool, one), 20)(call))
+    calling = asyncio.ensure_future(add_timeout(lambda one: source.call(tool, one), 20)(call))
     await begun.wait()
     calling.cancel()
     await asyncio.wait([calling])
@@ -202,7 +202,7 @@ async def test_a_server_may_want_to_be_called_again() -> None:
 
 async def test_the_time_of_a_call_goes_on_after_the_answer() -> None:
     request = ToolRequest("odd/ask", {}, "s", "t", "st", "c1", "Mcp.Invoke")
-    call = CallContext.of(request, RuntimeSettings(workspace="/"))
+    call = CallContext.make(request, RuntimeSettings(workspace="/"))
 
     async def run(one: CallContext) -> Any:
         limit = one.clock.limit
@@ -213,7 +213,7 @@ async def test_the_time_of_a_call_goes_on_after_the_answer() -> None:
         assert 19 < left <= 20
         return None
 
-    await timed(run, 20)(call)
+    await add_timeout(run, 20)(call)
     with call.clock.paused():  # the call is over, and there is nothing to stop
         assert call.clock.limit is None
 
@@ -247,7 +247,7 @@ async def test_connecting_is_tried_again_with_growing_pauses(
         try:
             (tool,) = (await source.list()).definitions
             request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
-            text_of = (await source.call(tool, CallContext.of(request, RuntimeSettings(workspace="/")))).text
+            text_of = (await source.call(tool, CallContext.make(request, RuntimeSettings(workspace="/")))).text
         except ToolFault as fault:
             text_of = str(fault)
         await source.aclose()

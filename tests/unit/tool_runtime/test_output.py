@@ -80,13 +80,13 @@ def test_bounded_diffs_apply_and_stay_cheap(tmp_path: Path) -> None:
     before = b"".join(b"same\nold %d\n" % (n % 7) for n in range(20_000))
     after = b"head\n" + b"".join(b"same\nnew %d\n" % (n % 5) for n in range(20_000))
     began = time.process_time()
-    artifacts.unified(before, after, "f")
+    artifacts.make_diff(before, after, "f")
     assert time.process_time() - began < 2
     apply(tmp_path, before, after)
 
 
 def apply(folder: Path, before: bytes, after: bytes) -> None:
-    made = artifacts.unified(before, after, "f")
+    made = artifacts.make_diff(before, after, "f")
     if before == after:
         assert made == b""
         return
@@ -98,7 +98,7 @@ def apply(folder: Path, before: bytes, after: bytes) -> None:
 def test_a_diff_names_only_what_changed() -> None:
     before = b"".join(b"%d\n" % n for n in range(1, 10_001))
     after = before.replace(b"\n5000\n", b"\nfive thousand\n")
-    assert artifacts.unified(before, after, "f") == (
+    assert artifacts.make_diff(before, after, "f") == (
         b"--- f\n+++ f\n@@ -4997,7 +4997,7 @@\n 4997\n 4998\n 4999\n-5000\n+five thousand\n 5001\n 5002\n 5003\n"
     )
-    assert b"Binary files differ: 2 and 1 bytes" in artifacts.unified(b"\0a", b"b", "f")
+    assert b"Binary files differ: 2 and 1 bytes" in artifacts.make_diff(b"\0a", b"b", "f")

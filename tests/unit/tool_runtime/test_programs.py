@@ -11,7 +11,7 @@ import pytest
 
 from agent_host import import_isolation
 from tool_runtime.platform import posix, windows
-from tool_runtime.platform.programs import find_program, is_within, spellings, trusted_path
+from tool_runtime.platform.programs import find_program, is_within, path_to_trust, spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,12 +56,12 @@ def test_entries_that_commands_write_to_are_passed_over(
     ]
     for entry in bad:
         assert find_program("tool", entry, [str(work)]) is None, entry
-        assert trusted_path(entry, [str(work)]) == "", entry
+        assert path_to_trust(entry, [str(work)]) == "", entry
     assert find_program("tool", str(tmp_path / "own"), [str(work)]) is None  # the file leads there
     every = os.pathsep.join([*bad, str(tmp_path / "own"), str(good.parent)])
     assert find_program("tool", every, [str(work)]) == str(good)
     assert find_program("tool", str(work), ["/nowhere"]) == str(work / "tool")
-    assert trusted_path(every, [str(work)]).split(os.pathsep) == [str(tmp_path / "own"), str(good.parent)]
+    assert path_to_trust(every, [str(work)]).split(os.pathsep) == [str(tmp_path / "own"), str(good.parent)]
 
 
 def test_what_is_no_program_is_passed_over(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_streams_of_one_call_share_what_may_be_kept() -> None:
     first.add(b"0123456789")
     second.add(b"abcdefghij")
     first.add(b"more")
-    assert (first.kept, second.kept, room.left) == (10, 5, 0)
+    assert (first.kept_bytes, second.kept_bytes, room.left) == (10, 5, 0)
     assert second.read(0, 10) == b"abcde"
 
 

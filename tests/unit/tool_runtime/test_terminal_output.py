@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.screen import ReferenceScreen
 from tests.unit.tool_runtime.conftest import text_of
-from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, reduced
+from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_what_a_terminal_shows_at_the_end(printed: bytes, shown: bytes) -> None:
-    assert reduced(printed) == shown
+    assert reduce(printed) == shown
 
 
 TEXT = [
@@ -119,9 +119,9 @@ def whole(data: bytes) -> bytes:
 
 @given(OUTPUT)
 def test_nothing_is_left_that_a_terminal_acts_on(data: bytes) -> None:
-    left = reduced(data)
+    left = reduce(data)
     assert not has_control(left.replace(b"\r\n", b"\n").replace(b"\r", b""))
-    assert reduced(left.replace(b"\r", b"")) == left.replace(b"\r", b"")
+    assert reduce(left.replace(b"\r", b"")) == left.replace(b"\r", b"")
 
 
 def test_a_picture_of_64_lines_is_followed_and_no_more() -> None:
@@ -138,7 +138,7 @@ def test_a_picture_of_64_lines_is_followed_and_no_more() -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=["Cc", "Cs"])), st.text(alphabet="\t\n ab"))
 def test_plain_text_is_not_touched(text: str, more: str) -> None:
     data = (text + more).encode()
-    assert reduced(data) == data
+    assert reduce(data) == data
     assert whole(data) == data
 
 

@@ -77,7 +77,7 @@ def test_no_descriptor_is_left(workspace: Path, outside: Path) -> None:
     (root / "link").symlink_to(outside)
     before = len(os.listdir("/dev/fd"))
     for path in ("a", "none", "link", "link/d", "a/../a"):
-        with suppress(OSError), open_directory(f"{root}/{path}", str(root)) as found, found.below("b"):
+        with suppress(OSError), open_directory(f"{root}/{path}", str(root)) as found, found.open_below("b"):
             pass
         with (
             suppress(OSError),
@@ -90,7 +90,7 @@ def test_no_descriptor_is_left(workspace: Path, outside: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../victim", "/etc/passwd"])
 def test_a_name_is_one_component(workspace: Path, name: str) -> None:
     with open_directory(str(workspace.resolve())) as directory:
-        for act in (directory.remove, directory.status, directory.below, directory.remove_tree):
+        for act in (directory.remove, directory.status, directory.open_below, directory.remove_tree):
             with pytest.raises(ValueError, match="no name"):
                 act(name)
 
@@ -107,7 +107,7 @@ def test_without_descriptors_each_component_is_looked_at(
         directory.put(name, b"x", 0o600)
         directory.make_directory("c")
         assert directory.names() == ["c", "f"]
-        with directory.below("c") as below:
+        with directory.open_below("c") as below:
             below.write_new("g", b"y")
         assert [folder.rpartition("/")[2] for folder, _, _ in directory.walk("c")] == ["c"]
         directory.remove_tree("c")

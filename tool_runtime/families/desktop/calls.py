@@ -25,13 +25,13 @@ def mark_of(request: ToolRequest) -> str:
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def kept_of(call: CallContext) -> str | None:
+def place_to_keep(call: CallContext) -> str | None:
     """The place where the call keeps what a file holds before it is written in place; None for nowhere."""
-    return kept_at(call.settings, call.request)
+    return place_to_keep_by_request(call.settings, call.request)
 
 
-def kept_at(settings: RuntimeSettings, request: ToolRequest) -> str | None:
-    """`kept_of` for a call of which there is no context."""
+def place_to_keep_by_request(settings: RuntimeSettings, request: ToolRequest) -> str | None:
+    """`place_to_keep` for a call of which there is no context."""
     return None if settings.kept is None else os.path.join(settings.kept, mark_of(request))
 
 
@@ -49,14 +49,14 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
     return request.also[capability]
 
 
-def expected_of(request: ToolRequest) -> Expected:
+def expectation_of(request: ToolRequest) -> Expected:
     """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
     named = request.arguments.get("expectedSha256")
     seen = None if request.last_seen is None else Seen.parse(request.last_seen)
     return Expected(named, seen, CapabilityName.FILE_READ in request.also)
 
 
-def encoded(text: str, argument: str) -> bytes:
+def encode(text: str, argument: str) -> bytes:
     """The text in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
     try:
         return text.encode("utf-8")

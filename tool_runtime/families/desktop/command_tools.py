@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from agent_host.contracts import Leftovers
 from policy.paths import normalize
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
+from tool_runtime.families.desktop.calls import encode, mark_of, scope_of
 from tool_runtime.families.desktop.specs import COMMAND_OUTPUT, RUN_COMMAND, STOP_COMMAND
 from tool_runtime.families.desktop.timeouts import command_timeout_s
-from tool_runtime.families.programs import command_params, environment_under, told_of
+from tool_runtime.families.programs import command_params, environment_under, head_for_observers
 from tool_runtime.files.paths import home_directory, resolve
 from tool_runtime.output import artifacts
-from tool_runtime.output.terminal import reduced, without_controls
+from tool_runtime.output.terminal import reduce, strip_controls
 from tool_runtime.output.text import charset_of, decode_body, decode_output
 from tool_runtime.output.truncate import HeadTail, truncate_text
 from tool_runtime.platform import OS_FAMILY, current
@@ -28,7 +28,7 @@ from tool_runtime.processes.background import BackgroundCommands
 from tool_runtime.processes.command import end_leftovers, run_command
 from tool_runtime.processes.guard import ProcessGuard
 from tool_runtime.processes.server import ServerProcess
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, cap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class CommandTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        return (Tool(RUN_COMMAND, capped(self._run_command), DESKTOP), *self._background.tools())
+        return (Tool(RUN_COMMAND, cap(self._run_command), DESKTOP), *self._background.tools())
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider. A command leaves processes behind."""
@@ -121,7 +121,7 @@ class CommandTools:
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
-        encoded(command, "command")
+        encode(command, "command")
         timeout_s = arguments.get("timeout", command_timeout_s(settings))
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
@@ -135,7 +135,7 @@ class CommandTools:
             {**self._environment, "PWD": cwd},
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
-            stdin=encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
+            stdin=encode(arguments["stdin"], "stdin") if "stdin" in arguments else None,
         )
 
 
@@ -152,7 +152,7 @@ class BackgroundTools:
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
         running = ((COMMAND_OUTPUT, self._command_output), (STOP_COMMAND, self._stop_command))
-        return tuple(Tool(spec, capped(run), DESKTOP) for spec, run in running)
+        return tuple(Tool(spec, cap(run), DESKTOP) for spec, run in running)
 
     def start(self, call: CallContext, params: CommandParams, sandbox: Sandbox | None = None) -> ToolOutput:
         """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
@@ -167,7 +167,7 @@ class BackgroundTools:
         observer = self._settings.commands
         if observer is not None:
             observer.started(call.request, started.command_id)
-        started.follow(functools.partial(self._ended, call.request))
+        started.follow(functools.partial(self._report_end, call.request))
         until = "the session ends" if lifetime_s is None else f"{lifetime_s:g} seconds have passed, or the session ends"
         text = (
             f"Started in the background as {started.command_id}. CommandOutput reads what it prints, StopCommand ends "
@@ -179,7 +179,7 @@ class BackgroundTools:
         """See `BackgroundCommands.end_all`."""
         return await self._commands.end_all()
 
-    def _ended(self, request: ToolRequest, end: CommandEnd) -> None:
+    def _report_end(self, request: ToolRequest, end: CommandEnd) -> None:
         if self._settings.commands is not None:
             self._settings.commands.ended(request, end)
         self._commands.forget_old()
@@ -190,12 +190,12 @@ class BackgroundTools:
         limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
         piece = found.read(arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
-        return ToolOutput(f"{_state(found)}\n{_shown(piece)}", capped=True)
+        return ToolOutput(f"{_state(found)}\n{_render(piece)}", capped=True)
 
     async def _stop_command(self, call: CallContext) -> ToolOutput:
         found = self._commands.get(call.request.arguments["id"])
         found.ask_to_end("stopped")
-        await found.ended()
+        await found.await_end()
         unread = found.total - found.seen
         rest = f"\n{unread} bytes of its output were not read yet; CommandOutput reads them" if unread else ""
         return ToolOutput(f"{_state(found)}{rest}")
@@ -207,10 +207,10 @@ def _state(one: Background) -> str:
     return f"{one.command_id}: {one.end.note()}"
 
 
-def _shown(piece: Piece) -> str:
+def _render(piece: Piece) -> str:
     if not piece.data:
         return f"No output from byte {piece.start} on; there are {piece.total} bytes"
-    text = decode_output(reduced(piece.data), crlf=current.CRLF)
+    text = decode_output(reduce(piece.data), crlf=current.CRLF)
     begins = piece.start + piece.skipped
     gap = f"[... {piece.skipped} bytes are not kept ...]\n" if piece.skipped else ""
     more = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
@@ -222,12 +222,12 @@ def _shown(piece: Piece) -> str:
 
 def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
     """TR 4.4; the output limit is shared, and what one stream does not need the other may have."""
-    out, err, limit = outcome.stdout.shown(), outcome.stderr.shown(), call.max_output_bytes
+    out, err, limit = outcome.stdout.rendered(), outcome.stderr.rendered(), call.max_output_bytes
     err_limit = min(err.total, max(limit // 2, limit - out.total))
     text = (
         f"Exit code: {outcome.exit_code}\n"
-        f"--- stdout ---\n{_printed(out, limit - err_limit)}"
-        f"--- stderr ---\n{_printed(err, err_limit)}"
+        f"--- stdout ---\n{_render_output(out, limit - err_limit)}"
+        f"--- stderr ---\n{_render_output(err, err_limit)}"
     )
     kept: list[Artifact] = []
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
@@ -238,7 +238,7 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
             count = rewritten if is_all else f"{rewritten} or more"
             text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
         if captured.ends.total > call.settings.artifact_threshold_bytes:
-            kept_bytes, total = captured.spill.kept, captured.ends.total
+            kept_bytes, total = captured.spill.kept_bytes, captured.ends.total
             if kept_bytes < total and captured.spill.problem is None:
                 text += f"[Of the {total} bytes of {name} the first {kept_bytes} are stored, and the end]\n"
             content = captured.spill.content(captured.ends)
@@ -250,13 +250,13 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         tuple(kept),
         capped=True,
         exit_code=outcome.exit_code,
-        stderr=told_of(outcome.stderr),
+        stderr=head_for_observers(outcome.stderr),
         denials=outcome.denials,
     )
 
 
-def _printed(ends: HeadTail, limit: int) -> str:
-    text = decode_output(without_controls(ends.render(limit)), crlf=current.CRLF)
+def _render_output(ends: HeadTail, limit: int) -> str:
+    text = decode_output(strip_controls(ends.render(limit)), crlf=current.CRLF)
     return text if not text or text.endswith("\n") else text + "\n"
 
 
@@ -275,7 +275,7 @@ def http_output(call: CallContext, outcome: HttpOutcome, note: str = "") -> Tool
     return ToolOutput(head + truncate_text(text, call.max_output_bytes), kept, capped=True)
 
 
-def saved_output(outcome: HttpOutcome, path: str) -> ToolOutput:
+def describe_saved(outcome: HttpOutcome, path: str) -> ToolOutput:
     """A response whose body has gone to the file at `path`."""
     size = len(outcome.body)
     head = f"HTTP {outcome.status} {outcome.reason}\nContent-Type: {_content_type(outcome)}\nContent-Length: {size}\n\n"

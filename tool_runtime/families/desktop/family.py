@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
 from tool_runtime.families.catalogue import desktop_specs
-from tool_runtime.families.desktop.timeouts import under
+from tool_runtime.families.desktop.timeouts import set_timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class DesktopFamily:
 
     @functools.cached_property
     def _specs(self) -> dict[str, ToolSpec]:
-        return {name: under(spec, self._settings) for name, spec in self._own.items()}
+        return {name: set_timeouts(spec, self._settings) for name, spec in self._own.items()}
 
     @functools.cached_property
     def _runner(self) -> DesktopRunner:

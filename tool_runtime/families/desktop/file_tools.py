@@ -12,7 +12,7 @@ from agent_host.contracts import Image, Leftovers
 from policy.names import CapabilityName
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, kept_of, mark_of, scope_of
+from tool_runtime.families.desktop.calls import constraints_of, encode, expectation_of, mark_of, place_to_keep, scope_of
 from tool_runtime.families.desktop.specs import (
     DELETE_FILE,
     EDIT_FILE,
@@ -28,8 +28,8 @@ from tool_runtime.files.lines import Wanted, Window
 from tool_runtime.files.read import read_whole
 from tool_runtime.files.stored import StoredParams, StoredPart, read_stored
 from tool_runtime.output import artifacts
-from tool_runtime.output.artifacts import size_note, unified
-from tool_runtime.tool import CallContext, FaultKind, Handler, Tool, ToolFault, ToolOutput, capped, os_faults, timed
+from tool_runtime.output.artifacts import make_diff, size_note
+from tool_runtime.tool import CallContext, FaultKind, Handler, Tool, ToolFault, ToolOutput, add_timeout, cap, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class FileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        within = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         running: tuple[tuple[ToolSpec, Handler], ...] = (
             (READ_FILE, self._read_file),
             (WRITE_FILE, self._write_file),
@@ -65,7 +65,7 @@ class FileTools:
             (MOVE_FILE, self._move_file),
         )
         at_once = {READ_FILE.name: self._read_at_once}
-        return tuple(Tool(spec, capped(within(run)), DESKTOP, at_once.get(spec.name)) for spec, run in running)
+        return tuple(Tool(spec, cap(within(run)), DESKTOP, at_once.get(spec.name)) for spec, run in running)
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """See DesktopFamily. Raises ToolFault."""
@@ -95,7 +95,7 @@ class FileTools:
             return None
         with _directories_pointed_out(params.path):
             outcome = read.read_at_once(params, call.abandoned)
-        return None if outcome is None or outcome.is_pdf else _shown(outcome, params.offset)
+        return None if outcome is None or outcome.is_pdf else _render(outcome, params.offset)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
@@ -103,18 +103,18 @@ class FileTools:
             from tool_runtime.files.stored import StoredParams
 
             stored = StoredParams(params.offset, params.limit or _STORED_LINES)
-            return await self._pool.run(lambda: stored_part(self._settings, call, params.path, stored))
+            return await self._pool.run(lambda: render_stored(self._settings, call, params.path, stored))
         if is_document(call, params.path):
             found = await self._pool.run(lambda: notebook_output(params, call.abandoned))
             if isinstance(found, ToolOutput):
                 return found
-            output = _shown(await self._pool.run(lambda: read.read_file(params, call.abandoned)), params.offset)
+            output = _render(await self._pool.run(lambda: read.read_file(params, call.abandoned)), params.offset)
             return output._replace(text=f"[{found}; its text follows]\n{output.text}")
         with _directories_pointed_out(params.path):
             outcome = await self._pool.run(lambda: read.read_file(params, call.abandoned))
         if outcome.is_pdf:
             return await self._pool.run(lambda: pdf_output(params, outcome, call.abandoned))
-        return _shown(outcome, params.offset)
+        return _render(outcome, params.offset)
 
     def _is_stored(self, path: str) -> bool:
         """True for a reference to what the session has stored: paths of files come absolute from the host."""
@@ -126,21 +126,21 @@ class FileTools:
         params = write.WriteParams(
             path,
             scope_of(request),
-            encoded(request.arguments["content"], "content"),
+            encode(request.arguments["content"], "content"),
             mark_of(request),
             call.max_file_size_bytes,
             request.arguments.get("createDirectories", True),
-            expected_of(request),
-            kept=kept_of(call),
+            expectation_of(request),
+            kept=place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
         said = f"Wrote {len(params.data)} bytes to {path}"
         if outcome.before_bytes:  # a small model takes "wrote" for "appended"
             said += f", in place of the {outcome.before_bytes} bytes that it had"
         alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
         if alike:
             said += f", a new file beside one whose name looks the same: {', '.join(alike)}"
-        return _written(request, said, outcome, diff)
+        return _render_write(request, said, outcome, diff)
 
     async def _edit_file(self, call: CallContext) -> ToolOutput:
         request = call.request
@@ -153,12 +153,12 @@ class FileTools:
             mark_of(request),
             call.max_file_size_bytes,
             constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
-            expected_of(request),
-            kept_of(call),
+            expectation_of(request),
+            place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(write.edit_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: add_diff(write.edit_file(params, call.abandoned), path, call))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
-        return _written(request, said, outcome, diff)
+        return _render_write(request, said, outcome, diff)
 
     async def _delete_file(self, call: CallContext) -> ToolOutput:
         path: str = call.request.arguments["path"]
@@ -200,7 +200,7 @@ def is_document(call: CallContext, path: str) -> bool:
     return is_notebook(path) and not arguments.get("raw") and "encoding" not in arguments
 
 
-def _shown(outcome: read.ReadOutcome, offset: int) -> ToolOutput:
+def _render(outcome: read.ReadOutcome, offset: int) -> ToolOutput:
     if outcome.text is None:
         return _binary_output(outcome)
     if outcome.past_end and outcome.size_bytes:
@@ -254,13 +254,13 @@ _LEFTOVER: Mapping[str, Callable[[ToolRequest], bool]] = {
 """What takes away what a call of the tool left when its process died; says whether there was something."""
 
 
-def with_diff(outcome: write.WriteOutcome, path: str, call: CallContext) -> tuple[write.WriteOutcome, bytes]:
+def add_diff(outcome: write.WriteOutcome, path: str, call: CallContext) -> tuple[write.WriteOutcome, bytes]:
     """Return what a write did, and the unified diff that is kept of it, empty where nothing changed."""
     if outcome.existed and outcome.before is None:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
     else:
-        diff = unified(outcome.before, outcome.after, path)
-    settle = settled(outcome)
+        diff = make_diff(outcome.before, outcome.after, path)
+    settle = settling_of(outcome)
     if call.abandoned.flag and settle is not None:  # no result will be on record behind which somebody would do it
         settle()
     return outcome, diff
@@ -277,13 +277,13 @@ def _directories_pointed_out(path: str) -> Iterator[None]:
         raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
 
 
-def _written(request: ToolRequest, said: str, outcome: write.WriteOutcome, diff: bytes) -> ToolOutput:
+def _render_write(request: ToolRequest, said: str, outcome: write.WriteOutcome, diff: bytes) -> ToolOutput:
     made = (artifacts.file_diff(request, diff),) if diff else ()
     text = f"{said}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else said
-    return ToolOutput(text, made, seen=str(outcome.seen), settle=settled(outcome))
+    return ToolOutput(text, made, seen=str(outcome.seen), settle=settling_of(outcome))
 
 
-def settled(outcome: write.WriteOutcome) -> Callable[[], None] | None:
+def settling_of(outcome: write.WriteOutcome) -> Callable[[], None] | None:
     """Return what is to be done once the result of a write is on record; None for nothing."""
     if outcome.kept is None:
         return None
@@ -301,7 +301,7 @@ def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | st
     most = notebooks.MAX_BYTES if limit is None else min(limit, notebooks.MAX_BYTES)
     try:
         data, seen = read_whole(params.path, params.scope, most, abandoned)
-        found = notebooks.shown(data)
+        found = notebooks.render(data)
     except notebooks.NotANotebook as error:
         return f"This file cannot be shown as a notebook: {error}"
     except ToolFault as fault:
@@ -323,7 +323,7 @@ def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | st
 
 def pdf_output(params: ReadParams, outcome: ReadOutcome, abandoned: Abandoned) -> ToolOutput:
     """The text of a PDF's pages, or how to have it. Raises ToolFault."""
-    place = pdf.installed()
+    place = pdf.find_extra()
     if place is None:
         text = f"PDF file, {outcome.size_bytes} bytes; {pdf.HOW_TO_INSTALL}"
         return ToolOutput(text, capped=True, seen=str(outcome.seen))
@@ -346,7 +346,7 @@ class OutputTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        return (Tool(READ_OUTPUT, capped(timed(self._read_output, self._settings.file_timeout_s)), DESKTOP),)
+        return (Tool(READ_OUTPUT, cap(add_timeout(self._read_output, self._settings.file_timeout_s)), DESKTOP),)
 
     async def _read_output(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
@@ -355,10 +355,10 @@ class OutputTools:
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
         params = StoredParams(arguments.get("offset", 1), arguments.get("limit", 200), wanted)
-        return await self._pool.run(lambda: stored_part(self._settings, call, arguments["ref"], params))
+        return await self._pool.run(lambda: render_stored(self._settings, call, arguments["ref"], params))
 
 
-def stored_part(settings: RuntimeSettings, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
+def render_stored(settings: RuntimeSettings, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
     """A part of what the session has stored under `ref`. Blocking. Raises ToolFault."""
     with os_faults(ref):
         file = None if settings.open_output is None else settings.open_output(ref)

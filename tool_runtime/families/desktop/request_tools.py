@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.calls import constraints_of, encoded, kept_of, mark_of, scope_of
-from tool_runtime.families.desktop.command_tools import http_output, saved_output
-from tool_runtime.families.desktop.file_tools import settled
+from tool_runtime.families.desktop.calls import constraints_of, encode, mark_of, place_to_keep, scope_of
+from tool_runtime.families.desktop.command_tools import describe_saved, http_output
+from tool_runtime.families.desktop.file_tools import settling_of
 from tool_runtime.families.desktop.specs import HTTP_REQUEST
 from tool_runtime.families.desktop.timeouts import request_timeout_s
 from tool_runtime.families.web import Web
 from tool_runtime.files import read, write
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, capped
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, cap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class RequestTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        return (Tool(HTTP_REQUEST, capped(self._http_request), DESKTOP),)
+        return (Tool(HTTP_REQUEST, cap(self._http_request), DESKTOP),)
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -54,7 +54,7 @@ class RequestTools:
             url=arguments["url"],
             method=arguments.get("method", "GET"),
             headers=arguments.get("headers", {}),
-            body=await self._sent(call),
+            body=await self._body_to_send(call),
             timeout_s=arguments.get("timeout", request_timeout_s(settings)),
             domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
             max_saved_bytes=most,
@@ -65,26 +65,26 @@ class RequestTools:
         if not is_success(outcome.status):
             return http_output(call, outcome, f"[Nothing was saved to {save_to}: the status is {outcome.status}]\n")
         saved = await self._save(call, save_to, outcome.body)
-        return saved_output(outcome, save_to)._replace(seen=str(saved.seen), settle=settled(saved))
+        return describe_saved(outcome, save_to)._replace(seen=str(saved.seen), settle=settling_of(saved))
 
-    async def _sent(self, call: CallContext) -> bytes:
+    async def _body_to_send(self, call: CallContext) -> bytes:
         """The body, from the arguments or from a file."""
         arguments = call.request.arguments
         path = arguments.get("bodyFile")
         if path is None:
-            return encoded(arguments.get("body", ""), "body")
+            return encode(arguments.get("body", ""), "body")
         if "body" in arguments:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.bodyFile: give body or bodyFile, not both")
         needed = CapabilityName.FILE_READ
         scope, most = scope_of(call.request, needed), self._most_bytes(call, needed)
-        return await self._on_disk(call, path, lambda: read.read_bytes(path, scope, most, call.abandoned))
+        return await self._run_on_disk(call, path, lambda: read.read_bytes(path, scope, most, call.abandoned))
 
     async def _save(self, call: CallContext, path: str, body: bytes) -> write.WriteOutcome:
         scope = scope_of(call.request, CapabilityName.FILE_WRITE)
-        params = write.WriteParams(path, scope, body, mark_of(call.request), kept=kept_of(call))
-        return await self._on_disk(call, path, lambda: write.write_file(params, call.abandoned))
+        params = write.WriteParams(path, scope, body, mark_of(call.request), kept=place_to_keep(call))
+        return await self._run_on_disk(call, path, lambda: write.write_file(params, call.abandoned))
 
-    async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
+    async def _run_on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
         """`work` on a file in a thread, within the time that files have."""
         timeout_s = self._settings.file_timeout_s
         try:

@@ -18,7 +18,7 @@ from tool_runtime.families.desktop.specs import (
     SPECS,
     STOP_COMMAND,
 )
-from tool_runtime.families.desktop.timeouts import under
+from tool_runtime.families.desktop.timeouts import set_timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,8 @@ class DesktopRunner:
     def tool(self, name: str) -> Tool:
         """Return the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
-            for tool in self._of_kind(_KINDS[name]).tools():
-                self._tools[tool.spec.name] = tool._replace(spec=under(tool.spec, self._settings))
+            for tool in self._tools_of_kind(_KINDS[name]).tools():
+                self._tools[tool.spec.name] = tool._replace(spec=set_timeouts(tool.spec, self._settings))
         return self._tools[name]
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
@@ -90,7 +90,7 @@ class DesktopRunner:
             await self._requests.aclose()
         await self.end_commands()
 
-    def _of_kind(self, kind: Kind) -> FileTools | TreeTools | OutputTools | CommandTools | RequestTools:
+    def _tools_of_kind(self, kind: Kind) -> FileTools | TreeTools | OutputTools | CommandTools | RequestTools:
         if kind == "files":
             return self._files
         if kind == "commands":

@@ -144,16 +144,16 @@ _PATH: Final = Subject("path", "path")
 _FILE: Final = text(minLength=1)
 
 
-def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
+def _content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
     content = arguments.get("content")
     return content.encode("utf-8", "replace") if isinstance(content, str) else None
 
 
-def _edited(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
-    from tool_runtime.files.edits import EditProblem, edited_file, edits_from  # with the first edit
+def _content_of_edit(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
+    from tool_runtime.files.edits import EditProblem, edit_content, edits_from  # with the first edit
 
     try:
-        return None if before is None else edited_file(arguments["path"], before, edits_from(arguments["edits"])).data
+        return None if before is None else edit_content(arguments["path"], before, edits_from(arguments["edits"])).data
     except (EditProblem, KeyError, TypeError):  # the arguments have not been compared with the schema yet
         return None
 
@@ -197,7 +197,7 @@ WRITE_FILE: Final = ToolSpec(
     category="files",
     display="write",
     content="content",
-    after=_written,
+    after=_content_of_write,
     rare={"expectedSha256": _EXPECTED},
 )
 EDIT_FILE: Final = ToolSpec(
@@ -224,7 +224,7 @@ EDIT_FILE: Final = ToolSpec(
     category="files",
     display="write",
     content="edits",
-    after=_edited,
+    after=_content_of_edit,
     also=(Need("File.Read", _PATH),),
     rare={"expectedSha256": _EXPECTED},
 )
@@ -332,7 +332,7 @@ def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolS
     return spec._replace(description=description, offered=offered)
 
 
-def _in_foreground(spec: ToolSpec) -> ToolSpec:
+def _keep_in_foreground(spec: ToolSpec) -> ToolSpec:
     properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
     return spec._replace(input_schema={**spec.input_schema, "properties": properties})
 
@@ -382,7 +382,7 @@ SLIM_SPECS: Final = (
         ),
     ),
     _slim(
-        _in_foreground(RUN_COMMAND),
+        _keep_in_foreground(RUN_COMMAND),
         "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
         parameters(
             ["command"],

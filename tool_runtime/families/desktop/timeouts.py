@@ -24,7 +24,7 @@ def request_timeout_s(settings: RuntimeSettings) -> float:
     return min(settings.http_timeout_s, settings.http_timeout_max_s)
 
 
-def under(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
+def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
     """`spec` with the default and the maximum of its `timeout` as `settings` have them."""
     if spec.name not in _CHOSEN:
         return spec

@@ -11,11 +11,11 @@ from agent_host.display_text import escape
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.specs import FIND_FILES, GREP, LIST_DIRECTORY
-from tool_runtime.files.grep import GrepParams, grep, installed
+from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import FindParams, ListParams, find_files, list_directory
 from tool_runtime.files.read import AT_ONCE_BYTES
 from tool_runtime.platform.disks import is_local
-from tool_runtime.tool import CallContext, Tool, ToolOutput, capped, timed, with_limit
+from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap, cap_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,27 +37,27 @@ class TreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        within = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_DIRECTORY, capped(within(self._list)), DESKTOP, self._list_at_once),
-            Tool(FIND_FILES, capped(within(self._find)), DESKTOP),
-            Tool(GREP, capped(within(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_DIRECTORY, cap(within(self._list)), DESKTOP, self._list_at_once),
+            Tool(FIND_FILES, cap(within(self._find)), DESKTOP),
+            Tool(GREP, cap(within(self._grep)), DESKTOP, self._grep_at_once),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
-        return installed(os.environ.get("PATH", ""), self._settings.writable_places)
+        return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
     def _list_at_once(self, call: CallContext) -> ToolOutput | None:
         params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)
         if params.depth > 1 or not is_near(params.path, stat.S_ISDIR):
             return None
         listing = list_directory(params, call.abandoned)
-        return None if listing.stopped is not None else self._listed(call, listing, params)
+        return None if listing.stopped is not None else self._render_listing(call, listing, params)
 
     async def _list(self, call: CallContext) -> ToolOutput:
         params = self._listing(call)
-        return self._listed(call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params)
+        return self._render_listing(call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params)
 
     def _listing(self, call: CallContext) -> ListParams:
         arguments = call.request.arguments
@@ -69,8 +69,8 @@ class TreeTools:
             arguments.get("limit", 500),
         )
 
-    def _listed(self, call: CallContext, listing: Listing, params: ListParams) -> ToolOutput:
-        return with_limit(ToolOutput(listed_directory(listing, params, self._settings.workspace)), call)
+    def _render_listing(self, call: CallContext, listing: Listing, params: ListParams) -> ToolOutput:
+        return cap_output(ToolOutput(render_directory(listing, params, self._settings.workspace)), call)
 
     async def _find(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
@@ -90,7 +90,7 @@ class TreeTools:
         if not is_near(params.path, stat.S_ISREG):
             return None
         outcome = grep(params, call.abandoned)
-        return with_limit(ToolOutput(grep_output(outcome, params, self._settings.workspace)), call)
+        return cap_output(ToolOutput(grep_output(outcome, params, self._settings.workspace)), call)
 
     async def _grep(self, call: CallContext) -> ToolOutput:
         params = self._search(call)._replace(rg=self._rg)
@@ -132,9 +132,9 @@ _MAX_LINE_CHARS: Final = 500
 _WORDS: Final = {"file": "file ", "other": "other"}
 
 
-def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
+def render_directory(listing: Listing, params: ListParams, workspace: str) -> str:
     """A line for each entry: kind, path, size or target."""
-    where = _on_one_line(_prefix(listing.root, workspace).rstrip("/") or ".")
+    where = _one_line(_prefix(listing.root, workspace).rstrip("/") or ".")
     head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
     return "\n".join([head, *map(_entry, listing.page), *_notes(listing, params.offset)]) + "\n"
 
@@ -142,7 +142,7 @@ def listed_directory(listing: Listing, params: ListParams, workspace: str) -> st
 def found_files(listing: Listing, params: FindParams, workspace: str) -> str:
     """A path a line."""
     prefix = _prefix(listing.root, workspace)
-    lines = [_on_one_line(prefix + one.path) for one in listing.page]
+    lines = [_one_line(prefix + one.path) for one in listing.page]
     if not listing.total:
         lines = [f"No file fits {params.pattern}"]
     return "\n".join([*lines, *_notes(listing, params.offset)]) + "\n"
@@ -153,7 +153,7 @@ def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str
     prefix = _prefix(outcome.root, workspace)
     lines: list[str] = []
     for hit in outcome.hits:
-        path = _on_one_line(prefix + hit.path)
+        path = _one_line(prefix + hit.path)
         if params.mode == "content":
             lines += [*([""] if lines else []), path, *_lines(hit.lines)]
         else:
@@ -165,8 +165,8 @@ def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str
         f"[Stopped at the limit of {params.limit}; offset: {params.offset + params.limit} goes on]"
         if outcome.more
         else "",
-        _left_out(outcome.left_out),
-        _ignored(outcome.ignored),
+        _describe_omitted(outcome.left_out),
+        _describe_ignored(outcome.ignored),
         f"[Not searched for their size: {_count(outcome.large, 'file', 'files')}]" if outcome.large else "",
         _unreadable(outcome.unreadable),
         f"[{outcome.stopped}]" if outcome.stopped else "",
@@ -186,13 +186,13 @@ def _prefix(root: str, workspace: str) -> str:
 def _entry(listed: Listed) -> str:
     path, kind, target, size = listed
     if not path.isprintable():
-        path = _on_one_line(path)
+        path = _one_line(path)
     if size is not None:
         return f"file  {path} ({size} bytes)" if size != 1 else f"file  {path} (1 byte)"
     if kind == "directory":
         return f"dir   {path}/"
     if kind == "link":
-        return f"link  {path} -> {_on_one_line(target or '?')}"
+        return f"link  {path} -> {_one_line(target or '?')}"
     return f"{_WORDS[kind]} {path}"
 
 
@@ -203,7 +203,7 @@ def _notes(listing: Listing, offset: int) -> Iterator[str]:
         yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"
     elif offset and not listing.page:
         yield f"[There are only {listing.total}]"
-    notes = (_left_out(listing.left_out), _ignored(listing.ignored), _unreadable(listing.unreadable))
+    notes = (_describe_omitted(listing.left_out), _describe_ignored(listing.ignored), _unreadable(listing.unreadable))
     yield from filter(None, notes)
     if listing.stopped:
         yield f"[{listing.stopped}]"
@@ -230,15 +230,15 @@ def cut_line(line: bytes, start: int) -> str:
     return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
 
 
-def _on_one_line(path: str) -> str:
+def _one_line(path: str) -> str:
     return escape(path, "")
 
 
-def _left_out(count: int) -> str:
+def _describe_omitted(count: int) -> str:
     return f"[Left out by policy: {_count(count, 'entry', 'entries')}]" if count else ""
 
 
-def _ignored(count: int) -> str:
+def _describe_ignored(count: int) -> str:
     if not count:
         return ""
     return f"[Left out by .gitignore: {_count(count, 'entry', 'entries')}; includeIgnored: true shows them]"

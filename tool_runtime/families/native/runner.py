@@ -15,9 +15,9 @@ import orjson
 from agent_host.contracts import Leftovers
 from agent_host.display_text import name_for_json
 from policy.paths import is_under, normalize
-from tool_runtime.families.answers import DESKTOP, answer, fitting, with_text
-from tool_runtime.families.desktop.calls import encoded, expected_of, kept_of, mark_of, scope_of
-from tool_runtime.families.desktop.file_tools import settled, with_diff
+from tool_runtime.families.answers import DESKTOP, answer, fit_texts, fitting
+from tool_runtime.families.desktop.calls import encode, expectation_of, mark_of, place_to_keep, scope_of
+from tool_runtime.families.desktop.file_tools import add_diff, settling_of
 from tool_runtime.families.desktop.tree_tools import cut_line, is_near
 from tool_runtime.families.native import specs
 from tool_runtime.families.native.specs import (
@@ -32,19 +32,26 @@ from tool_runtime.families.native.specs import (
     READ_FILE,
     WRITE_FILE,
 )
-from tool_runtime.families.programs import command_params, environment_under, kept, printed, refusals_of, told_of
+from tool_runtime.families.programs import (
+    command_params,
+    environment_under,
+    head_for_observers,
+    refusals_of,
+    render_stream,
+    stream_to_store,
+)
 from tool_runtime.families.web import Web, body_text
 from tool_runtime.files import move, read, write
 from tool_runtime.files import move as deletes
-from tool_runtime.files.grep import GrepParams, grep, installed
+from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import FilesParams, PageParams, Pager, list_files, token_of
-from tool_runtime.files.paths import Scope, home_directory, resolve, within
+from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
 from tool_runtime.files.tree import MAX_DEPTH
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.processes.command import end_leftovers
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, capped, os_faults, timed
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, add_timeout, cap, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +88,7 @@ class NativeRunner:
     def tool(self, name: str) -> Tool:
         """Return the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
-            for tool in self._of_kind(_KINDS[name]).tools():
+            for tool in self._tools_of_kind(_KINDS[name]).tools():
                 self._tools[tool.spec.name] = tool._replace(names=FAULT_NAMES)
         return self._tools[name]
 
@@ -95,7 +102,7 @@ class NativeRunner:
         if "_requests" in self.__dict__:
             await self._requests.aclose()
 
-    def _of_kind(self, kind: Kind) -> FileTools | TreeTools | ExecTools | FetchTools:
+    def _tools_of_kind(self, kind: Kind) -> FileTools | TreeTools | ExecTools | FetchTools:
         if kind == "files":
             return self._files
         if kind == "programs":
@@ -141,7 +148,7 @@ class ExecTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tool, ready to run."""
-        return (Tool(EXEC, capped(self._exec), DESKTOP),)
+        return (Tool(EXEC, cap(self._exec), DESKTOP),)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider. A program leaves processes behind."""
@@ -155,7 +162,7 @@ class ExecTools:
         params = self._params(call)
         began = time.monotonic()
         outcome = await self._run_program(params)
-        output = _shown(call, outcome, int((time.monotonic() - began) * 1000))
+        output = _render(call, outcome, int((time.monotonic() - began) * 1000))
         if outcome.timed_out:
             said = "; ".join(filter(None, (f"timed out after {params.timeout_s:g} seconds", outcome.left.note())))
             raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
@@ -173,7 +180,7 @@ class ExecTools:
         asked = normalize(
             arguments.get("working_dir") or settings.workspace, OS_FAMILY, settings.workspace, home_directory()
         )
-        cwd = resolve(asked, within(scope_of(call.request), self._roots))
+        cwd = resolve(asked, narrow_scope(scope_of(call.request), self._roots))
         resolve(program, Scope())  # absolute, or it is refused
         timeout_ms = min(arguments.get("timeout_ms", specs.EXEC_TIMEOUT_MS), specs.EXEC_TIMEOUT_MS)
         return command_params(
@@ -187,9 +194,9 @@ class ExecTools:
         )
 
 
-def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> ToolOutput:
-    stdout, stdout_cut = printed(outcome.stdout, specs.STDOUT_BYTES)
-    stderr, stderr_cut = printed(outcome.stderr, specs.STDERR_BYTES)
+def _render(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> ToolOutput:
+    stdout, stdout_cut = render_stream(outcome.stdout, specs.STDOUT_BYTES)
+    stderr, stderr_cut = render_stream(outcome.stderr, specs.STDERR_BYTES)
     fields = {
         "stdout": stdout,
         "stderr": stderr,
@@ -201,15 +208,15 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> Tool
         "stderr_truncated": stderr_cut,
     }
     told = {**fields, **refusals_of(outcome)}
-    output = with_text(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
-    return output._replace(artifacts=tuple(_kept(call, outcome)), stderr=told_of(outcome.stderr))
+    output = fit_texts(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
+    return output._replace(artifacts=tuple(_artifacts_of(call, outcome)), stderr=head_for_observers(outcome.stderr))
 
 
-def _kept(call: CallContext, outcome: CommandOutcome) -> list[Artifact]:
+def _artifacts_of(call: CallContext, outcome: CommandOutcome) -> list[Artifact]:
     """Artifacts for what is too long to be read in the answer alone."""
     least = call.settings.artifact_threshold_bytes
     streams = (("stdout", outcome.stdout), ("stderr", outcome.stderr))
-    found = [kept(call, captured, name, is_kept=captured.ends.total > least) for name, captured in streams]
+    found = [stream_to_store(call, captured, name, is_kept=captured.ends.total > least) for name, captured in streams]
     return [one for one in found if one is not None]
 
 
@@ -235,7 +242,7 @@ class FetchTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tool, ready to run."""
-        return (Tool(FETCH, capped(self._fetch), DESKTOP),)
+        return (Tool(FETCH, cap(self._fetch), DESKTOP),)
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -243,7 +250,7 @@ class FetchTools:
 
     async def _fetch(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
-        sent, headers = _sent(arguments.get("body", ""), arguments.get("headers", {}))
+        sent, headers = _encode_body(arguments.get("body", ""), arguments.get("headers", {}))
         timeout_ms = min(arguments.get("timeout_ms", specs.FETCH_TIMEOUT_MS), specs.FETCH_TIMEOUT_MS)
         await self._web.client()  # made before the clock runs
         began = time.monotonic()
@@ -258,13 +265,13 @@ class FetchTools:
             "body_truncated": outcome.body_cut,
             "duration_ms": int((time.monotonic() - began) * 1000),
         }
-        return with_text(call, fields, cut={"body": "body_truncated"}, stored="body")
+        return fit_texts(call, fields, cut={"body": "body_truncated"}, stored="body")
 
 
-def _sent(body: str | Mapping[str, object], headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+def _encode_body(body: str | Mapping[str, object], headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
     """The body as it is sent, and the headers with its type."""
     if isinstance(body, str):
-        return encoded(body, "body"), headers
+        return encode(body, "body"), headers
     try:
         data = orjson.dumps(body)
     except TypeError as error:  # what JSON cannot hold, such as a lone surrogate
@@ -286,18 +293,18 @@ class FileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(READ_FILE, capped(bounded(self._read)), DESKTOP, self._read_at_once),
-            Tool(WRITE_FILE, capped(bounded(self._write)), DESKTOP),
-            Tool(DELETE_FILE, capped(bounded(self._delete)), DESKTOP),
+            Tool(READ_FILE, cap(bounded(self._read)), DESKTOP, self._read_at_once),
+            Tool(WRITE_FILE, cap(bounded(self._write)), DESKTOP),
+            Tool(DELETE_FILE, cap(bounded(self._delete)), DESKTOP),
         )
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider. A write leaves its temporary file behind."""
         if request.tool_name != WRITE_FILE.name:
             return Leftovers()
-        scope = within(scope_of(request), self._roots)
+        scope = narrow_scope(scope_of(request), self._roots)
         try:
             removed = await self._pool.run(
                 lambda: write.remove_leftover(request.arguments["path"], scope, mark_of(request))
@@ -307,12 +314,12 @@ class FileTools:
         return Leftovers(removed)
 
     def _read_at_once(self, call: CallContext) -> ToolOutput | None:
-        scope = within(scope_of(call.request), self._roots)
+        scope = narrow_scope(scope_of(call.request), self._roots)
         found = read.whole_at_once(call.request.arguments["path"], scope, _most_bytes(call), call.abandoned)
         return None if found is None else _file_shown(call, found)
 
     async def _read(self, call: CallContext) -> ToolOutput:
-        path, scope = call.request.arguments["path"], within(scope_of(call.request), self._roots)
+        path, scope = call.request.arguments["path"], narrow_scope(scope_of(call.request), self._roots)
         found = await self._pool.run(lambda: read.whole_file(path, scope, _most_bytes(call), call.abandoned))
         return _file_shown(call, found)
 
@@ -321,22 +328,22 @@ class FileTools:
         path, mode = arguments["path"], arguments.get("mode")
         params = write.WriteParams(
             path,
-            within(scope_of(call.request), self._roots),
-            encoded(arguments["content"], "content"),
+            narrow_scope(scope_of(call.request), self._roots),
+            encode(arguments["content"], "content"),
             mark_of(call.request),
             _most_bytes(call),
-            expected=expected_of(call.request),
+            expected=expectation_of(call.request),
             append=arguments.get("append", False),
             mode=None if mode is None else int(mode, 8),
             through_links=False,
-            kept=kept_of(call),
+            kept=place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
         made = (artifacts.file_diff(call.request, diff),) if diff else ()
-        return answer({"success": True}, artifacts=made, seen=str(outcome.seen))._replace(settle=settled(outcome))
+        return answer({"success": True}, artifacts=made, seen=str(outcome.seen))._replace(settle=settling_of(outcome))
 
     async def _delete(self, call: CallContext) -> ToolOutput:
-        path, scope = call.request.arguments["path"], within(scope_of(call.request), self._roots)
+        path, scope = call.request.arguments["path"], narrow_scope(scope_of(call.request), self._roots)
         recursive = call.request.arguments.get("recursive", False)
         await self._pool.run(lambda: self._delete_one(path, scope, call, recursive=recursive))
         return answer({"success": True})
@@ -372,7 +379,7 @@ def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
             "modified": modified,
         },
     }
-    return with_text(call, fields, cut={"content": "truncated"}, stored="content", seen=str(found.seen))
+    return fit_texts(call, fields, cut={"content": "truncated"}, stored="content", seen=str(found.stamp))
 
 
 # Native tools for a tree of files, over `files.listing`, `files.listing` and `files.grep`.
@@ -393,20 +400,20 @@ class TreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_FILES, capped(bounded(self._list_files)), DESKTOP),
-            Tool(LIST_DIR, capped(bounded(self._list_dir)), DESKTOP, self._list_dir_at_once),
-            Tool(GREP, capped(bounded(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_FILES, cap(bounded(self._list_files)), DESKTOP),
+            Tool(LIST_DIR, cap(bounded(self._list_dir)), DESKTOP, self._list_dir_at_once),
+            Tool(GREP, cap(bounded(self._grep)), DESKTOP, self._grep_at_once),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
-        return installed(os.environ.get("PATH", ""), self._settings.writable_places)
+        return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
     async def _list_files(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
-        scope = within(scope_of(call.request), self._roots)
+        scope = narrow_scope(scope_of(call.request), self._roots)
         params = FilesParams(arguments["dir"], scope, arguments.get("exclude", ()), arguments.get("recursive", False))
         found = await self._pool.run(lambda: list_files(params, call.abandoned))
         fields: dict[str, Any] = {} if found.stopped is None else {"stopped": found.stopped}
@@ -425,17 +432,17 @@ class TreeTools:
                 return None
             params = params._replace(max_entries=_AT_ONCE_ENTRIES)
         page = self._pager.page(params, call.abandoned)
-        return None if page.stopped is not None else _paged(call, page)
+        return None if page.stopped is not None else _render_page(call, page)
 
     async def _list_dir(self, call: CallContext) -> ToolOutput:
         params = self._page_params(call)
-        return _paged(call, await self._pool.run(lambda: self._pager.page(params, call.abandoned)))
+        return _render_page(call, await self._pool.run(lambda: self._pager.page(params, call.abandoned)))
 
     def _page_params(self, call: CallContext) -> PageParams:
         arguments = call.request.arguments
         params = PageParams(
             arguments["path"],
-            within(scope_of(call.request), self._roots),
+            narrow_scope(scope_of(call.request), self._roots),
             arguments.get("page_size", specs.PAGE_SIZE),
             arguments.get("page_token"),
             arguments.get("pattern"),
@@ -459,7 +466,7 @@ class TreeTools:
         granted = call.max_file_size_bytes
         return GrepParams(
             arguments["path"],
-            within(scope_of(call.request), self._roots),
+            narrow_scope(scope_of(call.request), self._roots),
             arguments["pattern"],
             ignore_case=arguments.get("ignore_case", False),
             limit=arguments.get("max_results", specs.MAX_RESULTS),
@@ -471,7 +478,7 @@ class TreeTools:
         )
 
 
-def _paged(call: CallContext, page: Page) -> ToolOutput:
+def _render_page(call: CallContext, page: Page) -> ToolOutput:
     rows = [{"path": name_for_json(path), "type": kind} for path, kind in page.entries]
     fields: dict[str, Any] = {} if page.stopped is None else {"stopped": page.stopped}
     count = fitting(call, fields, rows)

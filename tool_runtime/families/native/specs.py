@@ -60,7 +60,7 @@ _CUT: Final = flag("True where there is more than a result may hold")
 _MODE_PATTERN: Final = "^0?[0-7]{3}$"
 
 
-def _written(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
+def _content_of_write(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
     content = arguments.get("content")
     if not isinstance(content, str):
         return None
@@ -108,7 +108,7 @@ WRITE_FILE: Final = ToolSpec(
     category="files",
     display="write",
     content="content",
-    after=_written,
+    after=_content_of_write,
     output_schema=_SUCCESS,
     error_names=ERROR_NAMES,
 )

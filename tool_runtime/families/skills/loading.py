@@ -13,7 +13,7 @@ from tool_runtime.families.schemas import integer, parameters, text
 from tool_runtime.files.paths import Scope
 from tool_runtime.files.skills import body_of, resource_of
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput, capped, timed
+from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class SkillLoading:
         """See Provider."""
         if name != LOAD_SKILL.name:
             return None
-        return Tool(LOAD_SKILL, capped(timed(self._load, self._settings.file_timeout_s)), DESKTOP)
+        return Tool(LOAD_SKILL, cap(add_timeout(self._load, self._settings.file_timeout_s)), DESKTOP)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
         """See Provider. Reading leaves nothing."""
@@ -76,7 +76,7 @@ class SkillLoading:
         )
 
     def _read(self, call: CallContext, name: str, file: str | None, offset: int) -> ToolOutput:
-        skill = self._index.named(name)
+        skill = self._index.find(name)
         limits = call.request.constraints
         scope = Scope(limits.allowed_paths, limits.blocked_paths)
         if file is not None:
@@ -88,10 +88,10 @@ class SkillLoading:
 def loading_spec(skills: Skills) -> Sequence[ToolSpec]:
     """The tool that reads one of these skills, which its description lists; none where none can be used."""
     usable = skills.usable
-    return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
+    return (LOAD_SKILL._replace(description=_list_skills(usable.values())),) if usable else ()
 
 
-def _listed(skills: Iterable[Skill]) -> str:
+def _list_skills(skills: Iterable[Skill]) -> str:
     lines = [_DESCRIPTION, "Skills:"]
     room = _MAX_LISTED_CHARS
     left_out = 0

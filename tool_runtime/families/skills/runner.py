@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agent_host.contracts import Leftovers
 from agent_host.display_text import name_for_json
-from tool_runtime.families.answers import DESKTOP, answer, excerpt, fitting, with_text
+from tool_runtime.families.answers import DESKTOP, answer, excerpt, fit_texts, fitting
 from tool_runtime.families.desktop import calls
-from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
-from tool_runtime.families.desktop.file_tools import settled, with_diff
+from tool_runtime.families.desktop.calls import encode, mark_of, scope_of
+from tool_runtime.families.desktop.file_tools import add_diff, settling_of
 from tool_runtime.families.desktop.timeouts import request_timeout_s
 from tool_runtime.families.desktop.tree_tools import cut_line, is_near
-from tool_runtime.families.programs import command_params, environment_under, kept, printed, refusals_of, told_of
+from tool_runtime.families.programs import (
+    command_params,
+    environment_under,
+    head_for_observers,
+    refusals_of,
+    render_stream,
+    stream_to_store,
+)
 from tool_runtime.families.skills import specs
 from tool_runtime.families.skills.specs import (
     DELETE_FILE,
@@ -34,16 +41,16 @@ from tool_runtime.families.skills.specs import (
 from tool_runtime.families.web import Web, body_text
 from tool_runtime.files import move, read, write
 from tool_runtime.files.globs import hidden_names
-from tool_runtime.files.grep import GrepParams, grep, installed
+from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import ListParams, list_directory
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
-from tool_runtime.platform.programs import trusted_path
+from tool_runtime.platform.programs import path_to_trust
 from tool_runtime.processes.command import end_leftovers
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, capped, os_faults, timed
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, add_timeout, cap, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +91,7 @@ class SkillsRunner:
     def tool(self, name: str) -> Tool:
         """Return the tool of this name. Raises KeyError for a name that is none of the family's."""
         if name not in self._tools:
-            for tool in self._of_kind(_KINDS[name]).tools():
+            for tool in self._tools_of_kind(_KINDS[name]).tools():
                 self._tools[tool.spec.name] = tool._replace(names=FAULT_NAMES)
         return self._tools[name]
 
@@ -98,7 +105,7 @@ class SkillsRunner:
         if "_requests" in self.__dict__:
             await self._requests.aclose()
 
-    def _of_kind(self, kind: Kind) -> FileTools | TreeTools | ScriptTools | RequestTools:
+    def _tools_of_kind(self, kind: Kind) -> FileTools | TreeTools | ScriptTools | RequestTools:
         if kind == "files":
             return self._files
         if kind == "scripts":
@@ -138,11 +145,11 @@ class FileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(READ_FILE, capped(bounded(self._read)), DESKTOP, self._read_at_once),
-            Tool(WRITE_FILE, capped(bounded(self._write)), DESKTOP),
-            Tool(DELETE_FILE, capped(bounded(self._delete)), DESKTOP),
+            Tool(READ_FILE, cap(bounded(self._read)), DESKTOP, self._read_at_once),
+            Tool(WRITE_FILE, cap(bounded(self._write)), DESKTOP),
+            Tool(DELETE_FILE, cap(bounded(self._delete)), DESKTOP),
         )
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
@@ -173,20 +180,20 @@ class FileTools:
         params = write.WriteParams(
             path,
             calls.scope_of(request),
-            calls.encoded(request.arguments["content"], "content"),
+            calls.encode(request.arguments["content"], "content"),
             calls.mark_of(request),
             _most_bytes(call),
-            expected=calls.expected_of(request),
-            kept=calls.kept_of(call),
+            expected=calls.expectation_of(request),
+            kept=calls.place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: with_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
         fields = {
             "path": name_for_json(path),
             "bytes_written": len(params.data),
             "sha256": hashlib.sha256(params.data).hexdigest(),
         }
         made = (artifacts.file_diff(request, diff)._replace(ref_field="diff_ref"),) if diff else ()
-        return answer(fields, artifacts=made, seen=str(outcome.seen))._replace(settle=settled(outcome))
+        return answer(fields, artifacts=made, seen=str(outcome.seen))._replace(settle=settling_of(outcome))
 
     async def _delete(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], calls.scope_of(call.request)
@@ -206,7 +213,7 @@ def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
         "sha256": hashlib.sha256(found.data).hexdigest(),
         "truncated": False,
     }
-    text, seen = decode_body(found.data), str(found.seen)
+    text, seen = decode_body(found.data), str(found.stamp)
     if text is None:
         return answer(fields, seen=seen)
     start = call.request.arguments.get("offset", 0)
@@ -235,26 +242,28 @@ class TreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_DIR, capped(bounded(self._list)), DESKTOP, self._list_at_once),
-            Tool(GREP, capped(bounded(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_DIR, cap(bounded(self._list)), DESKTOP, self._list_at_once),
+            Tool(GREP, cap(bounded(self._grep)), DESKTOP, self._grep_at_once),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
-        return installed(os.environ.get("PATH", ""), self._settings.writable_places)
+        return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
     def _list_at_once(self, call: CallContext) -> ToolOutput | None:
         params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)
         if not is_near(params.path, stat.S_ISDIR):
             return None
         listing = list_directory(params, call.abandoned)
-        return None if listing.stopped is not None else _listed(call, listing, params.offset)
+        return None if listing.stopped is not None else _render_listing(call, listing, params.offset)
 
     async def _list(self, call: CallContext) -> ToolOutput:
         params = self._listing(call)
-        return _listed(call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params.offset)
+        return _render_listing(
+            call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params.offset
+        )
 
     def _listing(self, call: CallContext) -> ListParams:
         arguments = call.request.arguments
@@ -290,7 +299,7 @@ class TreeTools:
         )
 
 
-def _listed(call: CallContext, listing: Listing, offset: int) -> ToolOutput:
+def _render_listing(call: CallContext, listing: Listing, offset: int) -> ToolOutput:
     rows = list(map(_entry, listing.page))
     fields: dict[str, Any] = {"total": listing.total, "hidden": listing.hidden, "truncated": False}
     if listing.stopped is not None:
@@ -355,7 +364,7 @@ class ScriptTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tool, ready to run."""
-        return (Tool(RUN_SCRIPT, capped(self._run), DESKTOP),)
+        return (Tool(RUN_SCRIPT, cap(self._run), DESKTOP),)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider. A script leaves processes behind, as a command does."""
@@ -366,19 +375,19 @@ class ScriptTools:
         wanted = (*_VARIABLES, *_ON_WINDOWS) if WINDOWS else _VARIABLES
         shown = {name: value for name, value in environment_under(self._settings).items() if name.upper() in wanted}
         # An interpreter may be a script of `env` itself, as pyenv's are.
-        return shown | {"PATH": trusted_path(shown.get("PATH", os.defpath), self._settings.writable_places)}
+        return shown | {"PATH": path_to_trust(shown.get("PATH", os.defpath), self._settings.writable_places)}
 
     async def _run(self, call: CallContext) -> ToolOutput:
         if self._scripts is None:
             raise ToolFault(FaultKind.NOT_FOUND, f"there is no skill {call.request.arguments['skill']}")
         scripts, args = self._scripts, _args(call)
-        script, cwd = await self._pool.run(lambda: _prepared(call, scripts))
+        script, cwd = await self._pool.run(lambda: _prepare(call, scripts))
         params = self._params(call, [*script.argv, script.path, *args], cwd)
         began = time.monotonic()
         try:
             outcome = await self._run_program(params)
         finally:
-            left = [] if cwd == script.folder else await self._pool.run(lambda: _left_in(cwd))
+            left = [] if cwd == script.folder else await self._pool.run(lambda: _files_left(cwd))
         duration_ms = int((time.monotonic() - began) * 1000)
         output = _script_shown(call, outcome, duration_ms, {"sandbox": cwd, "files": left} if left else {})
         if outcome.timed_out:
@@ -406,13 +415,13 @@ def _args(call: CallContext) -> Sequence[str]:
     """Raises ToolFault for what no program can be given."""
     args: Sequence[str] = call.request.arguments.get("args", ())
     for word in args:
-        encoded(word, "args")
+        encode(word, "args")
         if "\0" in word:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.args: a word holds a NUL character")
     return args
 
 
-def _prepared(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, str]:
+def _prepare(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, str]:
     """The script, which is the one that policy has judged, and a directory for it. Raises ToolFault."""
     arguments = call.request.arguments
     script = scripts.find(arguments["skill"], arguments["relative_path"])
@@ -428,7 +437,7 @@ def _prepared(call: CallContext, scripts: SkillScripts) -> tuple[ScriptFacts, st
     return script, os.path.join(scripts.sandbox, name)
 
 
-def _left_in(sandbox: str) -> list[str]:
+def _files_left(sandbox: str) -> list[str]:
     """The files that a script left in its directory, by name. An empty one goes."""
     try:
         with open_directory(sandbox) as directory:
@@ -451,16 +460,16 @@ def _script_shown(call: CallContext, outcome: CommandOutcome, duration_ms: int, 
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         text, is_cut = _cut(captured)
         fields |= {name: text, _CUT[name]: is_cut}
-        artifact = kept(call, captured, name, is_kept=is_cut)
+        artifact = stream_to_store(call, captured, name, is_kept=is_cut)
         if artifact is not None:
             stored.append(artifact._replace(ref_field=f"{name}_ref", hash_field=f"{name}_sha256"))
     told = {**fields, **more, **refusals_of(outcome)}
-    output = with_text(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
-    return output._replace(artifacts=tuple(stored), stderr=told_of(outcome.stderr))
+    output = fit_texts(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
+    return output._replace(artifacts=tuple(stored), stderr=head_for_observers(outcome.stderr))
 
 
 def _cut(captured: Captured) -> tuple[str, bool]:
-    text, is_cut = printed(captured, _CAPTURED_BYTES)
+    text, is_cut = render_stream(captured, _CAPTURED_BYTES)
     shown = truncate_characters(text, specs.OUTPUT_CHARS)
     return shown, is_cut or shown is not text
 
@@ -478,7 +487,7 @@ class RequestTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tool, ready to run."""
-        return (Tool(NETWORK_REQUEST, capped(self._request), DESKTOP),)
+        return (Tool(NETWORK_REQUEST, cap(self._request), DESKTOP),)
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -488,7 +497,7 @@ class RequestTools:
         arguments, settings = call.request.arguments, self._settings
         outcome = await self._web.fetch(
             call.request,
-            encoded(arguments.get("body", ""), "body"),
+            encode(arguments.get("body", ""), "body"),
             arguments.get("headers", {}),
             timeout_s=min(arguments.get("timeout_s", request_timeout_s(settings)), settings.http_timeout_max_s),
             most_bytes=self._body_bytes,

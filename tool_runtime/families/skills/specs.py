@@ -72,7 +72,7 @@ _STOPPED: Final = text("Why not all was looked at, where that is so")
 _HIDDEN: Final = integer("Entries that are not shown, since their names are those of files with secrets")
 
 
-def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
+def _content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
     content = arguments.get("content")
     return content.encode("utf-8", "replace") if isinstance(content, str) else None
 
@@ -190,7 +190,7 @@ WRITE_FILE: Final = ToolSpec(
     category="files",
     display="write",
     content="content",
-    after=_written,
+    after=_content_of_write,
     output_schema=parameters(
         ["path", "bytes_written", "sha256"],
         path=text("The file"),

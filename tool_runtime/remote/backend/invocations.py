@@ -20,7 +20,7 @@ from agent_host.retrying import RetryPolicy, call_with_retries
 from config import json_text
 from config.lean_typing import NamedTuple
 from tool_runtime.remote.backend.answers import error_of, output_of, refusal_of, tools_of
-from tool_runtime.tool import FaultKind, ToolFault, with_limit
+from tool_runtime.tool import FaultKind, ToolFault, cap_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +123,7 @@ class Invocations:
         try:
             answer = await call_with_retries(ServiceUnavailable, self._list, self._terms.retry, _untold)
         except ServiceError as error:
-            raise ToolFault(FaultKind.NETWORK, _with_advice(error)) from error
+            raise ToolFault(FaultKind.NETWORK, _advise(error)) from error
         if answer.status != 200:
             raise refusal_of(answer.status, answer.body, self._service.clean)
         return answer.body
@@ -137,7 +137,7 @@ class Invocations:
             except _Taken:
                 return await self._run(request, second)
 
-    async def known(self, request: ToolRequest) -> bytes | None:
+    async def find(self, request: ToolRequest) -> bytes | None:
         """The ToolResult of a call that was sent before, once it is there; None where the service has no record of it.
         Nothing is run for it. Raises ToolFault for a service that cannot say."""
         why = "the service cannot say what became of the call"
@@ -167,7 +167,7 @@ class Invocations:
             if lost:
                 return await self._found(request, key, lost)
             kind = FaultKind.RATE_LIMITED if error.status == 429 else FaultKind.NETWORK
-            raise ToolFault(kind, f"the tool did not run: {_with_advice(error)}") from error
+            raise ToolFault(kind, f"the tool did not run: {_advise(error)}") from error
         except ServiceError as error:
             raise ToolFault(FaultKind.INTERRUPTED, f"{error}; {_LOST}") from error
         if answer.status == 200:
@@ -207,7 +207,7 @@ class Invocations:
             "arguments": dict(request.arguments),
         }
         headers = {"idempotency-key": key, **({EPOCH_HEADER: epoch} if epoch else {})}
-        path = f"/tools/{_quoted(request.tool_name)}/invoke"
+        path = f"/tools/{_quote(request.tool_name)}/invoke"
         try:
             answer = await self._exchange("POST", path, headers, request.tool_name, orjson.dumps(body))
         except ServiceUnreachable:
@@ -225,7 +225,7 @@ class Invocations:
 
     async def _ask(self, request: ToolRequest, key: str, why: str) -> bytes | None:
         wait_s, longest_s = _POLL_S
-        path = f"/tools/{_quoted(request.tool_name)}/invocations/{_quoted(key)}"
+        path = f"/tools/{_quote(request.tool_name)}/invocations/{_quote(key)}"
 
         async def ask() -> HttpAnswer:
             answer = await self._exchange("GET", path, {}, request.tool_name)
@@ -309,14 +309,14 @@ def _own(request: ToolRequest, body: bytes) -> bytes:
     return body
 
 
-def _with_advice(error: ServiceError) -> str:
+def _advise(error: ServiceError) -> str:
     """Describe an error, with advice if nothing answers."""
     if not isinstance(error, ServiceUnreachable):
         return str(error)
     return f"{error}; check BACKEND_TOOL_SERVICE_URL, and that the service runs"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """`text` as one segment of a path: dots alone would be another one."""
     return quote(text, safe="").replace(".", "%2E")
 
@@ -351,8 +351,8 @@ class BackendSource:
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. The service answers by the call's id, and a call that runs is waited for."""
-        found = await self._invocations.known(call.request)
-        return None if found is None else with_limit(self._output(call, found), call)
+        found = await self._invocations.find(call.request)
+        return None if found is None else cap_output(self._output(call, found), call)
 
     async def aclose(self) -> None:
         """See Source."""

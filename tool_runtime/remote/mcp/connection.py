@@ -156,7 +156,7 @@ class Connection:
     async def _page(self, cursor: str | None, tools: list[Any], rejected: dict[str, str]) -> str | None:
         """Read one page; the cursor of the next."""
         params = types.PaginatedRequestParams(cursor=cursor)
-        result, page = await self._asked(lambda: self._session.list_tools(params=params))
+        result, page = await self._ask(lambda: self._session.list_tools(params=params))
         listed = page.get("tools") if isinstance(page, dict) else page
         if not isinstance(listed, list | None) or not isinstance(page, dict):
             raise ToolFault(FaultKind.SYSTEM, "its list of tools is not a list")
@@ -189,17 +189,17 @@ class Connection:
             params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
             request = types.CallToolRequest(params=params)
             try:
-                return await self._sent(request, progress)
+                return await self._send(request, progress)
             except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
                 await self.tools()
-                return await self._sent(request, progress)
+                return await self._send(request, progress)
 
         if self._process is not None:
             self._process.has_worked = True
-        return await self._questions.finished(send, asking)
+        return await self._questions.finish(send, asking)
 
-    async def _sent(self, request: types.CallToolRequest, progress: Any) -> Any:
-        result, answer = await self._asked(
+    async def _send(self, request: types.CallToolRequest, progress: Any) -> Any:
+        result, answer = await self._ask(
             lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
         )
         return result if isinstance(result, types.InputRequiredResult) else answer
@@ -272,7 +272,7 @@ class Connection:
             raise RuntimeError("only an open connection is asked")
         return self._client.session
 
-    async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
+    async def _ask(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
         """Send one request: the SDK's reading of the answer, and the result as the server sent it. Raises ToolFault,
         and for a call NotSent where the server has not got it."""
         if not self.is_open:
@@ -354,7 +354,7 @@ class Connection:
         said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
         return f" ({'; '.join(said)})" if said else ""
 
-    def explained(self, fault: ToolFault) -> ToolFault:
+    def explain(self, fault: ToolFault) -> ToolFault:
         """The fault of a tool, with what the program's sandbox refused to it."""
         refused = () if self._process is None else self._process.refusals(str(fault))
         if not refused:
@@ -456,7 +456,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         own = origin_of(str(url)) == self._origin
         if self._place.token is not None and own:
             request.headers["authorization"] = f"Bearer {self._place.token}"
-        to = self._incoming.sent(await request.aread()) if own and request.method == "POST" else None
+        to = self._incoming.note_sent(await request.aread()) if own and request.method == "POST" else None
         response = await self._inner.handle_async_request(request)
         if response.status_code >= 400:
             self._refusals.take(response.status_code, response.reason_phrase)
@@ -578,14 +578,14 @@ async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIt
         async with from_session:
             async for message in from_session:
                 data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-                incoming.sent(data)
+                incoming.note_sent(data)
                 process.write(data + b"\n")
 
     async def quietly(work: asyncio.Task[None]) -> None:
         work.cancel()
         await asyncio.wait([work])
 
-    tasks = [asyncio.ensure_future(_until_closed(read)), asyncio.ensure_future(_until_closed(write))]
+    tasks = [asyncio.ensure_future(_run_until_closed(read)), asyncio.ensure_future(_run_until_closed(write))]
     try:
         yield received, outgoing
     finally:
@@ -597,6 +597,6 @@ async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIt
                 await stream.aclose()
 
 
-async def _until_closed(work: object) -> None:
+async def _run_until_closed(work: object) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         await work()  # type: ignore[operator]  # one of the two above

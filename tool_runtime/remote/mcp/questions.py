@@ -74,7 +74,7 @@ class Questions:
             if over:
                 await asyncio.wait(over)
 
-    async def finished(self, send: Send, asking: Asking | None) -> Any:
+    async def finish(self, send: Send, asking: Asking | None) -> Any:
         """The result of a call, which is sent again with what a server of the newer era asks for. Raises what `send`
         raises, and ToolFault for what is not given."""
         async with self.during(asking) as call:
@@ -104,7 +104,7 @@ class Questions:
         """See the SDK's ElicitationFnT, for a request of the server. It may belong to any of the calls that run."""
         if not self._calls:
             return types.ErrorData(code=types.INVALID_REQUEST, message=_NOT_HERE)
-        return await self._asked(self._calls, params)
+        return await self._ask(self._calls, params)
 
     async def answers(self, call: _Call | None, wanted: types.InputRequests) -> types.InputResponses:
         """Answer the questions of a call, which is to be sent again with them. Raises ToolFault for what is not
@@ -114,13 +114,13 @@ class Questions:
             if call is None or not isinstance(one, types.ElicitRequest):
                 what = "a person" if isinstance(one, types.ElicitRequest) else "the host's model or its directories"
                 raise ToolFault(FaultKind.SYSTEM, f"the server asks for more than the call: {what}, and gets none here")
-            answer = await self._asked([call], one.params)
+            answer = await self._ask([call], one.params)
             if isinstance(answer, types.ErrorData):
                 raise ToolFault(FaultKind.SYSTEM, answer.message)
             found[key] = answer
         return found
 
-    async def _asked(
+    async def _ask(
         self, calls: Sequence[_Call], params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         """The answer to a question of one of `calls`: it is put under the last of them, and the time of all stands."""

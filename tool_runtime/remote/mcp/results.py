@@ -17,7 +17,7 @@ import orjson
 from agent_host.contracts import Artifact, Image
 from config import json_text
 from config.shapes import display
-from tool_runtime.files.images import judged
+from tool_runtime.files.images import check_image
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
 
@@ -100,14 +100,14 @@ class _Parts:
             self._text(block)
             return
         if not isinstance(block, dict):
-            self._left_out(f"it is {display(block)}")
+            self._leave_out(f"it is {display(block)}")
             return
         kind = block.get("type")
         kind = kind.lower() if isinstance(kind, str) else None
         if kind == "text" or (kind is None and isinstance(block.get("text"), str)):
             text = block.get("text")
             if text is None:
-                self._left_out("its text is null")
+                self._leave_out("its text is null")
             else:
                 self._text(text if isinstance(text, str) else _json(text))
         elif kind in ("image", "audio"):
@@ -128,7 +128,7 @@ class _Parts:
         self._texts.append(text)
         self.lines.append(text)
 
-    def _left_out(self, why: str) -> None:
+    def _leave_out(self, why: str) -> None:
         self.lines.append(f"[a part of the result is left out: {why}]"[:_MAX_LINE])
 
     def _unknown(self, block: dict[str, Any], kind: str | None) -> None:
@@ -147,7 +147,7 @@ class _Parts:
         if isinstance(resource, str):
             resource = {"text": resource}
         if not isinstance(resource, dict):
-            self._left_out("it is a resource without content")
+            self._leave_out("it is a resource without content")
             return
         text, blob = resource.get("text"), resource.get("blob")
         self.lines.append(f"[resource {_word(resource, 'uri')}]"[:_MAX_LINE].replace(" ]", "]"))
@@ -156,13 +156,13 @@ class _Parts:
         elif blob is not None:
             self._bytes("resource", blob, resource.get("mimeType"))
         else:
-            self._left_out("the resource has neither text nor blob")
+            self._leave_out("the resource has neither text nor blob")
 
     def _file(self, part: str, data: Any, media_type: Any) -> None:
         content = self._bytes(part, data, media_type)
         if part != "image" or content is None:
             return
-        picture = judged(content)
+        picture = check_image(content)
         if picture is None or picture.data is None:
             self.lines.append(f"[the image is not shown: {'it is none' if picture is None else picture.problem}]")
         else:
@@ -170,12 +170,12 @@ class _Parts:
             self.images.append(Image(header.media_type, header.width, header.height, picture.data))
 
     def _bytes(self, part: str, data: Any, media_type: Any) -> bytes | None:
-        content = _decoded(data)
+        content = _decode(data)
         if content is None:
             self.lines.append(f"[{part}: not valid base64]")
             return None
         if not isinstance(media_type, str) or not media_type:
-            picture = judged(content)
+            picture = check_image(content)
             media_type = _UNKNOWN_BYTES if picture is None else picture.header.media_type
         self.keep(part, media_type, content)
         self.lines.append(f"[{part}: {media_type}, {len(content)} bytes]"[:_MAX_LINE])
@@ -200,7 +200,7 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _decoded(data: Any) -> bytes | None:
+def _decode(data: Any) -> bytes | None:
     """The bytes of base64 in either alphabet, in lines, without its padding, or as a data URL."""
     if not isinstance(data, str):
         return None

@@ -72,7 +72,7 @@ def token_file(folder: str, url: str) -> str:
     return os.path.join(folder, f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json")
 
 
-def kept_tokens(folder: str, url: str) -> tuple[str, ...]:
+def read_tokens(folder: str, url: str) -> tuple[str, ...]:
     """The tokens in that file, and the secret of the client; none where it cannot be read."""
     try:
         with open(token_file(folder, url), "rb") as file:

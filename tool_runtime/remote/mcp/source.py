@@ -85,7 +85,7 @@ class McpSource:
 
     async def list(self) -> Listed:
         """See Source."""
-        return await self._list(await self._connected())
+        return await self._list(await self._connect())
 
     async def _list(self, connection: Connection) -> Listed:
         tools, rejected = await connection.tools()
@@ -101,7 +101,7 @@ class McpSource:
             await self._list(connection)
         if self._identities is None or self._identities[1].get(tool.name) == tool.identity:
             return
-        self._changed()
+        self._on_change()
         raise ToolFault(
             FaultKind.CHANGED,
             f"{tool.name} is not what it was when this task began, and was not called: the next task has it as it is",
@@ -114,7 +114,7 @@ class McpSource:
         name = tool.name.partition("/")[2]
         arguments = call.request.arguments
         for again in (True, False):
-            connection = await self._connected()
+            connection = await self._connect()
             try:
                 await self._refuse_changed(connection, tool)
                 result = await connection.call(
@@ -129,7 +129,7 @@ class McpSource:
             try:
                 return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
             except ToolFault as fault:
-                raise connection.explained(fault) from fault
+                raise connection.explain(fault) from fault
         raise AssertionError("one of the two ways out was taken")
 
     def _asking(self, call: CallContext) -> Asking | None:
@@ -151,7 +151,7 @@ class McpSource:
         if self._connection is not None:
             await self._connection.aclose()
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         """An open connection: the one that there is, or a new one, tried for a few times. Raises ToolFault."""
         async with self._opening:
             if self._connection is not None and self._connection.is_open:
@@ -164,7 +164,7 @@ class McpSource:
                 if self._closed:
                     raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
                 auth = self._auth()
-                connection: Connection = module.Connection(self._config, self._start, self._changed, auth)
+                connection: Connection = module.Connection(self._config, self._start, self._on_change, auth)
                 try:
                     await connection.open()
                 except ToolFault as fault:
@@ -186,7 +186,7 @@ class McpSource:
             self._config.name, place.url, place.oauth_folder, browser=self._browser, on_secrets=self._on_secrets
         )
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._identities = None
         self.on_changed()
 

@@ -53,7 +53,7 @@ class Incoming:
         self._waiting: dict[Id, str] = {}
         self.noise = ""
 
-    def sent(self, message: bytes) -> Id | None:
+    def note_sent(self, message: bytes) -> Id | None:
         """Note a message that goes to the server. Returns its id if it is a request that the server has to answer."""
         try:
             request = orjson.loads(message)
@@ -68,7 +68,7 @@ class Incoming:
         """Return the messages in a line or event in a form that the SDK takes. `to` is the request that the event
         belongs to: every answer in it is an answer to that one."""
         values = list(_values(raw))
-        found = [message for one in values if (message := self._mended(one, to)) is not None]
+        found = [message for one in values if (message := self._mend(one, to)) is not None]
         if not values and (cut_off := self._unreadable(raw, to)) is not None:
             found.append(cut_off)
         if not found and not self.noise and not any(map(_is_message, values)):
@@ -81,16 +81,16 @@ class Incoming:
             if "method" not in message:
                 return message
         if "json" in content_type or not content_type:
-            return self._answer(to, _as_it_came(raw))
+            return self._answer(to, _wrap_text(raw))
         error = {"code": _INVALID_REQUEST, "message": f"Unexpected content type: {content_type[:_MAX_NOISE_CHARS]}"}
         return self._answer(to, {"error": error})
 
-    def _mended(self, message: Any, to: Id | None) -> dict[str, Any] | None:
+    def _mend(self, message: Any, to: Id | None) -> dict[str, Any] | None:
         if not _is_message(message):
             return None
         method = message.get("method")
         if "result" not in message and "error" not in message and ("method" in message or "id" not in message):
-            return _asked(message, method) if isinstance(method, str) else None
+            return _server_message(message, method) if isinstance(method, str) else None
         key = _key(message.get("id")) if to is None else to
         if key is None or key not in self._waiting:
             return None
@@ -110,7 +110,7 @@ class Incoming:
         key = to if to is not None else int(found[2]) if found else None
         if key is None or key not in self._waiting:
             return None
-        return self._answer(key, _as_it_came(raw))
+        return self._answer(key, _wrap_text(raw))
 
     def _answer(self, key: Id, answer: dict[str, Any]) -> dict[str, Any]:
         """The answer to the request `key`, which waits no longer."""
@@ -151,7 +151,7 @@ def _key(value: Any) -> Id | None:
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
 
 
-def _asked(message: Mapping[str, Any], method: str) -> dict[str, Any]:
+def _server_message(message: Mapping[str, Any], method: str) -> dict[str, Any]:
     """A request or notification of the server."""
     mended: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     own_id = message.get("id")
@@ -176,7 +176,7 @@ def _error(error: Any) -> dict[str, Any]:
     return {**mended, "data": said["data"]} if "data" in said else mended
 
 
-def _as_it_came(raw: bytes) -> dict[str, Any]:
+def _wrap_text(raw: bytes) -> dict[str, Any]:
     """The answer that a text is which is not JSON. It is no failure of the call unless it says so."""
     text = raw.decode("utf-8", "replace").strip()
     if b'"error"' in raw and b'"result"' not in raw:
@@ -238,13 +238,13 @@ def _values(raw: bytes) -> Iterator[Any]:
         value = json_text.loads(raw)
     except json_text.TooDeep:
         if len(raw) <= _MAX_REPAIRED_BYTES:
-            yield from _repaired(_without_depths(raw))
+            yield from _repair(_drop_depths(raw))
     except orjson.JSONDecodeError:
-        yield from _repaired(raw)
+        yield from _repair(raw)
     yield from value if isinstance(value, list) else () if value is None else (value,)
 
 
-def _repaired(raw: bytes) -> Iterator[Any]:
+def _repair(raw: bytes) -> Iterator[Any]:
     """The values in a text with bytes that are no UTF-8, NaN, line ends in strings, halves of characters, or other text
     around them."""
     text = raw.decode("utf-8", "replace")
@@ -283,7 +283,7 @@ def _writable(value: Any) -> Any:
     return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
 
 
-def _without_depths(raw: bytes) -> bytes:
+def _drop_depths(raw: bytes) -> bytes:
     """The text with what lies deepest left out."""
     kept: list[bytes] = []
     level = behind = 0

@@ -16,7 +16,7 @@ from policy.rules.sandbox import may_read, may_write
 from policy.scope import CommandScope
 from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
 from tool_runtime.sandbox import levels
-from tool_runtime.sandbox.levels import in_fresh_thread
+from tool_runtime.sandbox.levels import run_in_fresh_thread
 
 pytestmark = [
     pytest.mark.slow,
@@ -72,7 +72,7 @@ def test_the_scope_and_the_kernel_agree(
             linux_sandbox.restrict_this_thread(restriction)
             return subprocess.run(argv, capture_output=True, check=True)
 
-        answers = json.loads(in_fresh_thread(start).stdout)
+        answers = json.loads(run_in_fresh_thread(start).stdout)
         for path, (can_read, can_write) in zip(asked, answers, strict=True):
             real = os.path.realpath(path)
             verdict = (may_read(scope, real, "posix"), may_write(scope, real, "posix"))

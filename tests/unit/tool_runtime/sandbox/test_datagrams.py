@@ -69,10 +69,10 @@ class Sender:
         )
 
     def to(self, address: str, port: int) -> int:
-        return sockets.refused_place(self.held, self.socket.fileno(), place(address, port))
+        return sockets.place_error(self.held, self.socket.fileno(), place(address, port))
 
     def send(self, messages: list[sockets._Message], flags: int = 0) -> tuple[list[int], int]:
-        return sockets._sent(self.held, self.socket.fileno(), messages, flags)
+        return sockets._send_all(self.held, self.socket.fileno(), messages, flags)
 
 
 @pytest.fixture
@@ -116,11 +116,11 @@ def test_own_sockets_are_reached_and_no_others(sender: Sender, *, with_netlink: 
 def test_one_socket_sends_to_addresses_of_both_families(sender: Sender) -> None:
     """A socket of IPv6 takes an address of IPv4 as well, one of IPv4 nothing else."""
     four, six = place(PUBLIC, 4433), place6("2001:db8::7", 4433)
-    assert sockets._named(four, socket.AF_INET) == (PUBLIC, 4433)
-    assert sockets._named(four, socket.AF_INET6) == (f"::ffff:{PUBLIC}", 4433)
-    assert sockets._named(six, socket.AF_INET6) == ("2001:db8::7", 4433, 5, 9)
+    assert sockets._address(four, socket.AF_INET) == (PUBLIC, 4433)
+    assert sockets._address(four, socket.AF_INET6) == (f"::ffff:{PUBLIC}", 4433)
+    assert sockets._address(six, socket.AF_INET6) == ("2001:db8::7", 4433, 5, 9)
     with pytest.raises(OSError, match=os.strerror(errno.EAFNOSUPPORT)):
-        sockets._named(six, socket.AF_INET)
+        sockets._address(six, socket.AF_INET)
 
 
 def message(to: Place | None, data: bytes) -> sockets._Message:
@@ -154,7 +154,7 @@ def test_a_full_buffer_keeps_nobody_waiting(sender: Sender, *, blocking: bool, f
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
         here.setblocking(blocking)
-        sizes, error = sockets._sent(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
+        sizes, error = sockets._send_all(sender.held, here.fileno(), [message(None, b"x")] * 10_000, flags)
     assert error == code
     assert set(sizes) == {1}
 

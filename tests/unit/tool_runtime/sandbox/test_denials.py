@@ -12,7 +12,7 @@ from agent_host.contracts import Denial
 from policy.rules.sandbox import refusal
 from policy.scope import CommandScope
 from tool_runtime.processes.command import report
-from tool_runtime.sandbox.denials import RealDisk, denials_in, missed
+from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
 
 HOME, CWD = "/home/u", "/home/u/ws"
 SCOPE = CommandScope(
@@ -124,7 +124,7 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     refused = Denial("socket", "UDP", "network", "look up names by")
-    found = missed([refused], text)
+    found = filter_denials([refused], text)
     assert found == [refused if host is None else Denial("host", host, "network", "connect")]
 
 
@@ -140,15 +140,15 @@ def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
 )
 def test_a_look_up_that_was_missed_is_told(text: str) -> None:
     refused = Denial("socket", "UDP", "network", "look up names by")
-    assert missed([refused], text)
-    assert not missed([refused], "1 test failed")
-    assert missed([refused], "", was_ended=True) == [refused]
+    assert filter_denials([refused], text)
+    assert not filter_denials([refused], "1 test failed")
+    assert filter_denials([refused], "", was_ended=True) == [refused]
 
 
 @pytest.mark.parametrize(("is_allowed", "rule"), [(True, "proxy"), (False, "domains")])
 def test_a_look_up_past_the_proxy_is_told_from_a_host_that_is_not_allowed(is_allowed: bool, rule: str) -> None:
     refused = Denial("socket", "UDP", "proxy", "look up names by")
-    (found,) = missed([refused], "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed)
+    (found,) = filter_denials([refused], "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed)
     assert found == Denial("host", "a.b", rule, "connect")
     assert ("HTTP_PROXY" in found.note()) == is_allowed
 

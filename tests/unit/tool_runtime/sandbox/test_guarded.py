@@ -374,7 +374,7 @@ def test_after_a_crash_a_folder_that_was_exchanged_is_told(tmp_path: Path) -> No
     (workspace / ".git").rename(outside)
     (workspace / ".git").symlink_to(outside)
     (outside / "config").write_text("[core]\n\tfsmonitor = evil\n")
-    told = Guarded(str(tmp_path / "session"), str(workspace)).after_crash("m")
+    told = Guarded(str(tmp_path / "session"), str(workspace)).check_after_crash("m")
     assert folders[0] in [one.what for one in told]
     assert (outside / "config").read_text() == "[core]\n\tfsmonitor = evil\n"
 
