@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.screen import in_ci, styled
+from agent_host.cli.screen import is_in_ci, wants_style
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
 
@@ -56,7 +56,7 @@ _PLAIN_FIELDS = (
 
 def can_ask(*, no_input: bool) -> bool:
     """True if a person reads and types: standard input and error are terminals, and no CI runs this."""
-    if no_input or in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if no_input or is_in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     if sys.platform == "win32":
         return True
@@ -96,12 +96,12 @@ class Terminal:
         """The answer to one request; see `agent_host.Approve`."""
         async with self._turn:
             if self._ended:
-                return _denied("the input has ended, so nobody can approve it")
-            put(sys.stderr, "".join(_shown(request.to_payload())))
+                return _deny("the input has ended, so nobody can approve it")
+            put(sys.stderr, "".join(_render(request.to_payload())))
             wait_s = request.timeout_s or self._timeout_s
             try:
                 async with asyncio.timeout(wait_s):
-                    return await (self._asked() if request.form is None else self._filled(request.form))
+                    return await (self._ask() if request.form is None else self._fill(request.form))
             except TimeoutError:
                 put(sys.stderr, "\n")
                 return ApprovalAnswer(False, f"nobody answered within {wait_s:g} seconds", timed_out=True)
@@ -109,44 +109,44 @@ class Terminal:
                 put(sys.stderr, "\n")
                 raise
 
-    async def _asked(self) -> ApprovalAnswer:
+    async def _ask(self) -> ApprovalAnswer:
         if sys.platform != "win32":
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         asked_at = time.monotonic()
         while True:
-            line = await self._typed(_QUESTION, asked_at)
+            line = await self._read_line(_QUESTION, asked_at)
             if line is None:
-                return _denied("the input ended before anybody approved it")
+                return _deny("the input ended before anybody approved it")
             key = line.strip().lower()
             if key in _KEYS:
                 return ApprovalAnswer(True, "approved at the terminal", scope=_KEYS[key])
             if key == "n":
-                return _denied("denied at the terminal")
+                return _deny("denied at the terminal")
 
-    async def _filled(self, form: Form) -> ApprovalAnswer:
+    async def _fill(self, form: Form) -> ApprovalAnswer:
         """The answer to a server's question, field by field."""
         if sys.platform != "win32":
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         asked_at = time.monotonic()
         key: str | None = ""
         while key is not None and key not in ("y", "n"):
-            key = await self._typed(question_of(form), asked_at)
+            key = await self._read_line(question_of(form), asked_at)
             key = None if key is None else key.strip().lower()
         if key == "n":
-            return _denied("declined at the terminal")
+            return _deny("declined at the terminal")
         content: dict[str, Any] = {}
         for field in form.fields if key is not None else ():
             problem: str | None = ""
             while problem is not None and key is not None:
-                key = await self._typed(prompt_of(field, problem), asked_at)
+                key = await self._read_line(prompt_of(field, problem), asked_at)
                 if key is not None and key.strip() == DECLINES:
-                    return _denied("declined at the terminal")
+                    return _deny("declined at the terminal")
                 problem = None if key is None else take(field, key, content)
         if key is None:
-            return _denied("the input ended before anybody answered it")
+            return _deny("the input ended before anybody answered it")
         return ApprovalAnswer(True, "answered at the terminal", arguments=content)
 
-    async def _typed(self, prompt: str, asked_at: float) -> str | None:
+    async def _read_line(self, prompt: str, asked_at: float) -> str | None:
         """The next line that is typed after `asked_at`, None at the end of input."""
         put(sys.stderr, prompt)
         typed_at, line = await self._line()
@@ -187,13 +187,13 @@ class Terminal:
                 return
 
 
-def _denied(reason: str) -> ApprovalAnswer:
+def _deny(reason: str) -> ApprovalAnswer:
     return ApprovalAnswer(False, reason)
 
 
-def _shown(payload: Mapping[str, Any]) -> Iterator[str]:
+def _render(payload: Mapping[str, Any]) -> Iterator[str]:
     """The question, in lines. All text of the model is escaped in it already."""
-    colours = styled()
+    colours = wants_style()
     details = dict(payload["details"])
     title = f"{payload['title']}: {payload['actionSummary']}"
     yield f"\n{_BOLD}{title}{_PLAIN}\n" if colours else f"\n{title}\n"

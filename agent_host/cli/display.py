@@ -128,7 +128,7 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> No
 def _show_totals(result: Result, patch: str) -> None:
     """The patch, and what the task took."""
     if patch:
-        put(sys.stderr, "\n" + (defused(patch) if sys.stderr.isatty() else patch))
+        put(sys.stderr, "\n" + (defuse(patch) if sys.stderr.isatty() else patch))
     details = result.details
     tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
@@ -171,7 +171,7 @@ class TextOutput(Progress):
                 self._running,
                 self._outputs,
                 self._clock,
-                titled=lambda label: self._stamped(f"  tool    {label}").rstrip("\n"),
+                titled=lambda label: self._stamp(f"  tool    {label}").rstrip("\n"),
                 prefix=OUTPUT_PREFIX,
             )
 
@@ -213,7 +213,7 @@ class TextOutput(Progress):
         super()._put(text)
 
     def _say(self, line: str) -> None:
-        self._put(self._stamped(line))
+        self._put(self._stamp(line))
 
     def _text(self, payload: dict[str, Any]) -> None:
         self._prose(payload["text"])
@@ -221,8 +221,8 @@ class TextOutput(Progress):
     def _prose(self, text: str) -> None:
         self.clear()
         if self._heartbeat is not None:
-            self._heartbeat.printed()
-        self._write(text if not self._out.isatty() else defused(text))
+            self._heartbeat.note_output()
+        self._write(text if not self._out.isatty() else defuse(text))
         self._in_text = self._any_text = True
 
     def _step_started(self, payload: dict[str, Any]) -> None:
@@ -237,7 +237,7 @@ class TextOutput(Progress):
         if payload.get("exitCode"):
             outcome = f"exit code {payload['exitCode']}"
         label = self._running.label(call_id) or _printable(payload["toolName"])
-        lines = [self._stamped(f"  tool    {label} — {outcome}, {payload['latencyMs']} ms")]
+        lines = [self._stamp(f"  tool    {label} — {outcome}, {payload['latencyMs']} ms")]
         if "message" in payload:
             lines.append(f"{_UNDER}{_printable(payload['message'])}\n")
         failed = payload["status"] == "failed" or payload.get("exitCode")
@@ -276,10 +276,10 @@ class TextOutput(Progress):
     def _notice(self, payload: dict[str, Any]) -> None:
         self._say(f"  notice  {_printable(payload['message'])}")
 
-    def _expired(self, _: dict[str, Any]) -> None:
+    def _on_expired(self, _: dict[str, Any]) -> None:
         self._say("  warning the policy has expired")
 
-    def _asked(self, _: dict[str, Any]) -> None:
+    def _on_asked(self, _: dict[str, Any]) -> None:
         self.flush()
 
     def _approval(self, payload: dict[str, Any]) -> None:
@@ -304,16 +304,16 @@ class TextOutput(Progress):
         EventType.TOOLS_CHANGED: _notice,
         EventType.TOOLS_HIDDEN: _warning,
         EventType.STEP_LIMIT_APPROACHING: _step_limit,
-        EventType.APPROVAL_REQUESTED: _asked,
+        EventType.APPROVAL_REQUESTED: _on_asked,
         EventType.APPROVAL_RESOLVED: _approval,
         EventType.CHECKPOINT_FAILED: _warning,
         EventType.ARTIFACT_UPLOAD_FAILED: _warning,
         EventType.STORAGE_LIMIT_REACHED: _warning,
-        EventType.POLICY_EXPIRED: _expired,
+        EventType.POLICY_EXPIRED: _on_expired,
     }
 
 
-def defused(text: str) -> str:
+def defuse(text: str) -> str:
     """Text for a terminal: whatever a model or a file put into it, it only shows and steers nothing."""
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
 

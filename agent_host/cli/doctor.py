@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import given_settings, scope_in_words, state_dir_of
+from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.host.machine_checks import authorize, machine_checks
 
@@ -21,13 +21,13 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 def doctor(namespace: argparse.Namespace) -> int:
     """Run every check and print a line for each; or have a person authorize this program at one MCP server."""
     if namespace.authorize is not None:
-        answer(authorize(given_settings(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
+        answer(authorize(settings_of_options(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED
-    checks = machine_checks(given_settings(namespace), state_dir_of(namespace), deep=namespace.deep)
-    answer("".join(map(_shown, checks)))
+    checks = machine_checks(settings_of_options(namespace), state_dir_of(namespace), deep=namespace.deep)
+    answer("".join(map(_render, checks)))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
 
 
-def _shown(check: Check) -> str:
+def _render(check: Check) -> str:
     lines = () if check.scope is None else scope_in_words(check.scope).splitlines()
     return f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" + "".join(f"      {line}\n" for line in lines)

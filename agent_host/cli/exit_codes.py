@@ -49,11 +49,11 @@ _BY_ERROR: dict[type[AgentHostError], int] = {
 }
 
 
-def of_result(result: Result) -> int:
+def code_of_result(result: Result) -> int:
     """The exit code for a task that ended so; one that completed may have calls that nobody was there to approve."""
     return NEEDED_APPROVAL if result.completed and result.details["deniedApprovals"] else _BY_STATUS[result.status]
 
 
-def of_error(error: AgentHostError) -> int:
+def code_of_error(error: AgentHostError) -> int:
     """The exit code for an error that ended the program."""
     return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), FAILED)

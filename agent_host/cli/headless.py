@@ -57,7 +57,7 @@ def _start(line: CommandLine, prompt: str) -> int:
         return _drive(line, line.source.new(), prompt)
     except ServiceError as error:
         notice(f"error: no session was begun: {error}; {_hint(error)}")
-        return exit_codes.of_error(error)
+        return exit_codes.code_of_error(error)
 
 
 def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
@@ -85,7 +85,7 @@ def _repeat(line: CommandLine, result: Result) -> int:
     display.close()
     if result.completed and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.of_result(result)
+    return exit_codes.code_of_result(result)
 
 
 def resume(namespace: argparse.Namespace) -> int:
@@ -149,11 +149,11 @@ def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, 
     display.close()
     if result is None:
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
-    if exit_codes.of_result(result) == exit_codes.BY_SIGINT and stopped_by == [signal.SIGTERM]:
+    if exit_codes.code_of_result(result) == exit_codes.BY_SIGINT and stopped_by == [signal.SIGTERM]:
         return exit_codes.BY_SIGTERM
-    if exit_codes.of_result(result) == exit_codes.COMPLETED and display.lost is not None:
+    if exit_codes.code_of_result(result) == exit_codes.COMPLETED and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.of_result(result)
+    return exit_codes.code_of_result(result)
 
 
 async def _run(

@@ -52,7 +52,7 @@ class LiveView:
             self._drawn_at = self._clock.now()
             self._draw_at(self._drawn_at + TICK_S)
 
-    def printed(self, call_id: str) -> None:
+    def note_output(self, call_id: str) -> None:
         """A call has printed something."""
         self._latest = call_id
         self._draw_at(self._drawn_at + REDRAW_S)
@@ -132,7 +132,7 @@ class OutputLines:
 
     def last(self) -> list[str]:
         """The last lines that are not blank, at most KEPT_LINES; those that have no end yet too."""
-        still_open = [_shown(text) for text in self._open.values()]
+        still_open = [_render(text) for text in self._open.values()]
         whole = [line for _, line in sorted(itertools.chain(*self._last.values()))]
         return [*whole, *(line for line in still_open if line.strip())][-KEPT_LINES:]
 
@@ -146,7 +146,7 @@ class OutputLines:
         return [line for _, line in sorted((ends + others)[:KEPT_LINES])]
 
     def _keep(self, stream: str, whole: list[str]) -> list[str]:
-        lines = [_shown(line) for line in whole]
+        lines = [_render(line) for line in whole]
         kept = self._last.setdefault(stream, deque(maxlen=KEPT_LINES))
         for line in lines:
             if line.strip():
@@ -155,7 +155,7 @@ class OutputLines:
         return lines
 
 
-def _shown(line: str) -> str:
+def _render(line: str) -> str:
     return escape(_last_state(_STYLE.sub("", line)), keep="\t").expandtabs()
 
 

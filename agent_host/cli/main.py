@@ -102,7 +102,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
         return _INTERNAL
     if isinstance(error, AgentHostError):
-        line, code = str(error), exit_codes.of_error(error)
+        line, code = str(error), exit_codes.code_of_error(error)
     else:
         line = f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)"
         code = _INTERNAL

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
-from agent_host.cli.policy import tried
+from agent_host.cli.policy import policy_of_options
 from agent_host.cli.shared import CommandLine, on_signals, options_again
 from agent_host.cli.streams import protocol_streams
 from agent_host.errors import UsageError
@@ -27,7 +27,7 @@ def mcp(namespace: argparse.Namespace) -> int:
         raise UsageError("`agent-host mcp` needs the MCP SDK: install agent-host[mcp]")
     source = CommandLine(namespace).source
     source.new()  # a mistake is reported here, and not in the first task
-    tried(namespace)
+    policy_of_options(namespace)
     # -P: a module of the working directory is not taken for ours.
     argv = [sys.executable, "-P", "-m", "agent_host", "serve", *options_again(namespace)]
     read_fd, write_fd = protocol_streams()
@@ -44,12 +44,12 @@ async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO]
 
     stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def stopped(number: int) -> None:
+    def on_stop(number: int) -> None:
         if stop.done():
             os._exit(128 + number)
         stop.set_result(128 + number)
 
-    on_signals(stopped)
+    on_signals(on_stop)
     gc.freeze()
     gc.enable()
     code = await serve(Sessions(argv, Records(state_dir, own_sessions())), streams, stop, allow_approve=allow_approve)

@@ -52,7 +52,7 @@ def _record(namespace: argparse.Namespace) -> int:
                 workspace=workspace,
                 on_skipped=on_skipped,
             )
-            await _until_signal(recorder.serve(namespace.host, namespace.port, lambda url: answer(f"{url}\n")))
+            await _run_until_signal(recorder.serve(namespace.host, namespace.port, lambda url: answer(f"{url}\n")))
 
     try:
         asyncio.run(serve())
@@ -72,7 +72,7 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
     def on_ready(url: str) -> None:
         answer(f"{url}\n")
 
-    await _until_signal(
+    await _run_until_signal(
         serve_forever(
             namespace.script,
             host=namespace.host,
@@ -85,7 +85,7 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
     return 1 if failures else 0
 
 
-async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+async def _run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until it ends, or a signal has it cancelled."""
     serving = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

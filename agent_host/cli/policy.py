@@ -14,7 +14,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import given_settings, scope_in_words, state_dir_of
+from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
@@ -39,7 +39,7 @@ _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
-    policy = tried(namespace)
+    policy = policy_of_options(namespace)
     runs = DryRuns(policy, datetime.now(UTC))
     if namespace.batch is not None:
         if namespace.tool is not None:
@@ -49,9 +49,9 @@ def check(namespace: argparse.Namespace) -> int:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision, level = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
     if namespace.output == "json":
-        answer(orjson.dumps(_shown(decision, level), option=orjson.OPT_APPEND_NEWLINE))
+        answer(orjson.dumps(_to_wire(decision, level), option=orjson.OPT_APPEND_NEWLINE))
     else:
-        answer(_in_words(decision, level))
+        answer(_render(decision, level))
     return exit_codes.COMPLETED
 
 
@@ -62,7 +62,7 @@ def validate(namespace: argparse.Namespace) -> int:
         raw = read_regular_file(anchor(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
-    flags = {key: value for key, value in given_settings(namespace).items() if key == _LEVEL}
+    flags = {key: value for key, value in settings_of_options(namespace).items() if key == _LEVEL}
     found = report_of_bundle(raw, flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found.problems]
     if namespace.output == "json":
@@ -86,7 +86,7 @@ def show(namespace: argparse.Namespace) -> int:
 def tools(namespace: argparse.Namespace) -> int:
     """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1). With `--skill`
     as long as these skills are in use."""
-    policy = tried(namespace)
+    policy = policy_of_options(namespace)
     skills = policy.skill_limits(namespace.skill)
     for one in skills:
         if one.unknown:
@@ -110,7 +110,7 @@ def _tool_line(row: dict[str, Any]) -> str:
     return _line(f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}") + "\n"
 
 
-def tried(namespace: argparse.Namespace) -> Tried:
+def policy_of_options(namespace: argparse.Namespace) -> Tried:
     """The policy of the command line, for its workspace. Raises UsageError, PolicyBundleInvalid."""
     policy = policy_to_try(policy_only(namespace), workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     for line in policy.notices:
@@ -141,7 +141,7 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
             unread += 1
             notice(f"line {number}: {error}")
             decision, level_of_case = case_refused(str(error)), level
-        answer(lenient_json.dumps({**row, **_shown(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
+        answer(lenient_json.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
     return exit_codes.USAGE if unread else exit_codes.COMPLETED
 
 
@@ -162,16 +162,16 @@ def _once(line: bytes) -> tuple[Any, str | None]:
 def _lines(file: str) -> Iterator[bytes]:
     """The lines of `file`, `-` for standard input. Raises UsageError."""
     if file == "-":
-        yield from _bounded(sys.stdin.buffer)
+        yield from _read_bounded(sys.stdin.buffer)
         return
     try:
         with open(anchor(file), "rb") as handle:
-            yield from _bounded(handle)
+            yield from _read_bounded(handle)
     except OSError as error:
         raise UsageError(f"--batch {file}: {error.strerror}") from error
 
 
-def _bounded(handle: Any) -> Iterable[bytes]:
+def _read_bounded(handle: Any) -> Iterable[bytes]:
     mark = BOM_UTF8
     while line := handle.readline(_MAX_LINE_BYTES):
         yield line.removeprefix(mark)
@@ -180,7 +180,7 @@ def _bounded(handle: Any) -> Iterable[bytes]:
 
 def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
     """The policy, and the families of tools. `--output` is another thing here than in a session's settings."""
-    return {key: value for key, value in given_settings(namespace).items() if key in _OF_POLICY}
+    return {key: value for key, value in settings_of_options(namespace).items() if key in _OF_POLICY}
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments
 
 
-def _shown(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
+def _to_wire(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
     """A decision on the wire (interface section 3), commands being held at this level."""
     row: dict[str, Any] = {
         "decision": decision.decision,
@@ -213,7 +213,7 @@ def _shown(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
     return row
 
 
-def _in_words(decision: Decision, level: SandboxLevel) -> str:
+def _render(decision: Decision, level: SandboxLevel) -> str:
     """For people: every value on its line."""
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
     reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)

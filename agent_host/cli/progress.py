@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.cli.live_view import OutputLines
-from agent_host.cli.screen import in_ci
+from agent_host.cli.screen import is_in_ci
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
 from agent_host.events.kinds import EventType
@@ -97,11 +97,11 @@ class Progress:
 
     def _beats(self) -> bool:
         """True if nothing else says that the task still runs."""
-        return not self._progress.isatty() or in_ci()
+        return not self._progress.isatty() or is_in_ci()
 
     def _beat(self) -> None:
         if not self._is_asking():
-            put(self._progress, self._stamped(f"  {self._running.line()}"))
+            put(self._progress, self._stamp(f"  {self._running.line()}"))
 
     def _show(self, event: Event) -> None:
         kind = event.event_type
@@ -114,7 +114,7 @@ class Progress:
             if call_id in self._outputs:
                 self._print_output(call_id, self._outputs[call_id].end())
         elif kind is EventType.TOOLS_UNAVAILABLE:
-            self._put(self._stamped(f"  warning {escape(event.public_payload['message'], keep='')}"))
+            self._put(self._stamp(f"  warning {escape(event.public_payload['message'], keep='')}"))
         elif kind is EventType.APPROVAL_REQUESTED:
             self.clear()
         elif kind is EventType.APPROVAL_RESOLVED:
@@ -139,7 +139,7 @@ class Progress:
         if self._verbose:
             self._print_output(call_id, lines)
         elif self._view is not None:
-            self._view.printed(call_id)
+            self._view.note_output(call_id)
 
     def _print_output(self, call_id: str, lines: list[str]) -> None:
         self._print_lines(call_id, f"  output  {self._running.label(call_id)}", lines)
@@ -149,11 +149,11 @@ class Progress:
         if not lines:
             return
         if source != self._printed_last:
-            self._put(self._stamped(title))
+            self._put(self._stamp(title))
         self._put("".join(f"{OUTPUT_PREFIX}{line}\n" for line in lines))
         self._printed_last = source
 
-    def _stamped(self, line: str) -> str:
+    def _stamp(self, line: str) -> str:
         return f"[{self._clock.now() - self._began:7.2f}s] {line}\n"
 
     def _put(self, text: str) -> None:
@@ -165,7 +165,7 @@ class Progress:
         self.clear()
         put(self._progress, text)
         if self._heartbeat is not None:
-            self._heartbeat.printed()
+            self._heartbeat.note_output()
 
     def _is_asking(self) -> bool:
         return self._asks and any(call.asked for call in self._running.calls.values())
@@ -288,7 +288,7 @@ class Running:
         seconds = int(self._clock.now() - since)
         return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min {seconds % 60} s"
 
-    def _resumed(self, event: Event) -> None:
+    def _on_resumed(self, event: Event) -> None:
         self._step = event.payload["resumedFromStep"] + 1
 
     def _step_started(self, event: Event) -> None:
@@ -300,13 +300,13 @@ class Running:
     def _model_answered(self, _: Event) -> None:
         self._model_since = None
 
-    def _requested(self, event: Event) -> None:
+    def _on_requested(self, event: Event) -> None:
         self.calls[event.payload["toolCallId"]] = Call(event, self._clock.now())
 
-    def _asked(self, event: Event) -> None:
+    def _on_asked(self, event: Event) -> None:
         self._set_asked(event, asked=True)
 
-    def _answered(self, event: Event) -> None:
+    def _on_answered(self, event: Event) -> None:
         self._set_asked(event, asked=False)
 
     def _set_asked(self, event: Event, *, asked: bool) -> None:
@@ -315,13 +315,13 @@ class Running:
             call.asked, call.since = asked, self._clock.now()
 
     _HANDLERS: ClassVar[dict[EventType, Callable[[Running, Event], None]]] = {
-        EventType.SESSION_RESUMED: _resumed,
+        EventType.SESSION_RESUMED: _on_resumed,
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_REQUEST_STARTED: _model_asked,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
-        EventType.TOOL_REQUESTED: _requested,
-        EventType.APPROVAL_REQUESTED: _asked,
-        EventType.APPROVAL_RESOLVED: _answered,
+        EventType.TOOL_REQUESTED: _on_requested,
+        EventType.APPROVAL_REQUESTED: _on_asked,
+        EventType.APPROVAL_RESOLVED: _on_answered,
     }
 
 
@@ -336,10 +336,10 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to wait."""
-        self.printed()
+        self.note_output()
         self._wait()
 
-    def printed(self) -> None:
+    def note_output(self) -> None:
         """Something was printed just now."""
         self._due = self._clock.now() + HEARTBEAT_AFTER_S
 

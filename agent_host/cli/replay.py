@@ -58,7 +58,7 @@ def _wire(done: Replayed) -> dict[str, object]:
 
 
 def _text(done: Replayed) -> str:
-    return f"{_compared(done)}{_sandbox(done)}"
+    return f"{_compare(done)}{_sandbox(done)}"
 
 
 def _sandbox(done: Replayed) -> str:
@@ -79,7 +79,7 @@ def _sandbox(done: Replayed) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _compared(done: Replayed) -> str:
+def _compare(done: Replayed) -> str:
     calls = count_noun(done.calls, "call")
     ended = f"a task ended otherwise: {one_line(done.ended)}\n" if done.ended else ""
     found = done.difference

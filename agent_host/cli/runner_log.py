@@ -22,13 +22,13 @@ _UNSEEN_LETTERS: Final = "[\u115f\u1160\u3164\uffa0]"
 _UNSEEN: Final = rf"(?:[^\t\n\r -~\w]|{_UNSEEN_LETTERS}){{0,32}}"
 
 
-def _spelled(word: str) -> str:
+def _spell(word: str) -> str:
     return _UNSEEN.join(map(re.escape, word))
 
 
 _MARKER: Final = re.compile(
-    rf"(?=((?:(?<!{_SEEN})|(?<={_UNSEEN_LETTERS})){_spelled('::')}"
-    rf"|{_spelled('##')}{_UNSEEN}(?:{_spelled('vso')}|{_spelled('teamcity')})?{_UNSEEN}\[))",
+    rf"(?=((?:(?<!{_SEEN})|(?<={_UNSEEN_LETTERS})){_spell('::')}"
+    rf"|{_spell('##')}{_UNSEEN}(?:{_spell('vso')}|{_spell('teamcity')})?{_UNSEEN}\[))",
     re.IGNORECASE,
 )
 """One may begin within another, and each ends in the character that makes it one. `::` is one at the start of a line
@@ -49,14 +49,14 @@ def clean_json(data: bytes) -> bytes:
     places = _ends_of_markers(text)
     if not places:
         return data
-    return _joined(text, places, lambda char: f"\\u{ord(char):04x}").encode("utf-8", "surrogateescape")
+    return _join(text, places, lambda char: f"\\u{ord(char):04x}").encode("utf-8", "surrogateescape")
 
 
 def _ends_of_markers(text: str) -> set[int]:
     return {found.end(1) - 1 for found in _MARKER.finditer(text)}
 
 
-def _joined(text: str, places: set[int], written: Callable[[str], str]) -> str:
+def _join(text: str, places: set[int], written: Callable[[str], str]) -> str:
     """`text`, the characters at `places` as `written` has them."""
     return "".join(written(char) if place in places else char for place, char in enumerate(text))
 
@@ -90,19 +90,19 @@ class _Text:
         if text.endswith("\r"):
             text, self._return = text[:-1], "\r"
         if text:
-            self._stream.write(self._cleaned(text))
+            self._stream.write(self._clean(text))
         return given
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
-    def _cleaned(self, text: str) -> str:
+    def _clean(self, text: str) -> str:
         places: set[int] = set()
         for tail in {self._tail, self._log.tail}:
             places |= {place - len(tail) for place in _ends_of_markers(tail + text)}
         self._tail, self._log.tail = ((tail + text)[-_LONGEST:] for tail in (self._tail, self._log.tail))
-        return _LONE_RETURN.sub(r"\\r", _joined(text, places, lambda char: f" {char}"))
+        return _LONE_RETURN.sub(r"\\r", _join(text, places, lambda char: f" {char}"))
 
 
 class _Json:

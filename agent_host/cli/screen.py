@@ -23,19 +23,19 @@ _WRAP = "\x1b[?7h"
 _ERASE_BELOW = "\x1b[J"
 
 
-def in_ci() -> bool:
+def is_in_ci() -> bool:
     """True if CI runs this, where a terminal is only a log."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def styled() -> bool:
+def wants_style() -> bool:
     """True if the user and the terminal want colours and other styles."""
     return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def can_draw(stream: TextIO) -> bool:
     """True if lines on `stream` can be drawn again in place."""
-    if sys.platform == "win32" or in_ci() or os.environ.get("TERM", "dumb") == "dumb":
+    if sys.platform == "win32" or is_in_ci() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return stream.isatty() and _large_enough(*_size(stream))
 
@@ -56,7 +56,7 @@ class Block:
         if _large_enough(columns, rows):
             shown = [_cut(title, columns - 1 - _cells(state)) + state, *(_cut(line, columns - 1) for line in lines)]
         self._widths = [_cells(line) for line in shown]
-        begin, end = (_DIM, _PLAIN) if styled() else ("", "")
+        begin, end = (_DIM, _PLAIN) if wants_style() else ("", "")
         body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
         if erase or body:
             put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")

@@ -76,7 +76,7 @@ def prune(namespace: argparse.Namespace) -> int:
             for chosen in choose(rows, limits, now=now, resumable=bool(namespace.resumable)):
                 report.remove(chosen, pruner)
     except OSError as error:
-        report.failed("nothing more is pruned", error)
+        report.fail("nothing more is pruned", error)
         rows = []
     report.kept = len(rows) - len(report.pruned)
     report.write(namespace.output)
@@ -104,7 +104,7 @@ class _Report:
         """Finish what an earlier prune, or the end of a session, was killed in."""
         self._done(session_id, size_bytes, lambda: pruner.clear(session_id))
 
-    def failed(self, what: str, error: Exception) -> None:
+    def fail(self, what: str, error: Exception) -> None:
         """Report something that could not be done."""
         self.failures += 1
         problem = str(error)
@@ -144,7 +144,7 @@ class _Report:
         try:
             done = self._dry_run or do()
         except (OSError, WriteFailed) as error:
-            self.failed(f"session {session_id} was not removed", error)
+            self.fail(f"session {session_id} was not removed", error)
             return False
         if done:
             self._freed += size_bytes
@@ -155,15 +155,21 @@ def _limits(namespace: argparse.Namespace) -> Limits:
     if not namespace.prune:
         given = next(name for name in PRUNE_OPTIONS if getattr(namespace, name) is not None)
         raise UsageError(f"--{given.replace('_', '-')} goes with --prune only")
-    age = _given("--max-age", namespace.max_age, _AGE, _SECONDS, "a whole number with its unit s, m, h, d or w: 30d")
-    count = _given("--max-count", namespace.max_count, _COUNT, _BYTES, "a whole number")
-    size = _given("--max-size", namespace.max_size, _SIZE, _BYTES, "bytes, or a whole number with K, M or G: 2GiB")
+    age = _parse_limit(
+        "--max-age", namespace.max_age, _AGE, _SECONDS, "a whole number with its unit s, m, h, d or w: 30d"
+    )
+    count = _parse_limit("--max-count", namespace.max_count, _COUNT, _BYTES, "a whole number")
+    size = _parse_limit(
+        "--max-size", namespace.max_size, _SIZE, _BYTES, "bytes, or a whole number with K, M or G: 2GiB"
+    )
     if (age, count, size) == (None, None, None):
-        return _configured()
+        return _load_limits()
     return Limits(age, count, size)
 
 
-def _given(option: str, text: str | None, form: re.Pattern[str], units: dict[str, int], wanted: str) -> int | None:
+def _parse_limit(
+    option: str, text: str | None, form: re.Pattern[str], units: dict[str, int], wanted: str
+) -> int | None:
     """The number behind an option. 0 is refused: in the configuration it means no limit, here it would mean all."""
     if text is None:
         return None
@@ -174,7 +180,7 @@ def _given(option: str, text: str | None, form: re.Pattern[str], units: dict[str
     return number
 
 
-def _configured() -> Limits:
+def _load_limits() -> Limits:
     """The limits of the defaults and the user's own file. A workspace has no say in what is kept."""
     try:
         settings = load({}, workspace=None)

@@ -82,7 +82,7 @@ def prunes(namespace: argparse.Namespace) -> bool:
     return namespace.prune or any(getattr(namespace, name) is not None for name in PRUNE_OPTIONS)
 
 
-def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
+def settings_of_options(namespace: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, by key."""
     return {
         key: value
@@ -95,7 +95,7 @@ def options_again(namespace: argparse.Namespace) -> list[str]:
     """The options of a session as they were given, for a process that is to have the same."""
     words: list[str] = []
     for option, key, _ in SETTING_OPTIONS:
-        value = given_settings(namespace).get(key)
+        value = settings_of_options(namespace).get(key)
         for one in value if isinstance(value, list) else [] if value is None else [value]:
             words += [option, str(one)]
     for option, value in (("--workspace", namespace.workspace), ("--state-dir", namespace.state_dir)):
@@ -155,7 +155,7 @@ class CommandLine:
             session_id=getattr(namespace, "session_id", None),
             approvals=namespace.approve,
             approve_all=namespace.approve_all,
-            settings=given_settings(namespace),
+            settings=settings_of_options(namespace),
         )
         self.no_input: bool = getattr(namespace, "no_input", False)
         self.source = LayeredOptions(self._options, _NAMES, notice)
@@ -230,14 +230,14 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
     head = _NO_SANDBOX if row["level"] == "none" else f"commands are held at the level {row['level']}:"
     lines = [
         head,
-        f"  reads {_listed(row['reads'], 'every place')}",
-        f"  writes {_listed(row['writes'], 'every place')}",
-        f"  never reads {_listed(row['hidden'])}",
-        f"  never changes {_listed(row['guarded'])}",
-        f"  reaches {'no host' if row['domains'] == [] else _listed(row['domains'], 'any host')}",
-        f"  never reaches {_listed(row['blockedDomains'])}",
-        f"  uses the agents {_listed(row['agents'])}",
-        *(_unheld(row["unheld"]) if told else _counted(row["unheld"])),
+        f"  reads {_list(row['reads'], 'every place')}",
+        f"  writes {_list(row['writes'], 'every place')}",
+        f"  never reads {_list(row['hidden'])}",
+        f"  never changes {_list(row['guarded'])}",
+        f"  reaches {'no host' if row['domains'] == [] else _list(row['domains'], 'any host')}",
+        f"  never reaches {_list(row['blockedDomains'])}",
+        f"  uses the agents {_list(row['agents'])}",
+        *(_unheld(row["unheld"]) if told else _count(row["unheld"])),
         *(f"  refused as well: {one}" for one in row.get("withheld", ())),
     ]
     return "".join(f"{escape(line, keep='')}\n" for line in lines if not line.endswith(" -"))
@@ -247,11 +247,11 @@ def _unheld(rules: list[str]) -> list[str]:
     return [f"  not held: {one}" for one in rules]
 
 
-def _counted(rules: list[str]) -> list[str]:
+def _count(rules: list[str]) -> list[str]:
     return [f"  not held: {len(rules)} rules, which --output json names"] if rules else []
 
 
-def _listed(places: list[str] | None, every: str = "") -> str:
+def _list(places: list[str] | None, every: str = "") -> str:
     """The places in one line, `-` for none at all."""
     if places is None:
         return every

@@ -42,7 +42,7 @@ def show(namespace: argparse.Namespace) -> int:
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
-    items = _with_steps(record.items())
+    items = _add_steps(record.items())
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
@@ -64,7 +64,7 @@ def show(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def _with_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _add_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items of a model's turn with the number of their step in the session, from 1."""
     numbers: dict[str, int] = {}
     shown = []
@@ -96,12 +96,12 @@ def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator
 def _text(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
-        yield "\n" if step is None else f"\nstep {step}\n{_used(turns.get(shown[0]['stepId']))}"
+        yield "\n" if step is None else f"\nstep {step}\n{_render_usage(turns.get(shown[0]['stepId']))}"
         for item in shown:
             yield from _item(item, whole=whole)
 
 
-def _used(turn: dict[str, Any] | None) -> str:
+def _render_usage(turn: dict[str, Any] | None) -> str:
     return "" if turn is None else f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
 
 

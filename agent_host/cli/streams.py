@@ -62,7 +62,7 @@ def put(stream: TextIO, data: str | bytes) -> Exception | None:
             stream.write(data)
         stream.flush()
     except (OSError, ValueError) as error:
-        _to_nowhere(stream)
+        _discard(stream)
         return error
     return None
 
@@ -96,7 +96,7 @@ def reason_of(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _to_nowhere(stream: TextIO) -> None:
+def _discard(stream: TextIO) -> None:
     """Send what is still in the stream's buffer nowhere: it would be refused again with every flush."""
     try:
         fd = stream.fileno()

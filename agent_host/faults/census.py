@@ -58,7 +58,7 @@ def idle_helpers(pid: int) -> list[int]:
     return sorted(one for one in helpers if _namespace(one) not in busy)
 
 
-def left_by(folder: Path, temporary: Path) -> list[str]:
+def leftovers_of(folder: Path, temporary: Path) -> list[str]:
     """The leftovers of a run in `folder`, one line each; processes may take a moment to end."""
     problems = [f"left in the temporary directory: {name}" for name in sorted(os.listdir(temporary))]
     problems += [f"left a socket: {path}" for path in _sockets(folder)]

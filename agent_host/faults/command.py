@@ -144,7 +144,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
 
 
-def _after_record(text: str) -> Fault:
+def _parse_record(text: str) -> Fault:
     return KillAfterRecord(int(text))
 
 
@@ -171,7 +171,7 @@ def _crash_arguments(text: str) -> Fault:
 
 
 _OPTIONS: tuple[tuple[str, Callable[[str], Fault], str, str], ...] = (
-    ("--after-record", _after_record, "N", "SIGKILL right after the N-th record"),
+    ("--after-record", _parse_record, "N", "SIGKILL right after the N-th record"),
     ("--random", _random, "SEED", "SIGKILL at three random instants"),
     ("--recovery", _recovery, "N,M", "SIGKILL after record N, and after record M of the resume"),
     ("--helpers", _helpers, "SEED", "SIGKILL to a helper process whenever the model is asked; with --scenario helpers"),

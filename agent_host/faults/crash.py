@@ -27,7 +27,7 @@ def kill_after_record(number: int) -> None:
     append = Journal.append
     left = number
 
-    def counted(journal: Journal, *record: Any) -> Any:
+    def count(journal: Journal, *record: Any) -> Any:
         nonlocal left
         appended = append(journal, *record)
         left -= 1
@@ -35,7 +35,7 @@ def kill_after_record(number: int) -> None:
             kill_this_process()
         return appended
 
-    setattr(Journal, "append", counted)  # noqa: B010  the one seam that every record passes
+    setattr(Journal, "append", count)  # noqa: B010  the one seam that every record passes
 
 
 def spoil_local_disk(faults: Faults) -> FailingDisk:
@@ -46,11 +46,11 @@ def spoil_local_disk(faults: Faults) -> FailingDisk:
     failing = FailingDisk(untouched, faults)
     for name in own:
         # On the class and not on an object: the store may have been given the shared disk before anybody could swap it.
-        setattr(LocalDisk, name, _passed_on(getattr(failing, name)))
+        setattr(LocalDisk, name, _pass_on(getattr(failing, name)))
     return failing
 
 
-def _passed_on(method: Any) -> Any:
+def _pass_on(method: Any) -> Any:
     return lambda _disk, *arguments: method(*arguments)
 
 

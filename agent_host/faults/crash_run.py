@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agent_host.display_text import count_noun
-from agent_host.faults.census import left_by
+from agent_host.faults.census import leftovers_of
 from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
 from state import temporary
@@ -180,20 +180,20 @@ class CrashRun:
         is run again. A resume of an undisturbed machine that ends in any other way is a problem."""
         again = False
         for _ in range(_MAX_RESUMES):
-            if self.reported is not None and not self.left_over():
+            if self.reported is not None and not self.leftovers():
                 return
             ended = self.finish(self.run() if again else self.resume())
             never_began = ended.code == _NO_SESSION and self.reported is None and not self.gateway.requests
             if again or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
                 self._expect(ended, self.scenario.exit_code)
             again = never_began and not again
-        self.problems.append(f"not over after {_MAX_RESUMES} resumes; left: {self.left_over()}")
+        self.problems.append(f"not over after {_MAX_RESUMES} resumes; left: {self.leftovers()}")
 
     def _expect(self, ended: Ended, code: int) -> None:
         if ended.code != code:
             self.problems.append(f"exit code {ended.code} where {code} was expected: {ended.err.strip()}")
 
-    def left_over(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Names of what is left of the checkpoint."""
         try:
             left = sorted(os.listdir(self.paths.checkpoints))
@@ -201,7 +201,7 @@ class CrashRun:
             return []
         return [] if self.lock_may_stay and left == [os.path.basename(self.paths.lock)] else left
 
-    def paused_or_done(self, ended: Ended) -> None:
+    def check_paused_or_done(self, ended: Ended) -> None:
         """Note a problem unless `ended` is how a process may end whose disk fails: done with a warning, paused with
         the command that resumes it, or refused before anything began."""
         if ended.code == _PAUSED:
@@ -216,11 +216,11 @@ class CrashRun:
     def check(self) -> list[str]:
         """Problems of the session at its end, one line each; empty when all is well."""
         problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
-        if left := self.left_over():
+        if left := self.leftovers():
             problems.append(f"left under checkpoints: {', '.join(left)}")
         if self._was_killed:  # behind the end of its checkpoint; the next start removes what that left
             temporary.sweep(self.paths.state_dir, {"TMPDIR": str(self.temporary)})
-        problems += left_by(self.folder, self.temporary)
+        problems += leftovers_of(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
         outcome = self._outcome(self.reported)

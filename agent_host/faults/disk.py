@@ -50,7 +50,7 @@ class SimulatedDisk:
     def crash(self, outcome: Outcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
         """The disk that the machine finds at its next boot, after it lost its power now. This one stays as it is, so
         that other outcomes of the same power loss can be had from it."""
-        made = SimulatedDisk(faults, names=self._names.after_power_loss(outcome), boot=self._boot + 1)
+        made = SimulatedDisk(faults, names=self._names.lose_power(outcome), boot=self._boot + 1)
         made.calls.log = [*self.calls.log, f"---- power lost in boot {self._boot} ----"]
         return made
 
@@ -97,14 +97,14 @@ class SimulatedDisk:
 
     def write(self, fd: int, data: bytes) -> None:
         """See Disk. A failing one writes the share of `data` that the plan names."""
-        call = self._on(fd, f"write({{}}, {len(data)} bytes)")
+        call = self._find_call(fd, f"write({{}}, {len(data)} bytes)")
         call.instead = lambda: self._write(fd, data[: int(len(data) * self.calls.faults.written)])
         with call:
             self._write(fd, data)
 
     def sync(self, fd: int) -> None:
         """See Disk. One that fails drops what it was to make durable, though readers still see it."""
-        call = self._on(fd, "sync({})")
+        call = self._find_call(fd, "sync({})")
         call.instead = lambda: self._fail_to_sync(fd)
         with call:
             self._descriptor(fd).inode.sync()
@@ -119,7 +119,7 @@ class SimulatedDisk:
 
     def is_named(self, fd: int, path: str) -> bool:
         """See Disk."""
-        with self._on(fd, "is_named({})", reads=True):
+        with self._find_call(fd, "is_named({})", reads=True):
             return self._names.get(path) is self._descriptor(fd).inode
 
     def read(self, path: str) -> bytes:
@@ -207,7 +207,7 @@ class SimulatedDisk:
             self._take_away(path)
         self.calls.end()
 
-    def _on(self, fd: int, text: str, *, reads: bool = False) -> _Call:
+    def _find_call(self, fd: int, text: str, *, reads: bool = False) -> _Call:
         descriptor = self._descriptors.get(fd)
         text = text.format(descriptor.path if descriptor else fd)
         if descriptor is not None and descriptor.sync_failed and not reads:
@@ -425,7 +425,7 @@ class Inode:
     def change(self, number: int, offset: int, data: bytes) -> None:
         """Write `data` at `offset`."""
         self.changes.append(Change(number, offset, data))
-        self.now = _applied(self.now, self.changes[-1], WriteOutcome.all_of(len(data)))
+        self.now = _apply(self.now, self.changes[-1], WriteOutcome.all_of(len(data)))
 
     def sync(self) -> None:
         """Make every change durable, but those that an earlier failure has dropped."""
@@ -433,7 +433,7 @@ class Inode:
             change.durable = change.durable or not change.lost
         while self.changes and self.changes[0].durable:
             change = self.changes.pop(0)
-            self.durable = _applied(self.durable, change, WriteOutcome.all_of(len(change.data)))
+            self.durable = _apply(self.durable, change, WriteOutcome.all_of(len(change.data)))
 
     def fail_to_sync(self) -> None:
         """Fail to sync: what was not durable is clean in the cache from now on, and perhaps not on the disk."""
@@ -444,16 +444,16 @@ class Inode:
         """Changes that a power loss may undo."""
         return (change for change in self.changes if not change.durable)
 
-    def after_power_loss(self, outcome: Outcome, first: int, last: int) -> Inode:
+    def lose_power(self, outcome: Outcome, first: int, last: int) -> Inode:
         """The file as the next boot finds it. `first` and `last`: numbers of the disk's uncertain writes."""
         content = self.durable
         for change in self.changes:
             size = len(change.data)
             if change.durable:
-                content = _applied(content, change, WriteOutcome.all_of(size))
+                content = _apply(content, change, WriteOutcome.all_of(size))
             else:
                 kept = outcome.write(size, first=change.number == first, last=change.number == last)
-                content = _applied(content, change, kept)
+                content = _apply(content, change, kept)
         return Inode(content, content, self.modified)
 
     def copy(self) -> Inode:
@@ -462,7 +462,7 @@ class Inode:
         return Inode(self.durable, self.now, self.modified, changes)
 
 
-def _applied(content: bytes, change: Change, kept: WriteOutcome) -> bytes:
+def _apply(content: bytes, change: Change, kept: WriteOutcome) -> bytes:
     start, data = change.offset, change.data
     end = start + (len(data) if kept.grown or kept.tail < len(data) else kept.head)
     if end == start:
@@ -507,14 +507,14 @@ class Names:
             )
         return made
 
-    def after_power_loss(self, outcome: Outcome) -> Names:
+    def lose_power(self, outcome: Outcome) -> Names:
         """The names at the next boot."""
         numbers = [each.number for inode in self._inodes() for each in inode.uncertain()]
         first, last = min(numbers, default=0), max(numbers, default=0)
         files: dict[int, Inode] = {}
         made = Names(changes=self.changes)
-        for path, entry in self._left(outcome).items():
-            found = _once(files, entry, lambda inode: inode.after_power_loss(outcome, first, last))
+        for path, entry in self._entries_left(outcome).items():
+            found = _once(files, entry, lambda inode: inode.lose_power(outcome, first, last))
             made.by_path[path] = Name(self.by_path[path].parent, [found])
         return made
 
@@ -554,7 +554,7 @@ class Names:
         entries = (entry for name in self.by_path.values() for entry in name.versions[name.durable :])
         return list({id(entry): entry for entry in entries if isinstance(entry, Inode)}.values())
 
-    def _left(self, outcome: Outcome) -> dict[str, Entry]:
+    def _entries_left(self, outcome: Outcome) -> dict[str, Entry]:
         """The entry of each path at the next boot."""
         chosen = {}
         for path, name in self.by_path.items():

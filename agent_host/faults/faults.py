@@ -99,7 +99,7 @@ class KillAfterRecord:
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _killed(crash_run, crash_run.run(crash=_after(self.number)), f"{self.number} records")
+        _await_kill(crash_run, crash_run.run(crash=_options_after(self.number)), f"{self.number} records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,10 @@ class KillDuringRecovery:
 
     def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _killed(crash_run, crash_run.run(crash=_after(self.first)), f"{self.first} records")
-        _killed(crash_run, crash_run.resume(crash=_after(self.second)), f"{self.second} records of the resume")
+        _await_kill(crash_run, crash_run.run(crash=_options_after(self.first)), f"{self.first} records")
+        _await_kill(
+            crash_run, crash_run.resume(crash=_options_after(self.second)), f"{self.second} records of the resume"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Race:
         """See Fault."""
         crash_run.lock_may_stay = True
         if self.record is not None:
-            _killed(crash_run, crash_run.run(crash=_after(self.record)), f"{self.record} records")
+            _await_kill(crash_run, crash_run.run(crash=_options_after(self.record)), f"{self.record} records")
         start = crash_run.run if self.record is None else crash_run.resume
         started = [start() for _ in range(self.processes)]
         ended = [crash_run.finish(process) for process in started]
@@ -214,11 +216,11 @@ class Race:
             return
         crash_run.reported = winners[0]
         for loser in ended:
-            if loser is not winners[0] and not _turned_away(loser, winners[0]):
+            if loser is not winners[0] and not _is_turned_away(loser, winners[0]):
                 crash_run.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")
 
 
-def _turned_away(loser: Ended, winner: Ended) -> bool:
+def _is_turned_away(loser: Ended, winner: Ended) -> bool:
     """True if `loser` ended with one line and the code that goes with it."""
     if loser.out or loser.err.count("\n") != 1:
         return False
@@ -244,14 +246,14 @@ class CrashArguments:
         """See Fault. Whether the fault was reached cannot be seen from here."""
         ended = crash_run.finish(crash_run.run(crash=self.options))
         if ended.code != KILLED:
-            crash_run.paused_or_done(ended)
+            crash_run.check_paused_or_done(ended)
 
 
-def _after(record: int) -> tuple[str, ...]:
+def _options_after(record: int) -> tuple[str, ...]:
     return ("--after-record", str(record))
 
 
-def _killed(crash_run: CrashRun, process: Started, what: str) -> None:
+def _await_kill(crash_run: CrashRun, process: Started, what: str) -> None:
     """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
     ended = crash_run.finish(process)
     if ended.code == KILLED:

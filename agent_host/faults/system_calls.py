@@ -57,7 +57,7 @@ def why_not() -> str | None:
 
 
 @functools.cache
-def traced() -> Traced:
+def trace() -> Traced:
     """Of one session of `Brief`, made for this in a temporary folder. Raises RuntimeError when it did not go well."""
     with tempfile.TemporaryDirectory(prefix="agent-host-traced-") as name:
         folder = Path(name).resolve()
@@ -122,9 +122,9 @@ class FailSystemCall:
             return
         if "(INJECTED)" not in log.read_text(encoding="utf-8", errors="replace"):
             raise NotReached(f"the session makes fewer than {self.number} of {self.call}")
-        crash_run.paused_or_done(ended)
+        crash_run.check_paused_or_done(ended)
         # Where nothing is left there was nothing to lose either.
-        if ended.code == crash_run.scenario.exit_code and crash_run.left_over() and not _warned(crash_run):
+        if ended.code == crash_run.scenario.exit_code and crash_run.leftovers() and not _has_warned(crash_run):
             crash_run.problems.append("a call failed, and no event says so")
 
     def _command(self, crash_run: CrashRun) -> Iterator[str]:
@@ -137,17 +137,17 @@ class FailSystemCall:
         else:
             yield from ("--seccomp-bpf", "-e", f"trace={self.call}")
             yield from ("-e", f"inject={self.call}:error={self.error}:when={when}")
-        for name in traced().files:
+        for name in trace().files:
             yield from ("-P", f"{crash_run.paths.state_dir}/{name}")
 
 
-def _warned(crash_run: CrashRun) -> bool:
+def _has_warned(crash_run: CrashRun) -> bool:
     return any(event.get("eventType") == "checkpoint_failed" for event in crash_run.events())
 
 
 def every_system_call(*, errors: Sequence[str] = ("ENOSPC", "EIO")) -> Iterator[FailSystemCall]:
     """Each call of a session of `Brief` failed once, failed from then on, and the process killed before it."""
-    for call, count in traced().calls.items():
+    for call, count in trace().calls.items():
         for number in range(1, count + 1):
             error = errors[number % len(errors)]
             yield FailSystemCall(call, number, error)

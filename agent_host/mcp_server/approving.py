@@ -52,7 +52,7 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
     return elicitation.form is not None or elicitation.url is None  # with neither, forms are meant
 
 
-async def elicited(context: ServerRequestContext[Any, Any], question: Question) -> Answer:
+async def elicit(context: ServerRequestContext[Any, Any], question: Question) -> Answer:
     """Ask within a request, of a client that takes requests. No answer is a denial."""
     try:
         result = await context.session.elicit_form(
@@ -114,7 +114,7 @@ class Question(NamedTuple):
     form: Mapping[str, Any] | None = None
 
     @property
-    def as_json(self) -> dict[str, Any]:
+    def wire(self) -> dict[str, Any]:
         """As a client reads it."""
         return {
             "approvalId": self.approval_id,

@@ -48,7 +48,7 @@ class HostChild:
         """The result of a request. Raises Refused, also where the process has ended."""
         stdin = self._process.stdin
         if self._over or stdin is None:
-            raise _ended()
+            raise _refuse_ended()
         number = next(self._numbers)
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
         stdin.write(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + b"\n")
@@ -63,7 +63,7 @@ class HostChild:
         result: dict[str, Any] = message["result"]
         return result
 
-    async def ended(self) -> None:
+    async def await_end(self) -> None:
         """Wait until the process, which says nothing any more, is gone, and its session is nobody's."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _GOES_S)
@@ -91,7 +91,7 @@ class HostChild:
             self._over = True
             for reply in self._replies.values():
                 if not reply.done():
-                    reply.set_exception(_ended())
+                    reply.set_exception(_refuse_ended())
             self._on_event(None)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -103,5 +103,5 @@ class HostChild:
             reply.set_result(message)
 
 
-def _ended() -> Refused:
+def _refuse_ended() -> Refused:
     return Refused("INTERNAL_ERROR", "the process of the session has ended; standard error says why")

@@ -153,14 +153,14 @@ class HostedSession:
         """Report the state of the task, and once it is over all that is known of it. Raises Refused."""
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
-            waiting = [question.as_json for question in self.questions.values()]
+            waiting = [question.wire for question in self.questions.values()]
             status = APPROVAL_REQUIRED if waiting else RUNNING
             return {**named, "status": status, "doing": self.doing, **({"approvals": waiting} if waiting else {})}
         payload = self._ending["payload"]
         known = {name: payload[name] for name in _OF_END if name in payload}
         known["status"] = STATUSES[self._ending["eventType"]]
         if self._is_lost:
-            await self._host.ended()
+            await self._host.await_end()
         try:
             found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
         except AgentHostError:  # nothing is left of its record

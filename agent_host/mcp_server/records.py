@@ -28,7 +28,7 @@ class Records:
         self._state_dir = state_dir
         self.owner = owner
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_sessions(self) -> list[dict[str, Any]]:
         """The last sessions. Raises AgentHostError."""
         return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:_LISTED]]
 
@@ -51,7 +51,7 @@ class Records:
         task = record.task(task_id or ids[-1])
         found: dict[str, Any] = {"sessionId": session_id, "taskId": task["taskId"], "status": task["status"]}
         if task["status"] == TaskPhase.RUNNING and record.is_live:
-            waiting = [question_in(asked).as_json for asked in record.pending if asked["taskId"] == task["taskId"]]
+            waiting = [question_in(asked).wire for asked in record.pending if asked["taskId"] == task["taskId"]]
             status = APPROVAL_REQUIRED if waiting else RUNNING
             return {**found, "status": status, "doing": _ELSEWHERE, **({"approvals": waiting} if waiting else {})}
         if task["status"] == TaskPhase.RUNNING:

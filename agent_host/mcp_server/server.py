@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from agent_host.errors import AgentHostError
 from agent_host.ids import now_rfc3339
-from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicited, form_request
+from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicit, form_request
 from agent_host.mcp_server.child import Refused
 from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 from agent_host.version import __version__
@@ -93,26 +93,26 @@ class TaskServer:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         if params.name not in self._tools:
-            return _failed("TOOL_NOT_FOUND", f"there is no tool {params.name[:64]!r}")
+            return _failure("TOOL_NOT_FOUND", f"there is no tool {params.name[:64]!r}")
         _, model, run = self._tools[params.name]
         try:
             arguments = model.model_validate(params.arguments or {})
         except ValidationError as error:
-            return _failed("INVALID_REQUEST", what_is_wrong(error))
+            return _failure("INVALID_REQUEST", what_is_wrong(error))
         try:
             found = await run(context, params, arguments)
         except Refused as error:
-            return _failed(error.name, str(error))
+            return _failure(error.name, str(error))
         except AgentHostError as error:
-            return _failed(str(error.code), str(error))
+            return _failure(str(error.code), str(error))
         except OSError as error:
-            return _failed("INTERNAL_ERROR", f"no process can be started: {error.strerror}")
+            return _failure("INTERNAL_ERROR", f"no process can be started: {error.strerror}")
         if isinstance(found, types.InputRequiredResult) or "resultType" in found:
             return found
         return _result(found)
 
     async def _run_task(self, context: Context, params: types.CallToolRequestParams, given: RunTask) -> Reply:
-        session = self._answered(params)
+        session = self._session_of_answers(params)
         if session is None:
             if given.prompt is None and given.session_id is None:
                 raise Refused("INVALID_REQUEST", "$.prompt: give a prompt, or the session whose task is to go on")
@@ -121,7 +121,7 @@ class TaskServer:
                 given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
             )
             if given.wait_s is None and self._tasks.is_wanted(context):
-                return self._tasks.created(session)
+                return self._tasks.describe_created(session)
         else:
             await self._take_answers(session, params)
         return await self._follow(context, session, given.wait_s)
@@ -129,18 +129,18 @@ class TaskServer:
     async def _session_status(
         self, context: Context, params: types.CallToolRequestParams, given: SessionStatus
     ) -> Reply:
-        session = self._answered(params)
+        session = self._session_of_answers(params)
         if session is not None:
             await self._take_answers(session, params)
         elif given.session_id is None:
             if given.task_id is not None:
                 raise Refused("INVALID_REQUEST", "$.taskId: give the session of the task as well")
-            return {"sessions": await asyncio.to_thread(self._sessions.records.listed)}
+            return {"sessions": await asyncio.to_thread(self._sessions.records.list_sessions)}
         else:
             session = self._sessions.get(given.session_id)
         if session is None or given.task_id not in (None, session.task_id) or not session.task_id:
             return await asyncio.to_thread(self._sessions.records.report, str(given.session_id), given.task_id)
-        return await self._followed(context, session, given.wait_s)
+        return await self._await_report(context, session, given.wait_s)
 
     async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
         session = self._sessions.get(given.session_id)
@@ -153,14 +153,14 @@ class TaskServer:
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """See `_followed`; a client that cancels this call cancels the task."""
+        """See `_await_report`; a client that cancels this call cancels the task."""
         try:
-            return await self._followed(context, session, wait_s)
+            return await self._await_report(context, session, wait_s)
         except asyncio.CancelledError:
             self._sessions.cancel_later(session)
             raise
 
-    async def _followed(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
+    async def _await_report(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
         """The report once the task is over or `wait_s` are. Who can approve is asked on the way, as long as there is
         time; where nobody can, it is denied."""
         now = asyncio.get_running_loop().time
@@ -195,7 +195,7 @@ class TaskServer:
 
     async def _elicit(self, context: Context, session: HostedSession, question: Question, wait_s: float | None) -> None:
         """Ask the person, for `wait_s` and as long as the question stands."""
-        asking = asyncio.ensure_future(elicited(context, question))
+        asking = asyncio.ensure_future(elicit(context, question))
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -210,7 +210,7 @@ class TaskServer:
         finally:
             asking.cancel()
 
-    def _answered(self, params: types.CallToolRequestParams) -> HostedSession | None:
+    def _session_of_answers(self, params: types.CallToolRequestParams) -> HostedSession | None:
         """The session that the client answers, where the request repeats one (MCP 2026-07-28)."""
         if params.request_state is None:
             return None
@@ -239,7 +239,7 @@ def _result(found: dict[str, Any]) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found, is_error=failed)
 
 
-def _failed(code: str, message: str) -> types.CallToolResult:
+def _failure(code: str, message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=f"{code}: {message}")], is_error=True)
 
 
@@ -361,14 +361,14 @@ class TaskExtension:
         known = {} if capabilities is None else capabilities.extensions or {}
         return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in known
 
-    def created(self, session: HostedSession) -> dict[str, Any]:
+    def describe_created(self, session: HostedSession) -> dict[str, Any]:
         """The answer to the call that has begun the task."""
         return {"resultType": "task", **self._task(session.task_id, session.since, "working", session.doing)}
 
     async def _get(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
-            report = await self._on_record(params.task_id)
+            report = await self._read_report(params.task_id)
             since = report.get("startedAt", now_rfc3339())
             if report["status"] in (RUNNING, APPROVAL_REQUIRED):
                 return self._task(params.task_id, since, "working", report["doing"])
@@ -391,7 +391,7 @@ class TaskExtension:
     async def _update(self, context: Context, params: _Update) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
-            await self._on_record(params.task_id)
+            await self._read_report(params.task_id)
         for approval_id, response in params.input_responses.items() if session is not None else ():
             question = None if session is None else session.questions.get(approval_id)
             if session is not None and question is not None:
@@ -405,7 +405,7 @@ class TaskExtension:
     async def _cancel(self, context: Context, params: _OfTask) -> dict[str, Any]:
         session = self._session(context, params.task_id)
         if session is None:
-            await self._on_record(params.task_id)
+            await self._read_report(params.task_id)
         else:
             await session.cancel()
         return {}
@@ -417,7 +417,7 @@ class TaskExtension:
         except Refused as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
 
-    async def _on_record(self, task_id: str) -> dict[str, Any]:
+    async def _read_report(self, task_id: str) -> dict[str, Any]:
         """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
         records = self._sessions.records
         try:
@@ -435,7 +435,7 @@ class TaskExtension:
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             message = f"tasks are for clients with the extension {EXTENSION}"
             raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
-        return self._sessions.with_task(task_id)
+        return self._sessions.find_by_task(task_id)
 
     def _over(self, task_id: str, since: str, report: dict[str, Any]) -> dict[str, Any]:
         if report["status"] == "TASK_CANCELLED":

@@ -39,7 +39,7 @@ class Sessions:
         """By session: who hands it a task, or ends its process, does so alone."""
         self.closing = False
 
-    def with_task(self, task_id: str) -> HostedSession | None:
+    def find_by_task(self, task_id: str) -> HostedSession | None:
         """The session whose present task it is."""
         return next((one for one in self._open.values() if one.task_id == task_id), None)
 
@@ -56,14 +56,14 @@ class Sessions:
         """Hand a task to a session: to a new one, or to the one named; without a prompt the open task of that one goes
         on. Raises Refused, and OSError where no process can be started."""
         if session_id is None:
-            return await self._handed(prompt, None, options)
+            return await self._hand_over(prompt, None, options)
         async with self._turn(session_id):
-            return await self._handed(prompt, session_id, options)
+            return await self._hand_over(prompt, session_id, options)
 
     def _turn(self, session_id: str) -> asyncio.Lock:
         return self._turns.setdefault(session_id, asyncio.Lock())
 
-    async def _handed(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
+    async def _hand_over(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
         session = self._open.get(session_id or "")
         if session is None and session_id is not None:
             await asyncio.to_thread(self.records.refuse_others, session_id)
@@ -71,7 +71,7 @@ class Sessions:
             await self._end(session)
             session = None
         if session is None:
-            session = await self._opened(session_id, goes_on=prompt is None)
+            session = await self._open_session(session_id, goes_on=prompt is None)
         elif prompt is None and not session.is_running:
             raise Refused("INVALID_REQUEST", _NO_TASK)
         self._open[session.session_id] = self._open.pop(session.session_id, session)
@@ -97,7 +97,7 @@ class Sessions:
         if not self.closing:  # a client that has gone has not cancelled anything
             await session.cancel()
 
-    async def _opened(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
+    async def _open_session(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
         await self._make_room()
         self._starting += 1
         session = HostedSession(self.records)

@@ -56,25 +56,25 @@ def parse(line: bytes) -> Line:
     """The requests of one line; what is wrong with one is in its `fault`. Responses, which answer no request of ours,
     are left out: nobody answers a response."""
     try:
-        value = _with_exact_ids(json_text.loads(line), line)
+        value = _keep_exact_ids(json_text.loads(line), line)
     except json_text.TooDeep as error:
-        return _refused(PARSE_ERROR, f"this line cannot be read: {error}")
+        return _refuse(PARSE_ERROR, f"this line cannot be read: {error}")
     except orjson.JSONDecodeError as error:
-        value = _with_half_characters(line)
+        value = _load_with_half_characters(line)
         if value is None:
-            return _refused(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
+            return _refuse(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
     if not isinstance(value, list):
         return Line(() if _is_response(value) else (_request(value),))
     if not value:
-        return _refused(INVALID_REQUEST, "a batch needs at least one request")
+        return _refuse(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
-        return _refused(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
+        return _refuse(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
     return Line(tuple(_request(member) for member in value if not _is_response(member)), is_batch=True)
 
 
 def refuse_line(message: str) -> Line:
     """A line that was not even read to its end."""
-    return _refused(INVALID_REQUEST, message)
+    return _refuse(INVALID_REQUEST, message)
 
 
 def encode_result(id_json: bytes, result: Mapping[str, Any]) -> bytes:
@@ -96,7 +96,7 @@ def encode_event(envelope: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","method":"SessionEvent","params":' + envelope.rstrip(b"\n") + b"}"
 
 
-def _refused(code: int, message: str) -> Line:
+def _refuse(code: int, message: str) -> Line:
     return Line((Request(b"null", fault=Fault(code, message)),))
 
 
@@ -130,7 +130,7 @@ def _invalid(id_json: bytes, message: str) -> Request:
     return Request(id_json, fault=Fault(INVALID_REQUEST, message))
 
 
-def _with_half_characters(line: bytes) -> Any:
+def _load_with_half_characters(line: bytes) -> Any:
     """Decode JSON with half of a character in it (`"\\ud83d"`), as JavaScript writes a text that was cut within one;
     orjson refuses it. None for everything else that it refuses."""
     if b"\\u" not in line:
@@ -145,7 +145,7 @@ def _with_half_characters(line: bytes) -> Any:
         return None
 
 
-def _with_exact_ids(value: Any, line: bytes) -> Any:
+def _keep_exact_ids(value: Any, line: bytes) -> Any:
     """`value`, read once more where an id is beyond 64 bits: it came as a float, and has to go back as it was sent."""
     members = value if isinstance(value, list) else [value]
     if not any(isinstance(member, dict) and _is_rounded(member.get("id")) for member in members):
@@ -199,7 +199,7 @@ def prose(most_chars: int, *, least_chars: int = 0) -> Text:
     return Text(least_chars, most_chars, nul=True, halves=True)
 
 
-def ignored(shape: Params, value: Mapping[str, Any]) -> list[str]:
+def list_ignored(shape: Params, value: Mapping[str, Any]) -> list[str]:
     """The paths of unknown members of `value`, which fits, for the field `ignored` of a reply; sorted, the first 100,
     each cut at 200 characters."""
     unknown = list(shape.unknown(value))

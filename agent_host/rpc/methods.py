@@ -225,7 +225,7 @@ class Methods:
                 latestId=found.latest_id,
             )
         return {
-            "events": [orjson.Fragment(event) for event in _as_many_as_fit(found.events)],
+            "events": [orjson.Fragment(event) for event in _events_that_fit(found.events)],
             "gapDetected": found.gap_detected,
             "latestId": found.latest_id,
         }
@@ -247,7 +247,7 @@ class Methods:
             raise InvalidParams("cursor: give the nextCursor of an earlier reply")
         start, most = int(cursor), params.get("limit", _PAGE)
         encoded = (lenient_json.dumps(item) for item in items[start : start + most])
-        page = [orjson.Fragment(item) for item in _as_many_as_fit(encoded)]
+        page = [orjson.Fragment(item) for item in _events_that_fit(encoded)]
         end = start + len(page)
         return {"items": page} | ({"nextCursor": str(end)} if end < len(items) else {})
 
@@ -266,7 +266,7 @@ def _owner_in(params: Mapping[str, Any]) -> Owner | None:
     return None
 
 
-def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
+def _events_that_fit(events: Iterable[bytes]) -> Iterator[bytes]:
     """The first of `events` that one answer may hold, at least one."""
     room = _MAX_EVENTS_BYTES
     for event in events:

@@ -77,7 +77,7 @@ class Server:
             await asyncio.wait({over, left}, return_when=asyncio.FIRST_COMPLETED)
             if not over.done():
                 if self._client is not None:  # what it asked for before it left
-                    await _within(self._client.answered(), self._answers_s)
+                    await _run_within(self._client.await_answers(), self._answers_s)
                 await self._host.let_go()
         finally:
             over.cancel()
@@ -100,7 +100,7 @@ class Server:
 
     async def _depart(self, client: Connection) -> None:
         """Do what a client asked for before it went, a Shutdown above all."""
-        await _within(client.finish(), _ANSWERS_S)
+        await _run_within(client.finish(), _ANSWERS_S)
         await client.close()
         if self._client is not None:
             return
@@ -126,7 +126,7 @@ class Server:
         client, self._client = self._client, None
         self._feed.detach()
         if client is not None:
-            await _within(client.finish(), _GOODBYE_S)
+            await _run_within(client.finish(), _GOODBYE_S)
             await client.close()
         if self._closing:
             await asyncio.wait(self._closing)
@@ -134,7 +134,7 @@ class Server:
             self._waiting.cancel()
 
 
-async def _within(work: Coroutine[Any, Any, None], seconds: float) -> None:
+async def _run_within(work: Coroutine[Any, Any, None], seconds: float) -> None:
     """`work`, given up after that time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

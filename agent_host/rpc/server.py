@@ -26,7 +26,7 @@ from agent_host.rpc.messages import (
     encode_event,
     encode_fault,
     encode_result,
-    ignored,
+    list_ignored,
     parse,
     refuse_line,
 )
@@ -74,12 +74,12 @@ class Connection:
 
     # Receiver
 
-    def received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Bytes of the client."""
         self._lines.extend(self.framing.feed(data))
         self._balance()
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """The client has nothing more to say, or is gone; a last line without its newline counts."""
         last = self.framing.end()
         if last is not None:
@@ -89,16 +89,16 @@ class Connection:
 
     # What the process does with it
 
-    async def answered(self) -> None:
+    async def await_answers(self) -> None:
         """Until every request so far has its answer, taken or not."""
         while self._serving:
             await asyncio.wait(self._serving)
 
     async def finish(self) -> None:
         """Until the client has taken all that was for it; its outbox is closed by then."""
-        await self.answered()
+        await self.await_answers()
         await self._events
-        await self._channel.drained()
+        await self._channel.drain()
 
     async def close(self) -> None:
         """Let go of the client."""
@@ -120,9 +120,9 @@ class Connection:
             return
         task = asyncio.ensure_future(self._serve_line(asked))
         self._serving.add(task)
-        task.add_done_callback(self._served)
+        task.add_done_callback(self._on_served)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _on_served(self, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         self._balance()
 
@@ -147,7 +147,7 @@ class Connection:
         answer = b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]
         self._channel.write(self.framing.wrap(answer))
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
-            await self._channel.drained()  # the request counts as in flight until there is room again
+            await self._channel.drain()  # the request counts as in flight until there is room again
 
     async def _serve(self, request: Request) -> bytes | None:
         """The answer to one request, None for a notification."""
@@ -166,7 +166,7 @@ class Connection:
         try:
             check(method.shape, request.params)
             result = await method.serve(dict(request.params))
-            passed_over = ignored(method.shape, request.params)
+            passed_over = list_ignored(method.shape, request.params)
             return {**result, "ignored": passed_over} if passed_over else result
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see
             return _fault_of(error)
@@ -178,7 +178,7 @@ class Connection:
         while events := await self._outbox.get():
             self._channel.write(b"".join(wrap(encode_event(event.line())) for event in events))
             if self._channel.waiting_bytes:
-                await self._channel.drained()
+                await self._channel.drain()
                 self._balance()
 
 

@@ -47,13 +47,13 @@ class SocketChannel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """The client has spoken."""
         if self._receiver is not None:
-            self._receiver.received(data)
+            self._receiver.receive(data)
 
     def eof_received(self) -> bool:
         """Nothing more will come; a client that closed only its own side still gets its answers."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.ended()
+            receiver.end()
         return receiver is not None
 
     def pause_writing(self) -> None:
@@ -69,7 +69,7 @@ class SocketChannel(asyncio.Protocol):
         self._empty.set()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.ended()
+            receiver.end()
 
     # Channel
 
@@ -83,7 +83,7 @@ class SocketChannel(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """See Channel."""
         await self._empty.wait()
 

@@ -37,7 +37,7 @@ class StreamChannel:
         """Begin to read."""
         self._receiver = receiver
         kind = PolledReader if can_be_watched(self._read_fd) else ThreadedReader
-        self._reader = kind(self._read_fd, receiver.received, self._end)
+        self._reader = kind(self._read_fd, receiver.receive, self._end)
         self._reader.pause(paused=False)
 
     @property
@@ -49,9 +49,9 @@ class StreamChannel:
         """See Channel."""
         self._writer.write(data)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """See Channel."""
-        await self._writer.drained()
+        await self._writer.drain()
 
     def pause_reading(self, *, paused: bool) -> None:
         """See Channel."""
@@ -68,7 +68,7 @@ class StreamChannel:
     def _end(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.ended()
+            receiver.end()
 
 
 # Reading and writing descriptors without waiting for the other side: watched by the event loop where it shows when
@@ -184,7 +184,7 @@ class _Writer:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Until nothing waits."""
         await self._empty.wait()
 
@@ -287,13 +287,13 @@ class ThreadedWriter(_Writer):
             except OSError:
                 self._tell(self._fail)
                 return
-            self._tell(self._written, len(data))
+            self._tell(self._on_written, len(data))
 
     def _tell(self, callback: Callable[..., None], *arguments: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _written(self, length: int) -> None:
+    def _on_written(self, length: int) -> None:
         if not self._over:
             self._add(-length)
 

@@ -9,11 +9,11 @@ from typing import Protocol
 class Receiver(Protocol):
     """The receiver of the other side's messages."""
 
-    def received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """The next bytes."""
         ...
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """The other side is gone, or has nothing more to say. Called once."""
         ...
 
@@ -30,7 +30,7 @@ class Channel(Protocol):
         """Hand over `data`, at once as far as the other side takes it. What comes after the end is dropped."""
         ...
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Until the other side has taken all, or is gone."""
         ...
 

@@ -53,7 +53,7 @@ class Anthropic:
         delta = {"stop_reason": _stop_reason(turn), "stop_sequence": None}
         events.append(_event("message_delta", {"delta": delta, "usage": _usage(turn)}))
         events.append(_event("message_stop", {}))
-        return _with_pings(events, turn.pings)
+        return _add_pings(events, turn.pings)
 
     def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
@@ -130,7 +130,7 @@ def _blocks(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
             "id": call.id
             or tool_id(view, number, takes_position=turn.when is None, mark=mark_of(view.model, thinking)),
             "name": call.name,
-            "input": call.encoded_arguments(),
+            "input": call.encode_arguments(),
         }
 
 
@@ -178,7 +178,7 @@ def _block_events(index: int, block: dict[str, Any], chunk_chars: int) -> Iterat
     yield _event("content_block_stop", {"index": index})
 
 
-def _with_pings(events: list[bytes], pings: int) -> list[bytes]:
+def _add_pings(events: list[bytes], pings: int) -> list[bytes]:
     """One ping after each of the first `pings` events, the rest of them before the last event."""
     if not pings:
         return events
@@ -203,9 +203,9 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     """
     if not isinstance(payload, dict):
         raise BadRequest("the body must be a JSON object")
-    model = _required(payload, "model", str)
-    max_tokens = _required(payload, "max_tokens", int)
-    messages = _required(payload, "messages", list)
+    model = _require(payload, "model", str)
+    max_tokens = _require(payload, "max_tokens", int)
+    messages = _require(payload, "messages", list)
     if not messages:
         raise BadRequest("messages: at least one message is required")
     _check_messages(messages)
@@ -238,16 +238,16 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
 def pieces_of(payload: dict[str, Any]) -> list[Piece]:
     """Tools, system prompt and the blocks of all messages, as a cache keeps them. A mark is no part of what is kept."""
     blocks: list[tuple[str, Any]] = [("tools", tool) for tool in payload.get("tools") or ()]
-    blocks += [("system", block) for block in _as_blocks(payload.get("system") or ())]
+    blocks += [("system", block) for block in _to_blocks(payload.get("system") or ())]
     blocks += [
         (f"{number} {message['role']}", block)
         for number, message in enumerate(payload["messages"])
-        for block in _as_blocks(message["content"])
+        for block in _to_blocks(message["content"])
     ]
     return [_piece(place, block) for place, block in blocks]
 
 
-def _as_blocks(content: Any) -> Sequence[Any]:
+def _to_blocks(content: Any) -> Sequence[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -260,7 +260,7 @@ def _piece(place: str, block: Any) -> Piece:
     return Piece(orjson.dumps([place, kept]), marked=mark is not None, long=is_long)
 
 
-def _required(payload: dict[str, Any], key: str, kind: type) -> Any:
+def _require(payload: dict[str, Any], key: str, kind: type) -> Any:
     value = payload.get(key)
     if value is None:
         raise BadRequest(f"{key}: field required")

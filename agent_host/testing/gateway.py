@@ -169,10 +169,10 @@ class MockGateway(MockServer):
         misses = [(condition.key, condition.miss(view)) for condition in turn.expect]
         if differences := [f"expect.{key}: {miss}" for key, miss in misses if miss]:
             raise _Refusal(400, f"{where}: turn {turn.number}: {'; '.join(differences)}")
-        self._turns.served(chosen, view.session)
-        return view, self._counted(dialect, request, view, turn) if self._script.count_tokens else turn
+        self._turns.count_served(chosen, view.session)
+        return view, self._count_tokens(dialect, request, view, turn) if self._script.count_tokens else turn
 
-    def _counted(self, dialect: Dialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
+    def _count_tokens(self, dialect: Dialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
         """The turn with the tokens of this request and its answer, where the script gives it none. What fails is not
         counted: a provider keeps nothing of it."""
         if turn.usage != Usage() or turn.fails:
@@ -182,7 +182,7 @@ class MockGateway(MockServer):
             counts = self._cache.count(view.model, pieces, has_marks=dialect.has_cache_marks)
         except TooManyMarks as error:
             raise _Refusal(400, f"the request is not valid: {error}") from None
-        said = [turn.text, turn.thinking, *(call.name + call.encoded_arguments() for call in turn.tool_calls)]
+        said = [turn.text, turn.thinking, *(call.name + call.encode_arguments() for call in turn.tool_calls)]
         fresh = counts.whole - counts.read - counts.written
         return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), *counts[1:]))
 
@@ -329,7 +329,7 @@ async def _garbage(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply
 
 async def _hang(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply) -> None:
     del turn, dialect, view
-    await reply.until_client_leaves()
+    await reply.await_client_end()
 
 
 _DELIVERIES: Mapping[TurnKind, Callable[[Turn, Dialect, RequestView, Reply], Awaitable[None]]] = {
@@ -384,18 +384,18 @@ class TurnChooser:
         counts: Mapping[int, int] = self._served.get(view.session, {})
         variables = {**self._variables, "turn": str(view.turn_index)}
         for turn in self._conditional:
-            if _left(turn, counts) and all(fill(condition, variables).met(view) for condition in turn.when or ()):
+            if _is_left(turn, counts) and all(fill(condition, variables).met(view) for condition in turn.when or ()):
                 return turn
         if view.position < len(self._by_position):
             for turn in self._by_position[view.position]:
-                if _left(turn, counts):
+                if _is_left(turn, counts):
                     return turn
         raise OffTheEnd(
             f"the script has no answer left: it has {len(self._by_position)} by position, answer "
             f"{view.position + 1} is asked for, and no 'when' matches"
         )
 
-    def served(self, turn: Turn, session: str) -> None:
+    def count_served(self, turn: Turn, session: str) -> None:
         """Count one use of `turn`. The counts of the sessions used longest ago are dropped beyond 10,000 sessions."""
         if turn.limit is None:
             return
@@ -406,5 +406,5 @@ class TurnChooser:
             self._served.popitem(last=False)
 
 
-def _left(turn: Turn, counts: Mapping[int, int]) -> bool:
+def _is_left(turn: Turn, counts: Mapping[int, int]) -> bool:
     return turn.limit is None or counts.get(turn.number, 0) < turn.limit

@@ -91,7 +91,7 @@ class Reply:
         await self._write(self._protocol.send(h11.EndOfMessage()) or b"")
         self.ended_ns = time.monotonic_ns()
 
-    async def until_client_leaves(self) -> None:
+    async def await_client_end(self) -> None:
         """Answer nothing; return when the client has closed its end."""
         while await self._reader.read(_READ_BYTES):
             pass
@@ -142,7 +142,7 @@ class HttpServer:
         if self._server is None:
             writer.transport.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._connected(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._on_connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(lambda task: self._gone(task, writer))
 
@@ -151,7 +151,7 @@ class HttpServer:
         if not writer.is_closing():  # cancelled before its first step
             writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with contextlib.suppress(ConnectionError):
                 await self._serve(reader, writer)

@@ -67,7 +67,7 @@ class ChatCompletions:
         if view.wants_usage:
             chunks.append({**head, "choices": [], "usage": _usage(turn)})
         events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
-        return with_comments([*events, b"data: [DONE]\n\n"], turn.pings)
+        return add_comments([*events, b"data: [DONE]\n\n"], turn.pings)
 
     def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
@@ -147,7 +147,7 @@ def _calls(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
     mark = mark_of(view.model, _reasoning(turn))
     for number, call in enumerate(turn.tool_calls):
         made = tool_id(view, number, takes_position=turn.when is None, mark=mark, prefix="call")
-        function = {"name": call.name, "arguments": call.encoded_arguments()}
+        function = {"name": call.name, "arguments": call.encode_arguments()}
         yield {"id": call.id or made, "type": "function", "function": function}
 
 
@@ -172,7 +172,7 @@ def _pieces(text: str, turn: Turn) -> Iterator[str]:
         yield text[start : start + turn.chunk_chars]
 
 
-def with_comments(events: list[bytes], pings: int) -> list[bytes]:
+def add_comments(events: list[bytes], pings: int) -> list[bytes]:
     """One comment after each of the first `pings` events, the rest of them before the last event."""
     ping = b": ping\n\n"
     spread = min(pings, len(events) - 1)
@@ -212,7 +212,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         raise BadRequest("messages: must be an array, and not empty")
     _check_messages(messages)
     _check_reasoning(messages, model)
-    groups = _grouped(messages)
+    groups = _group(messages)
     if not groups:
         raise BadRequest("messages: at least one message of the user is required")
     stream = payload.get("stream") is True
@@ -271,10 +271,10 @@ def _tool_name(number: int, tool: Any) -> str:
         raise BadRequest(f"tools[{number}]: must be of type function")
     if not isinstance(function.get("parameters", {}), dict):
         raise BadRequest(f"tools[{number}].function.parameters: must be an object")
-    return checked_name(function.get("name"), f"tools[{number}].function.name")
+    return check_name(function.get("name"), f"tools[{number}].function.name")
 
 
-def checked_name(name: Any, where: str) -> str:
+def check_name(name: Any, where: str) -> str:
     """The name of a tool. Raises BadRequest for one that the real endpoints refuse."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(f"Invalid '{where}': expected a string that matches the pattern '^[a-zA-Z0-9_-]{{1,64}}$'.")
@@ -293,7 +293,7 @@ def _check_messages(messages: Sequence[Any]) -> None:
             _take_answer(index, message.get("tool_call_id"), open_calls)
             continue
         _refuse_open(index, open_calls)
-        open_calls = _called_ids(index, message)
+        open_calls = _ids_of_calls(index, message)
         if len(set(open_calls)) < len(open_calls) or not seen.isdisjoint(open_calls):
             raise BadRequest(f"messages[{index}]: ids of tool calls must be unique in a conversation: {open_calls}")
         seen.update(open_calls)
@@ -318,7 +318,7 @@ def _refuse_open(index: int, open_calls: Sequence[str]) -> None:
         )
 
 
-def _called_ids(index: int, message: Mapping[str, Any]) -> list[str]:
+def _ids_of_calls(index: int, message: Mapping[str, Any]) -> list[str]:
     """The ids of a message's calls."""
     calls = message.get("tool_calls")
     if calls is None:
@@ -326,14 +326,14 @@ def _called_ids(index: int, message: Mapping[str, Any]) -> list[str]:
     where = f"messages[{index}].tool_calls"
     if message["role"] != "assistant" or not isinstance(calls, list) or not calls:
         raise BadRequest(f"{where}: must be an array of the assistant, and not empty")
-    return [_checked_call(call, f"{where}[{number}]") for number, call in enumerate(calls)]
+    return [_check_call(call, f"{where}[{number}]") for number, call in enumerate(calls)]
 
 
-def _checked_call(call: Any, where: str) -> str:
+def _check_call(call: Any, where: str) -> str:
     function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
     if not isinstance(function, dict):
         raise BadRequest(f"{where}: must be of type function")
-    checked_name(function.get("name"), f"{where}.function.name")
+    check_name(function.get("name"), f"{where}.function.name")
     text = function.get("arguments")
     try:
         arguments = orjson.loads(text) if isinstance(text, str) else None
@@ -385,7 +385,7 @@ def _check_reasoning(messages: Sequence[Mapping[str, Any]], model: str) -> None:
             )
 
 
-def _grouped(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _group(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The messages as scripts count them: tool messages that follow one another are one, with the pictures behind."""
     groups: list[list[dict[str, Any]]] = []
     for message in messages:

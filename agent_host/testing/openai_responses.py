@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host.testing.dialect import BadRequest, RequestView, has_mark_of, mark_of, progress, tool_id
-from agent_host.testing.openai_chat import DATA_URL, ERROR_MARK, ERROR_TYPES, check_picture, checked_name, with_comments
+from agent_host.testing.openai_chat import DATA_URL, ERROR_MARK, ERROR_TYPES, add_comments, check_name, check_picture
 from agent_host.testing.prompt_cache import blocks_of
 
 if TYPE_CHECKING:
@@ -55,25 +55,25 @@ class Responses:
         told.append(("response.in_progress", {"response": head}))
         for index, item in enumerate(_items(turn, view)):
             told += _item_events(index, item, turn)
-        ended = _ended(turn, view)
+        ended = _end(turn, view)
         told.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
         events = [_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
-        return with_comments(events, turn.pings)
+        return add_comments(events, turn.pings)
 
     def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
         if error.failed:
-            return _event("response.failed", {"response": _failed(error, view), "sequence_number": 0})
+            return _event("response.failed", {"response": _failure(error, view), "sequence_number": 0})
         code = error.type or ERROR_TYPES[500][1] or "server_error"
         return _event("error", {"code": code, "message": error.message, "param": None, "sequence_number": 0})
 
     def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
         """See `Dialect.failed_message`."""
-        return orjson.dumps(_failed(error, view)) if error.failed else None
+        return orjson.dumps(_failure(error, view)) if error.failed else None
 
     def message(self, turn: Turn, view: RequestView) -> bytes:
         """See `Dialect.message`."""
-        return orjson.dumps({**_ended(turn, view), "output": list(_items(turn, view))})
+        return orjson.dumps({**_end(turn, view), "output": list(_items(turn, view))})
 
     def error(self, status: int, error: ErrorBody) -> bytes:
         """See `Dialect.error`."""
@@ -108,12 +108,12 @@ def _response(view: RequestView, status: str) -> dict[str, Any]:
     }
 
 
-def _failed(error: ErrorBody, view: RequestView) -> dict[str, Any]:
+def _failure(error: ErrorBody, view: RequestView) -> dict[str, Any]:
     said = {"code": error.type or "server_error", "message": error.message}
     return {**_response(view, "failed"), "error": said}
 
 
-def _ended(turn: Turn, view: RequestView) -> dict[str, Any]:
+def _end(turn: Turn, view: RequestView) -> dict[str, Any]:
     reason = _INCOMPLETE.get(turn.stop_reason, turn.stop_reason)
     ended = {**_response(view, "completed" if reason is None else "incomplete"), "usage": _usage(turn)}
     return ended if reason is None else {**ended, "incomplete_details": {"reason": reason}}
@@ -152,7 +152,7 @@ def _items(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
             "id": f"fc_{view.turn_index}_{number}",
             "type": "function_call",
             "status": "completed",
-            "arguments": call.encoded_arguments(),
+            "arguments": call.encode_arguments(),
             "call_id": call.id or made,
             "name": call.name,
         }
@@ -204,7 +204,7 @@ class _Part(NamedTuple):
 _Begun = tuple[dict[str, Any], list[_Part]]
 
 
-def _begun_message(item: dict[str, Any]) -> _Begun:
+def _begin_message(item: dict[str, Any]) -> _Begun:
     (part,) = item["content"]
     place = {"content_index": 0}
     if part["type"] == "refusal":
@@ -215,13 +215,13 @@ def _begun_message(item: dict[str, Any]) -> _Begun:
     return {**item, "status": "in_progress", "content": []}, [told]
 
 
-def _begun_call(item: dict[str, Any]) -> _Begun:
+def _begin_call(item: dict[str, Any]) -> _Begun:
     named = {"name": item["name"]}
     told = _Part("function_call_arguments", item["arguments"], "arguments", of_done=named)
     return {**item, "status": "in_progress", "arguments": ""}, [told]
 
 
-def _begun_reasoning(item: dict[str, Any]) -> _Begun:
+def _begin_reasoning(item: dict[str, Any]) -> _Begun:
     around = "reasoning_summary_part"
     told = [
         _Part("reasoning_summary_text", part["text"], "text", around, part, {"summary_index": number})
@@ -230,7 +230,7 @@ def _begun_reasoning(item: dict[str, Any]) -> _Begun:
     return {**item, "summary": []}, told
 
 
-_BEGUN = {"message": _begun_message, "function_call": _begun_call, "reasoning": _begun_reasoning}
+_BEGUN = {"message": _begin_message, "function_call": _begin_call, "reasoning": _begin_reasoning}
 
 
 # Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
@@ -261,9 +261,9 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise BadRequest("Missing required parameter: 'input'.")
-    kinds = [_checked_item(number, item) for number, item in enumerate(items)]
+    kinds = [_check_item(number, item) for number, item in enumerate(items)]
     _check_order(items, kinds)
-    groups = _grouped(items, kinds)
+    groups = _group(items, kinds)
     if not groups:
         raise BadRequest("input: at least one message of the user is required")
     _check_reasoning(groups, model)
@@ -312,10 +312,10 @@ def _tool_name(number: int, tool: Any) -> str:
         raise BadRequest(f"tools[{number}]: must be of type function")
     if not isinstance(tool.get("parameters"), dict):
         raise BadRequest(f"tools[{number}].parameters: must be an object")
-    return checked_name(tool.get("name"), f"tools[{number}].name")
+    return check_name(tool.get("name"), f"tools[{number}].name")
 
 
-def _checked_item(number: int, item: Any) -> str:
+def _check_item(number: int, item: Any) -> str:
     """The kind of an item of the input."""
     where = f"input[{number}]"
     kind = item.get("type", "message") if isinstance(item, dict) else None
@@ -348,7 +348,7 @@ def _check_parts(where: str, parts: Sequence[Any], texts: Sequence[str], *, pict
 
 
 def _check_call(where: str, item: Mapping[str, Any]) -> None:
-    checked_name(item.get("name"), f"{where}.name")
+    check_name(item.get("name"), f"{where}.name")
     _check_id(where, item)
     text = item.get("arguments")
     try:
@@ -415,7 +415,7 @@ def _is_of_assistant(item: Mapping[str, Any]) -> bool:
     return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _grouped(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _group(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
     """The items as scripts count them: those of one turn are one message, and so are the outputs of its calls."""
     groups: list[list[dict[str, Any]]] = []
     before = _OF_USER

@@ -71,7 +71,7 @@ class PromptCache:
         if len(marks) > _MAX_MARKS:
             raise TooManyMarks(f"a request may have {_MAX_MARKS} cache marks, this one has {len(marks)}")
         back = _LOOK_BACK if has_marks else len(pieces)
-        read = max((tokens for mark in marks for tokens in self._known(ends, mark, back)), default=0)
+        read = max((tokens for mark in marks for tokens in self._find_known(ends, mark, back)), default=0)
         written = max((ends[mark].tokens for mark in marks if ends[mark].tokens >= self._minimum), default=0)
         for place in marks if has_marks else range(len(ends)):
             if ends[place].tokens >= self._minimum:
@@ -80,7 +80,7 @@ class PromptCache:
         long = max((tokens for tokens in for_an_hour if tokens <= written), default=0)
         return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read), max(0, long - read))
 
-    def _known(self, ends: Sequence[_Prefix], mark: int, back: int) -> Iterator[int]:
+    def _find_known(self, ends: Sequence[_Prefix], mark: int, back: int) -> Iterator[int]:
         """Tokens of what is kept at the mark or up to `back` pieces before it, the longest first."""
         for place in range(mark, max(-1, mark - back), -1):
             if ends[place].digest in self._kept:

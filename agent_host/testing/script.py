@@ -79,7 +79,7 @@ def _contains(field: str) -> Callable[[tuple[str, ...], RequestView], str | None
     def miss(wanted: tuple[str, ...], view: RequestView) -> str | None:
         found: str = getattr(view, field)
         lacking = [part for part in wanted if part not in found]
-        return f"lacks {_listed(lacking)} in {_excerpt(found)}" if lacking else None
+        return f"lacks {_list(lacking)} in {_excerpt(found)}" if lacking else None
 
     return miss
 
@@ -90,17 +90,17 @@ def _last_matches(wanted: re.Pattern[str], view: RequestView) -> str | None:
 
 def _last_images(wanted: tuple[str, ...], view: RequestView) -> str | None:
     found = view.last_images
-    return None if found == wanted else f"is {_listed(found) or 'none'}, wanted {_listed(wanted) or 'none'}"
+    return None if found == wanted else f"is {_list(found) or 'none'}, wanted {_list(wanted) or 'none'}"
 
 
-def _offered(wanted: tuple[str, ...], view: RequestView) -> str | None:
+def _check_offered(wanted: tuple[str, ...], view: RequestView) -> str | None:
     lacking = [name for name in wanted if name not in view.tools]
-    return f"lacks {_listed(lacking)}; offered: {_listed(view.tools) or 'none'}" if lacking else None
+    return f"lacks {_list(lacking)}; offered: {_list(view.tools) or 'none'}" if lacking else None
 
 
 def _not_offered(unwanted: tuple[str, ...], view: RequestView) -> str | None:
     found = [name for name in unwanted if name in view.tools]
-    return f"offered all the same: {_listed(found)}" if found else None
+    return f"offered all the same: {_list(found)}" if found else None
 
 
 def _position(wanted: tuple[int, ...], view: RequestView) -> str | None:
@@ -115,15 +115,15 @@ def _headers(wanted: Mapping[str, str | bool], view: RequestView) -> str | None:
         if not met:
             # A header may hold a secret: its value is shown only beside the value that the script spells out.
             shown = "absent" if found is None else "present" if isinstance(value, bool) else repr(found)
-            problems.append(f"{name} is {shown}, wanted {_wanted_header(value)}")
+            problems.append(f"{name} is {shown}, wanted {_parse_header(value)}")
     return "; ".join(problems) or None
 
 
-def _wanted_header(value: str | bool) -> str:
+def _parse_header(value: str | bool) -> str:
     return repr(value) if isinstance(value, str) else "present" if value else "absent"
 
 
-def _listed(names: list[str] | tuple[str, ...]) -> str:
+def _list(names: list[str] | tuple[str, ...]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
@@ -148,7 +148,7 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "last_tool_error": ConditionKind(boolean, _equals("last_tool_error")),
     "last_images": ConditionKind(strings, _last_images),
     "image_count": ConditionKind(natural, _equals("image_count")),
-    "tools": ConditionKind(strings, _offered),
+    "tools": ConditionKind(strings, _check_offered),
     "tools_absent": ConditionKind(strings, _not_offered),
     "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), _headers),
 }
@@ -171,7 +171,7 @@ class ToolCall:
     raw_arguments: str | None = None
     id: str | None = None
 
-    def encoded_arguments(self) -> str:
+    def encode_arguments(self) -> str:
         """The JSON text of the arguments, or the raw text that stands for it."""
         return self.raw_arguments if self.raw_arguments is not None else orjson.dumps(self.arguments).decode()
 

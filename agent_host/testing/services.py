@@ -158,10 +158,10 @@ class MockServices(MockServer):
         self._state.expired.add(session_id)
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
-        body = _parsed(request.body)
+        body = _parse(request.body)
         self._requests.append(ServiceRequest(request.method, request.path, request.headers, body))
         if any(request.path.startswith(prefix) for prefix in self._hanging):
-            await reply.until_client_leaves()
+            await reply.await_client_end()
             return
         try:
             self._let_in(request)
@@ -175,7 +175,7 @@ class MockServices(MockServer):
         lost = next((prefix for prefix in self._losing if request.path.startswith(prefix)), None)
         if lost is not None:
             self._losing.remove(lost)
-            await reply.until_client_leaves()
+            await reply.await_client_end()
             return
         await reply.send(status, _JSON, b"" if answer is None else orjson.dumps(answer))
 
@@ -190,7 +190,7 @@ class MockServices(MockServer):
             raise Refused(413, f"a request of {request.body_bytes} bytes is over the limit of {_MAX_BODY_BYTES}")
 
 
-def _parsed(body: bytes | None) -> Any:
+def _parse(body: bytes | None) -> Any:
     try:
         return orjson.loads(body or b"null")
     except orjson.JSONDecodeError:

@@ -25,7 +25,7 @@ class BadValue(ValueError):
         self.text = text
         self.path = path
 
-    def under(self, key: str) -> BadValue:
+    def nest(self, key: str) -> BadValue:
         """The same problem seen from the table that holds `key`."""
         joint = "" if not self.path or self.path.startswith("[") else "."
         return BadValue(self.text, f"{key}{joint}{self.path}")
@@ -112,7 +112,7 @@ def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ())
         try:
             values[key] = readers[key](value)
         except BadValue as problem:
-            raise problem.under(key) from None
+            raise problem.nest(key) from None
     for key in required:
         if key not in values:
             raise BadValue("is missing", key)
@@ -135,7 +135,7 @@ def _items(raw: Iterable[Any], read_item: Reader) -> Iterable[Any]:
         try:
             yield read_item(item)
         except BadValue as problem:
-            raise problem.under(f"[{index}]") from None
+            raise problem.nest(f"[{index}]") from None
 
 
 # Placeholders in scripts: `${name}` is filled in, `$${` stands for a plain `${`, anything else is left alone.

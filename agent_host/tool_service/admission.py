@@ -95,7 +95,7 @@ class Admission:
         self._full = False
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """A place among the calls that run or wait here. Raises Refusal 429 where there is none."""
         if self._inside >= self._limits.max_concurrent + self._limits.max_queued:
             raise self._too_many()

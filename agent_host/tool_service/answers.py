@@ -116,7 +116,7 @@ class MemoryAnswers:
             return Known("new")
         if entry.fingerprint != fingerprint:
             return Known("other_arguments")
-        known = _known(entry)
+        known = _state_of(entry)
         if known.state == "lost" and repeatable:
             del self._answered[place]
             self._running[place] = _Entry(fingerprint)
@@ -144,7 +144,7 @@ class MemoryAnswers:
     async def find(self, place: Place) -> Known | None:
         """See Answers."""
         entry = self._entry(place)
-        return None if entry is None else _known(entry)
+        return None if entry is None else _state_of(entry)
 
     async def wait(self, place: Place, timeout_s: float) -> Known | None:
         """See Answers."""
@@ -180,7 +180,7 @@ class MemoryAnswers:
             self._bytes -= len(entry.body or b"")
 
 
-def _known(entry: _Entry) -> Known:
+def _state_of(entry: _Entry) -> Known:
     if not entry.done.is_set():
         return Known("running")
     return Known("lost") if entry.body is None else Known("answered", entry.body)

@@ -100,18 +100,18 @@ def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str
     problem by its path in the file, and no value."""
     content = _content(path)
     problems: list[str] = []
-    resolved = _Resolver(environ, os.path.dirname(os.path.abspath(path)), problems).of(content, "", 0)
+    resolved = _Resolver(environ, os.path.dirname(os.path.abspath(path)), problems).resolve(content, "", 0)
     if not problems:
-        problems += without_values(_FILE, resolved, "")
+        problems += strip_values(_FILE, resolved, "")
     if not problems:
-        problems += _crossed(resolved["tenants"], tools)
+        problems += _cross_check(resolved["tenants"], tools)
     if problems:
         raise UsageError(f"the tenants file {path} cannot be used: {list_problems(problems)}")
     answers = resolved.get("service", {}).get("answers", {}).get("url")
     return Configuration({name: _tenant(name, value) for name, value in resolved["tenants"].items()}, answers)
 
 
-def without_values(shape: Shape, value: Any, path: str) -> list[str]:
+def strip_values(shape: Shape, value: Any, path: str) -> list[str]:
     """The problems with a value, without the value itself."""
     if shape.fits(value):
         return []
@@ -144,13 +144,13 @@ class _Resolver:
         self._directory = directory
         self._problems = problems
 
-    def of(self, value: Any, path: str, level: int) -> Any:
+    def resolve(self, value: Any, path: str, level: int) -> Any:
         """`value`, resolved; what cannot be is among the problems, and comes as it is."""
         if level > _MAX_LEVELS:
             self._problems.append(f"{path}: has too many levels")
             return value
         if isinstance(value, list):
-            return [self.of(item, f"{path}[{place}]", level + 1) for place, item in enumerate(value)]
+            return [self.resolve(item, f"{path}[{place}]", level + 1) for place, item in enumerate(value)]
         if not isinstance(value, dict):
             return value
         if len(value) == 1:
@@ -158,7 +158,7 @@ class _Resolver:
             if name in ("env", "file") and isinstance(source, str):
                 found = self._variable(source, path) if name == "env" else self._file(source, path)
                 return value if found is None else found
-        return {name: self.of(item, f"{path}.{name}" if path else name, level + 1) for name, item in value.items()}
+        return {name: self.resolve(item, f"{path}.{name}" if path else name, level + 1) for name, item in value.items()}
 
     def _variable(self, name: str, path: str) -> str | None:
         value = self._environ.get(name)
@@ -182,7 +182,7 @@ class _Resolver:
         return None
 
 
-def _crossed(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:
+def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:
     """Problems that no shape sees: tokens that two tenants share or no header carries, tools that are not there."""
     problems: list[str] = []
     holders: dict[str, str] = {}
@@ -196,7 +196,7 @@ def _crossed(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, Backe
         for tool, configuration in tenant["tools"].items():
             path = f"tenants.{name}.tools.{tool}"
             if tool in tools:
-                problems += without_values(tools[tool].shape, configuration, path)
+                problems += strip_values(tools[tool].shape, configuration, path)
             else:
                 problems.append(f"{path}: there is no such tool; there are {', '.join(sorted(tools))}")
     return problems
@@ -204,5 +204,5 @@ def _crossed(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, Backe
 
 def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
     limits = Limits()._replace(**{_WIRE_NAMES[key]: number for key, number in value.get("limits", {}).items()})
-    bucket = BucketSettings.of(value["bucket"]) if "bucket" in value else None
+    bucket = BucketSettings.read(value["bucket"]) if "bucket" in value else None
     return Tenant(name, value["token"], value["tools"], limits, bucket)

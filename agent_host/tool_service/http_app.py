@@ -57,15 +57,15 @@ class HttpApp:
     def starlette(self) -> Starlette:
         """The ASGI application."""
         routes = [
-            Route("/tools/{tool_name}/invoke", self._answered(self._invoke), methods=["POST"]),
-            Route("/tools/{tool_name}/invocations/{key}", self._answered(self._invocation), methods=["GET"]),
-            Route("/tools", self._answered(self._tools), methods=["GET"]),
+            Route("/tools/{tool_name}/invoke", self._handle(self._invoke), methods=["POST"]),
+            Route("/tools/{tool_name}/invocations/{key}", self._handle(self._invocation), methods=["GET"]),
+            Route("/tools", self._handle(self._tools), methods=["GET"]),
             Route("/healthz", self._healthz, methods=["GET"]),
             Route("/readyz", self._readyz, methods=["GET"]),
             Route("/metrics", self._metrics_text, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
         ]
-        handlers: Mapping[Any, Any] = {404: self._not_found, 405: self._not_allowed, 500: self._failed}
+        handlers: Mapping[Any, Any] = {404: self._not_found, 405: self._not_allowed, 500: self._on_error}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
 
     @contextlib.asynccontextmanager
@@ -75,8 +75,8 @@ class HttpApp:
             if self._requests:  # they were cancelled, and have their last words to say
                 await asyncio.wait(self._requests, timeout=_LAST_ANSWERS_S)
 
-    def _answered(self, handler: Handler) -> Handler:
-        async def answered(request: HttpRequest) -> Response:
+    def _handle(self, handler: Handler) -> Handler:
+        async def handle(request: HttpRequest) -> Response:
             task = asyncio.current_task()
             if task is not None:
                 self._requests.add(task)
@@ -86,17 +86,17 @@ class HttpApp:
                     raise database_is_away()
                 return await handler(request)
             except Refusal as refusal:
-                return self._refused(refusal)
+                return self._on_refusal(refusal)
             except asyncio.CancelledError:
                 # uvicorn cancels requests when the time to drain is over, and nobody else does. What became of a call
                 # is not known here, so this is no 503, after which it would be sent again.
-                return self._refused(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
+                return self._on_refusal(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
 
-        return answered
+        return handle
 
     def _tenant(self, request: HttpRequest) -> ServedTenant:
         """The tenant that sends the request. Raises Refusal 401."""
-        tenant = self._tenants.of(request.headers.get("authorization"))
+        tenant = self._tenants.find(request.headers.get("authorization"))
         request.scope[HAS_TOKEN] = True
         return tenant
 
@@ -105,8 +105,8 @@ class HttpApp:
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = request.headers.get(GRANT_HEADER)
-        self._invoker.granted(tenant, name, grant)  # before a body is read for it
-        body = await _bounded_body(request, tenant.limits.max_request_bytes)
+        self._invoker.read_grant(tenant, name, grant)  # before a body is read for it
+        body = await _read_body(request, tenant.limits.max_request_bytes)
         key = request.headers.get(KEY_HEADER)
         if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
             raise Refusal(400, ErrorCode.INVALID_REQUEST, f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters")
@@ -117,7 +117,7 @@ class HttpApp:
         tenant = self._tenant(request)
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
-        grant = self._invoker.granted(tenant, name, request.headers.get(GRANT_HEADER))
+        grant = self._invoker.read_grant(tenant, name, request.headers.get(GRANT_HEADER))
         known = await self._answers.find(Place(tenant.name, grant.session_id, name, request.path_params["key"]))
         if known is None:
             raise Refusal(404, ErrorCode.INVALID_REQUEST, "no call of this key is known")
@@ -128,7 +128,7 @@ class HttpApp:
         return self._json(known.body)
 
     async def _tools(self, request: HttpRequest) -> Response:
-        return self._json(orjson.dumps({"tools": [tool.listed() for tool in self._tenant(request).tools.values()]}))
+        return self._json(orjson.dumps({"tools": [tool.to_wire() for tool in self._tenant(request).tools.values()]}))
 
     async def _healthz(self, request: HttpRequest) -> Response:  # noqa: ARG002  Starlette's form of a handler
         return self._json(b'{"status":"ok"}')
@@ -148,19 +148,19 @@ class HttpApp:
         return self._json(orjson.dumps(document()))
 
     async def _not_found(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        return self._refused(Refusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
+        return self._on_refusal(Refusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
 
     async def _not_allowed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        response = self._refused(Refusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
+        response = self._on_refusal(Refusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response
 
-    async def _failed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
+    async def _on_error(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
         """Nothing of the error is told: it may hold configuration. uvicorn logs it."""
-        return self._refused(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
+        return self._on_refusal(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
 
-    def _refused(self, refusal: Refusal) -> Response:
+    def _on_refusal(self, refusal: Refusal) -> Response:
         self._metrics.refused.labels(str(refusal.status)).inc()
         headers = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
         if refusal.status == 401:
@@ -172,7 +172,7 @@ class HttpApp:
         return Response(body, status, {**epoch, **(headers or {})}, _JSON)
 
 
-async def _bounded_body(request: HttpRequest, most: int) -> bytes:
+async def _read_body(request: HttpRequest, most: int) -> bytes:
     """The body. Raises Refusal 413 for more than `most` bytes, before they are read where their number is given."""
     refusal = Refusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
     said = request.headers.get("content-length", "")

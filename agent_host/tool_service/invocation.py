@@ -100,7 +100,7 @@ class Invoker:
     async def invoke(self, tenant: ServedTenant, request: Request) -> bytes:
         """The ToolResult of an invocation, as JSON. Raises Refusal where no tool ran."""
         tool = tool_of(tenant, request.tool_name)
-        grant = self.granted(tenant, request.tool_name, request.grant)
+        grant = self.read_grant(tenant, request.tool_name, request.grant)
         call = _call(tenant, request, grant)
         wrong = tool.judge(call.arguments)
         if wrong is not None:
@@ -111,7 +111,7 @@ class Invoker:
             )
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
         if call.key is None:
-            with tenant.admission.entered():
+            with tenant.admission.enter():
                 slot = await _slot(tenant)
                 try:
                     return await self._run(tenant, tool, call, fingerprint)
@@ -119,7 +119,7 @@ class Invoker:
                     await tenant.admission.release(slot)
         return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
 
-    def granted(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
+    def read_grant(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
         """The grant of a request. Raises Refusal 403 where it does not allow the tool, to this tenant, now."""
         try:
             if not text:
@@ -143,7 +143,7 @@ class Invoker:
         return grant
 
     async def _once(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: Place) -> bytes:
-        with tenant.admission.entered():
+        with tenant.admission.enter():
             known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
             if known.state == "new":
                 try:
@@ -158,9 +158,9 @@ class Invoker:
                     await tenant.admission.release(slot)
                 return body
         self._metrics.repeated.labels(tenant.name).inc()
-        return await self._known(call, place, known)
+        return await self._answer_known(call, place, known)
 
-    async def _known(self, call: Call, place: Place, known: Known) -> bytes:
+    async def _answer_known(self, call: Call, place: Place, known: Known) -> bytes:
         """The answer of a key that was sent before."""
         if known.state == "other_arguments":
             raise Refusal(
@@ -200,7 +200,7 @@ class Invoker:
         try:
             async with asyncio.timeout(call.timeout_s):
                 output = await tool.running.run(call)
-                return await _stored(tenant, call, output)
+                return await _store(tenant, call, output)
         except ToolFault as fault:
             return Result("failed", None, (fault.code, fault.message))
         except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
@@ -269,7 +269,7 @@ def _call(tenant: ServedTenant, request: Request, grant: CapabilityGrant) -> Cal
     )
 
 
-async def _stored(tenant: ServedTenant, call: Call, output: Output) -> Result:
+async def _store(tenant: ServedTenant, call: Call, output: Output) -> Result:
     """The result of an output: what is large is stored, and the text says so. Where that fails the result has
     failed, with as much of the text as there is room for."""
     limits, encoded = tenant.limits, output.text.encode("utf-8", "replace")

@@ -147,7 +147,7 @@ class PostgresAnswers:
     async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
         while True:
-            if await self._inserted({**self._values(place), "fingerprint": fingerprint}):
+            if await self._insert({**self._values(place), "fingerprint": fingerprint}):
                 return Known("new")
             async with self._connection() as connection:
                 values = self._values(place)
@@ -156,13 +156,13 @@ class PostgresAnswers:
                     continue
                 if row[0] != fingerprint:
                     return Known("other_arguments")
-                known = _known(row)
+                known = _state_of(row)
                 taken = known.state == "lost" and repeatable
                 if taken and (await connection.execute(_TAKE_OVER, values)).rowcount == 1:
                     return Known("new")
                 return Known("running") if taken else known
 
-    async def _inserted(self, values: dict[str, Any]) -> bool:
+    async def _insert(self, values: dict[str, Any]) -> bool:
         """True if the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
         the lock that it stands on come and go together."""
         for again in (True, False):
@@ -198,7 +198,7 @@ class PostgresAnswers:
         """See Answers."""
         async with self._connection() as connection:
             row = await (await connection.execute(_FIND, self._values(place))).fetchone()
-        return None if row is None else _known(row)
+        return None if row is None else _state_of(row)
 
     async def wait(self, place: Place, timeout_s: float) -> Known | None:
         """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
@@ -280,7 +280,7 @@ class PostgresAnswers:
         }
 
 
-def _known(row: tuple[Any, ...]) -> Known:
+def _state_of(row: tuple[Any, ...]) -> Known:
     _, body, live = row
     if body is not None:
         return Known("answered", bytes(body))
@@ -326,7 +326,7 @@ class PostgresSlots:
         async with self._using:
             for again in (True, False):
                 try:
-                    return await self._take(await self._connected(), tenant, most)
+                    return await self._take(await self._connect(), tenant, most)
                 except (psycopg.OperationalError, psycopg.InterfaceError):
                     await self._drop()
                     if not again:
@@ -371,7 +371,7 @@ class PostgresSlots:
         mine.add(row[0])
         return Slot(tenant, row[0], time.monotonic(), self._holder)
 
-    async def _connected(self) -> AsyncConnection[Any]:
+    async def _connect(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
             self._mine.clear()
             self._holder += 1

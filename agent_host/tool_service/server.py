@@ -77,7 +77,7 @@ class ServiceOptions(NamedTuple):
 
 def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal comes. `on_ready` gets the URL once requests are taken. Raises UsageError."""
-    configuration, _ = _checked(options, os.environ)
+    configuration, _ = _check(options, os.environ)
     if options.workers > 1 and configuration.answers_url is None:
         raise UsageError(
             "several workers keep the answers of calls in PostgreSQL: name a database in the tenants file, "
@@ -144,13 +144,13 @@ class _Workers(Multiprocess):
                 life.served = life.served or process.is_ready(patience_s)
                 continue
             if life.again_at is None:
-                life.again_at = time.monotonic() + self._ended(process, life)
+                life.again_at = time.monotonic() + self._bury(process, life)
             if time.monotonic() >= life.again_at:
                 self.processes[place] = new = Process(self.config, self.sockets)
                 self._lives[new] = _Life(failures=life.failures)
                 new.start()
 
-    def _ended(self, process: Process, life: _Life) -> float:
+    def _bury(self, process: Process, life: _Life) -> float:
         """Put an end to a worker that has ended, or does not answer. Returns for how long none takes its place."""
         process.kill()
         process.join()
@@ -178,7 +178,7 @@ def worker() -> Starlette:
     _bound_log()
     options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
     try:
-        configuration, key = _checked(options, os.environ)
+        configuration, key = _check(options, os.environ)
         return application(configuration, key, os.environ, artifacts=options.artifacts, kinds=all_tools())
     except UsageError as error:
         if multiprocessing.parent_process() is None:
@@ -223,7 +223,7 @@ def application(
 ) -> Starlette:
     """The ASGI application, with tools of these `kinds`. Nothing is connected before it starts. Raises UsageError."""
     parts = _Parts(configuration, key, environ, artifacts, kinds)
-    return HttpApp(parts.tenants, parts.metrics, parts.opened).starlette()
+    return HttpApp(parts.tenants, parts.metrics, parts.open).starlette()
 
 
 class _Parts:
@@ -259,7 +259,7 @@ class _Parts:
         self.tenants = Tenants(served, configuration)
 
     @contextlib.asynccontextmanager
-    async def opened(self) -> AsyncIterator[tuple[Answers, Invoker]]:
+    async def open(self) -> AsyncIterator[tuple[Answers, Invoker]]:
         """The store of answers and the invoker. At the end the services are told what they do not know yet, and
         everything is released."""
         answers, slots = await _answers(self._configuration), _slots(self._configuration)
@@ -303,7 +303,7 @@ async def _try_answers(configuration: Configuration) -> None:
         await (await PostgresAnswers.open(configuration.answers_url)).aclose()
 
 
-def _checked(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
+def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
     key = grant_key(environ)
     if key is None:
         raise UsageError(

@@ -146,7 +146,7 @@ class BucketSettings(NamedTuple):
     path_style: bool = False
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> BucketSettings:
+    def read(cls, value: Mapping[str, Any]) -> BucketSettings:
         """From the tenants file."""
         return cls(
             value["bucket"],
@@ -220,7 +220,7 @@ class Bucket:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            answer: dict[str, Any] = getattr(self._made(), operation)(Bucket=self.settings.bucket, **arguments)
+            answer: dict[str, Any] = getattr(self._make(), operation)(Bucket=self.settings.bucket, **arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             if code in _MISSING:
@@ -234,7 +234,7 @@ class Bucket:
             ) from None
         return answer
 
-    def _made(self) -> S3Client:
+    def _make(self) -> S3Client:
         with self._making:
             if self._client is None:
                 self._client = _client_of(self.settings)

@@ -40,7 +40,7 @@ class TenantTool:
         self.running = running
         self.judge: Judge = foreign_judge(kind.input_schema)
 
-    def listed(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         """As GET /tools has it."""
         return {
             "toolName": self.kind.name,
@@ -61,7 +61,7 @@ class ServedTenant:
         self.storage: Storage = storage(self._bucket)
         self._handles = Handles(key, tenant.name)
         self.tools: dict[str, TenantTool] = {}
-        services = TenantServices(tenant.name, self._secret, self._opened, self._handles.sealed)
+        services = TenantServices(tenant.name, self._secret, self._open, self._handles.seal)
         for name, configuration in tenant.tools.items():
             try:
                 self.tools[name] = TenantTool(kinds[name], kinds[name].build(configuration, services))
@@ -88,8 +88,8 @@ class ServedTenant:
     async def _secret(self, name: str) -> str:
         return await self._vault().value(name, None)
 
-    async def _opened(self, handle: str) -> OpenedSecret:
-        named = self._handles.opened(handle)
+    async def _open(self, handle: str) -> OpenedSecret:
+        named = self._handles.unseal(handle)
         return OpenedSecret(named.name, await self._vault().value(named.name, named.version))
 
 
@@ -101,7 +101,7 @@ class Tenants:
         # Digests have one length: comparing them tells nothing of a token, not even how long it is.
         self._digests = [(_digest(one.token), self.all[one.name]) for one in configuration.tenants.values()]
 
-    def of(self, authorization: str | None) -> ServedTenant:
+    def find(self, authorization: str | None) -> ServedTenant:
         """The tenant whose token stands in an Authorization header. Every token is compared, each in constant time.
         Raises Refusal 401."""
         found: ServedTenant | None = None
@@ -141,12 +141,12 @@ class Handles:
         self._key = hmac.new(key, b"agent-host secret handles", hashlib.sha256).digest()
         self._tenant = tenant
 
-    def sealed(self, name: str, version: int) -> str:
+    def seal(self, name: str, version: int) -> str:
         """The handle of a version of a secret."""
         payload = base64.urlsafe_b64encode(orjson.dumps([name, version])).rstrip(b"=").decode()
         return f"{PREFIX}{payload}.{self._mac(payload)}"
 
-    def opened(self, handle: str) -> SecretName:
+    def unseal(self, handle: str) -> SecretName:
         """Open a handle of this tenant. Raises ToolFault for any other text."""
         payload, _, mac = handle.removeprefix(PREFIX).partition(".")
         right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS

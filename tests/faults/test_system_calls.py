@@ -15,7 +15,7 @@ import pytest
 
 from agent_host.faults.crash_run import CrashRun
 from agent_host.faults.scenarios import EFFECTS, Brief
-from agent_host.faults.system_calls import KILL, FailSystemCall, every_system_call, traced, why_not
+from agent_host.faults.system_calls import KILL, FailSystemCall, every_system_call, trace, why_not
 from tests.faults.jobs import passes, runs
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def tried() -> Iterator[FailSystemCall]:
     if os.environ.get("AGENT_HOST_ALL_FAULTS") == "1":
         yield from every_system_call()
         return
-    for call, count in traced().calls.items():
+    for call, count in trace().calls.items():
         yield FailSystemCall(call, (count + 1) // 2, "ENOSPC")
         yield FailSystemCall(call, (count + 3) // 4, "EIO", persistently=True)
         yield FailSystemCall(call, (3 * count + 3) // 4, KILL)
@@ -46,8 +46,8 @@ def test_a_checkpoint_s_system_calls_fail(job: Job, verdict: Verdict) -> None:
 
 
 def test_what_is_tried_is_what_a_checkpoint_is_made_of() -> None:
-    assert {"openat", "write", "fdatasync", "fsync", "close"} <= traced().calls.keys()
-    assert any(call.startswith("rename") for call in traced().calls)
+    assert {"openat", "write", "fdatasync", "fsync", "close"} <= trace().calls.keys()
+    assert any(call.startswith("rename") for call in trace().calls)
 
 
 @pytest.mark.parametrize("number", [3, 4, 5])

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from agent_host.errors import ErrorCode
 from agent_host.tool_service.tool import Output, ToolFault
-from agent_host.tool_service.tools.tables import Caps, Table, without
+from agent_host.tool_service.tools.tables import Caps, Table, replace_secrets
 from config.shapes import AnyOf, ListOf, MapOf, Record, Text, number, whole
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class CloudDbQuery:
         try:
             table = await connection.database.query(call.arguments["query"], parameters, connection.caps)
         except ToolFault as fault:  # a database may quote what it was given
-            raise ToolFault(fault.code, without(fault.message, secrets)) from None
+            raise ToolFault(fault.code, replace_secrets(fault.message, secrets)) from None
         return table.output(secrets)
 
     async def aclose(self) -> None:
@@ -134,7 +134,7 @@ class CloudDbQuery:
 
 def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -> _Connection:
     """Raises ValueError, with no value in its text."""
-    url, caps = value["url"], Caps.of(value)
+    url, caps = value["url"], Caps.read(value)
     secrets = frozenset(value.get("secrets", ()))
     if isinstance(url, str) and url.startswith("sqlite:"):
         path = unquote(urlsplit(url).path)
@@ -149,15 +149,15 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
     async def conninfo() -> str:
         from psycopg.conninfo import make_conninfo
 
-        address = await _revealed(url, services)
+        address = await _reveal(url, services)
         password = value.get("password")
-        extra = {} if password is None else {"password": await _revealed(password, services)}
+        extra = {} if password is None else {"password": await _reveal(password, services)}
         return make_conninfo(address, **extra)
 
     return _Connection(PostgresDatabase(conninfo, value.get("functions", ())), caps, secrets)
 
 
-async def _revealed(value: Any, services: TenantServices) -> str:
+async def _reveal(value: Any, services: TenantServices) -> str:
     """A text of the configuration, or the secret of the tenant's vault that it names."""
     return value if isinstance(value, str) else await services.secret(value["vault"])
 
@@ -200,7 +200,7 @@ class SqliteDatabase:
         try:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 4 * caps.max_bytes)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            connection.set_authorizer(_authorized)
+            connection.set_authorizer(_authorize)
             connection.set_progress_handler(lambda: stopped.is_set() or time.monotonic() > until, _STEPS_BETWEEN_LOOKS)
             cursor = connection.execute(text, list(parameters))
             table = Table([column[0] for column in cursor.description or ()], caps)
@@ -216,7 +216,7 @@ class SqliteDatabase:
             connection.close()
 
 
-def _authorized(action: int, first: str | None, second: str | None, *_: str | None) -> int:  # noqa: ARG001  sqlite3's form
+def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:  # noqa: ARG001  sqlite3's form
     if action not in _READING or (action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _REFUSED_FUNCTIONS):
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK

@@ -55,7 +55,7 @@ class ObjectReadTool:
 
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> ObjectRead:  # noqa: ARG002  BackendTool's
         """See BackendTool."""
-        stores = {name: Bucket(BucketSettings.of(value)) for name, value in configuration["stores"].items()}
+        stores = {name: Bucket(BucketSettings.read(value)) for name, value in configuration["stores"].items()}
         return ObjectRead(stores, configuration.get("maxObjectBytes", _MAX_OBJECT_BYTES))
 
 
@@ -73,7 +73,7 @@ class ObjectRead:
             known = ", ".join(sorted(self._stores)) or "none"
             raise ToolFault(ErrorCode.INVALID_REQUEST, f"there is no such store; there are: {known}")
         if "list" in call.arguments:
-            return await _listed(store, call.arguments["list"])
+            return await _list(store, call.arguments["list"])
         return await self._read(store, call.arguments)
 
     async def aclose(self) -> None:
@@ -96,7 +96,7 @@ class ObjectRead:
                     f"of it "
                     "with offset and length",
                 )
-            content = await asyncio.to_thread(_spooled, body, size)
+            content = await asyncio.to_thread(_spool, body, size)
         kind, name = answer.get("ContentType", "application/octet-stream"), key.rpartition("/")[2] or key
         if isinstance(content, bytes):
             try:
@@ -107,7 +107,7 @@ class ObjectRead:
         return Output(said, (Artifact("tool_output", name, kind, content),))
 
 
-async def _listed(store: Bucket, beginning: str) -> Output:
+async def _list(store: Bucket, beginning: str) -> Output:
     prefix = store.settings.prefix
     answer = await store.ask("list_objects_v2", Prefix=prefix + beginning, MaxKeys=_MOST_LISTED)
     rows = [
@@ -132,7 +132,7 @@ class _closing:  # noqa: N801  a context manager in the form of contextlib.closi
         self._body.close()
 
 
-def _spooled(body: Any, size: int) -> bytes | StoredFile:
+def _spool(body: Any, size: int) -> bytes | StoredFile:
     """The content: in memory where it is small, else in a file without a name. Raises ToolFault."""
     from botocore.exceptions import BotoCoreError
     from urllib3.exceptions import HTTPError

@@ -105,12 +105,12 @@ class PostgresDatabase:
                 await connection.execute(_BEGIN.format(time=sql.Literal(time_ms), lock=sql.Literal(_LOCK_MS)))
                 try:
                     await self._refuse_volatile(connection, statement)
-                    columns = await _prepared(connection, statement, parameters)
+                    columns = await _prepare(connection, statement, parameters)
                     if statement.verb == "show" and len(columns) == 1:
-                        return await _as_subquery(connection, _SETTING, columns, [columns[0].name], caps)
+                        return await _run_as_subquery(connection, _SETTING, columns, [columns[0].name], caps)
                     if statement.verb in _AS_IT_IS:
-                        return await _as_it_is(connection, statement, parameters, caps)
-                    return await _as_subquery(connection, statement.text, columns, parameters, caps)
+                        return await _run_plain(connection, statement, parameters, caps)
+                    return await _run_as_subquery(connection, statement.text, columns, parameters, caps)
                 finally:
                     connection.limit_bytes = BoundedConnection.limit_bytes
                     if not connection.closed:
@@ -164,7 +164,7 @@ def _options(statement: Statement) -> set[str]:
     return {name.text for name in first}
 
 
-async def _prepared(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
+async def _prepare(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
     """Names and types of what the statement gives, from the server, which reads it here as it stands and runs nothing:
     text that is no statement by itself, such as one that closes a parenthesis of ours, gets no further. Raises
     psycopg.Error."""
@@ -187,7 +187,7 @@ async def _done(connection: BoundedConnection) -> PGresult:
     return result
 
 
-async def _as_it_is(
+async def _run_plain(
     connection: BoundedConnection, statement: Statement, parameters: Sequence[Any], caps: Caps
 ) -> Table:
     connection.limit_bytes = max(_BATCH_BYTES, caps.max_bytes) + _OVERHEAD_BYTES
@@ -202,7 +202,7 @@ async def _as_it_is(
     return table
 
 
-async def _as_subquery(
+async def _run_as_subquery(
     connection: BoundedConnection,
     text: str,
     columns: Sequence[_Column],
@@ -341,17 +341,17 @@ def one_statement(sql: str) -> Statement:
         if token.kind in ("word", "quoted"):
             after = tokens[place + 1].text if place + 1 < len(tokens) and tokens[place + 1].kind == "sign" else ""
             before = tokens[place - 1].text if place and tokens[place - 1].kind == "sign" else ""
-            names.append(Name(_stored(token), after == "(", before == ".", token.kind == "quoted"))
+            names.append(Name(_fold_name(token), after == "(", before == ".", token.kind == "quoted"))
     return Statement(sql[: tokens[-1].end], tuple(names))
 
 
-def _stored(token: _Token) -> str:
+def _fold_name(token: _Token) -> str:
     """The name as PostgreSQL stores it: folded where it is not quoted, cut to 63 bytes."""
-    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else _folded(token.text)
+    text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else _fold(token.text)
     return text.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """In lower case, as in a database of UTF-8: only ASCII letters have one."""
     return "".join(char.lower() if char.isascii() else char for char in text)
 
@@ -379,9 +379,9 @@ def _next(sql: str, place: int) -> _Token:
     if char == "$":
         return _dollar_text(sql, place)
     if char == '"':
-        return _matched(_QUOTED_NAME, "quoted", sql, place)
+        return _match(_QUOTED_NAME, "quoted", sql, place)
     if char == "'":
-        return _matched(_PLAIN_TEXT, "text", sql, place)
+        return _match(_PLAIN_TEXT, "text", sql, place)
     word = _WORD.match(sql, place)
     if word:
         return _word(sql, word)
@@ -399,7 +399,7 @@ def _word(sql: str, word: re.Match[str]) -> _Token:
     prefix, following = word.group().lower(), sql[word.end() : word.end() + 1]
     if following == "'" and prefix in ("e", "b", "x", "n"):
         pattern = _ESCAPED_TEXT if prefix == "e" else _PLAIN_TEXT
-        return _matched(pattern, "text", sql, word.end())
+        return _match(pattern, "text", sql, word.end())
     if prefix == "u" and sql[word.end() : word.end() + 2] in ("&'", '&"'):
         raise UnreadableSql("texts and names with U& escapes are not taken")
     return _Token("word", word.group(), word.end())
@@ -415,7 +415,7 @@ def _dollar_text(sql: str, place: int) -> _Token:
     return _Token("text", "", end + len(opening.group()))
 
 
-def _matched(pattern: re.Pattern[str], kind: str, sql: str, place: int) -> _Token:
+def _match(pattern: re.Pattern[str], kind: str, sql: str, place: int) -> _Token:
     found = pattern.match(sql, place)
     if found is None:
         raise UnreadableSql("a quote does not end")

@@ -21,7 +21,7 @@ class Caps(NamedTuple):
     timeout_s: float = 30.0
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Caps:
+    def read(cls, value: Mapping[str, Any]) -> Caps:
         """From the tenants file."""
         names = {
             "maxRows": "max_rows",
@@ -65,7 +65,7 @@ class Table:
         in the place of each."""
         value = {"columns": self.columns, "rows": self.rows, "rowCount": len(self.rows), "truncated": self.truncated}
         if secrets:
-            value = without(value, secrets)
+            value = replace_secrets(value, secrets)
         return Output(orjson.dumps(value).decode())
 
     def _cut(self, value: Any) -> Any:
@@ -74,14 +74,14 @@ class Table:
         return value
 
 
-def without(value: Any, secrets: Mapping[str, str]) -> Any:
+def replace_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
     """`value` with each secret replaced, wherever a text has it."""
     if isinstance(value, str):
         for secret, said in secrets.items():
             value = value.replace(secret, said)
         return value
     if isinstance(value, list):
-        return [without(item, secrets) for item in value]
+        return [replace_secrets(item, secrets) for item in value]
     if isinstance(value, dict):
-        return {name: without(item, secrets) for name, item in value.items()}
+        return {name: replace_secrets(item, secrets) for name, item in value.items()}
     return value

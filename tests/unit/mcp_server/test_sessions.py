@@ -84,7 +84,7 @@ async def test_a_task_that_is_refused_changes_nothing_of_the_one_that_runs(sessi
     session.since = "before"
     task = session.task_id
     refused = asyncio.create_task(sessions.run("another", session.session_id, {}))
-    await ended(refused, meanwhile=lambda: sessions.with_task(task) is session)
+    await ended(refused, meanwhile=lambda: sessions.find_by_task(task) is session)
     error = refused.exception()
     assert isinstance(error, Refused)
     assert error.name == "TASK_ALREADY_RUNNING"
@@ -98,7 +98,7 @@ async def test_a_task_that_the_host_refuses_leaves_the_one_before(sessions: Sess
     await ended(refused)
     assert str(refused.exception()) == "no such model"
     assert (session.task_id, session.since) == (task, since)
-    assert sessions.with_task(task) is session
+    assert sessions.find_by_task(task) is session
 
 
 async def test_two_calls_go_on_with_one_paused_task(sessions: Sessions) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_host.rpc.messages import InvalidParams, check, ignored, name, params, prose
+from agent_host.rpc.messages import InvalidParams, check, list_ignored, name, params, prose
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 
 SHAPE = params(
@@ -86,12 +86,12 @@ def test_what_is_missing() -> None:
 def test_what_is_not_known_is_ignored(more: dict[str, Any], expected: list[str]) -> None:
     value = {"name": "n", **more}
     check(SHAPE, value)
-    assert ignored(SHAPE, value) == expected
+    assert list_ignored(SHAPE, value) == expected
 
 
 def test_the_list_of_what_is_ignored_is_bounded() -> None:
     unknown = {f"x{number:04}": number for number in range(3000)}
-    assert ignored(params(), unknown) == list(unknown)[:100]
+    assert list_ignored(params(), unknown) == list(unknown)[:100]
 
 
 def test_only_prose_may_hold_half_a_character_and_nul() -> None:

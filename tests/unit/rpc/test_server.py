@@ -139,7 +139,7 @@ async def test_the_end_leaves_no_request_unanswered(side: Side) -> None:
     await side.say(b"".join(asked(number, "echo", x=number) for number in range(500)))
     side.theirs.shutdown(socket.SHUT_WR)
     await side.over.wait()
-    answering = asyncio.create_task(side.connection.answered())
+    answering = asyncio.create_task(side.connection.await_answers())
     assert sorted([(await side.hear())["id"] for _ in range(500)]) == list(range(500))
     await answering
 

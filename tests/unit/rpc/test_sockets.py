@@ -158,7 +158,7 @@ async def test_a_client_that_does_not_read_holds_up_nothing(path: Path) -> None:
         channel.write(BIG)
         assert channel.waiting_bytes > 0
         assert await reader.readexactly(len(BIG)) == BIG
-        await channel.drained()
+        await channel.drain()
         assert (channel.waiting_bytes, door.heard[0].data) == (0, b"hello")
         channel.close()
         assert await reader.read() == b""
@@ -196,6 +196,6 @@ async def test_a_client_that_is_gone(path: Path) -> None:
         await soon(door.heard[0].over)
         door.channels[0].write(BIG)
         door.channels[0].write(BIG)
-        await door.channels[0].drained()
+        await door.channels[0].drain()
         door.channels[0].close()
         assert door.heard[0].ends == 1

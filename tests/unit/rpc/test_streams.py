@@ -35,10 +35,10 @@ class Heard:
         self.ends = 0
         self.over = asyncio.Event()
 
-    def received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self.data += data
 
-    def ended(self) -> None:
+    def end(self) -> None:
         self.ends += 1
         self.over.set()
 
@@ -120,13 +120,13 @@ async def test_a_reader_that_stops_holds_up_nothing(kind: Kind, way: str) -> Non
         assert channel.waiting_bytes > 0
         reading = asyncio.create_task(asyncio.to_thread(read_all, read_fd, len(BIG)))
         async with asyncio.timeout(20):
-            await channel.drained()
+            await channel.drain()
             assert await reading == BIG
         assert (channel.waiting_bytes, heard.ends) == (0, 0)
         channel.close()
         channel.write(b"dropped")
         assert channel.waiting_bytes == 0
-        await channel.drained()
+        await channel.drain()
     del way
 
 
@@ -154,7 +154,7 @@ async def test_a_reader_that_is_gone_is_told_once(way: str) -> None:
         channel.write(b"y")
         await soon(heard.over)
         channel.write(b"z")
-        await channel.drained()
+        await channel.drain()
         assert (heard.ends, channel.waiting_bytes) == (1, 0)
         channel.close()
     del way
@@ -187,7 +187,7 @@ async def test_files(tmp_path: Path) -> None:
         channel.start(heard)
         channel.write(b"after")
         await soon(heard.over)
-        await channel.drained()
+        await channel.drain()
         channel.close()
     assert heard.data == BIG
     assert (tmp_path / "out").read_bytes() == b"before after"
@@ -200,7 +200,7 @@ async def test_the_null_device() -> None:
         channel.start(heard)
         channel.write(BIG)
         await soon(heard.over)
-        await channel.drained()
+        await channel.drain()
         assert (heard.data, heard.ends, channel.waiting_bytes) == (b"", 1, 0)
         channel.close()
 

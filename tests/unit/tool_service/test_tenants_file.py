@@ -94,15 +94,15 @@ def test_problems_are_told_by_their_path_and_no_value_is(tmp_path: Path, file: A
 
 def test_a_handle_opens_for_its_tenant_alone() -> None:
     acme, other = Handles(b"k" * 32, "acme"), Handles(b"k" * 32, "ecma")
-    handle = acme.sealed("db#password", 3)
-    assert acme.opened(handle) == ("db#password", 3)
+    handle = acme.seal("db#password", 3)
+    assert acme.unseal(handle) == ("db#password", 3)
     again = Handles(b"k" * 32, "acme")
-    assert again.opened(handle) == ("db#password", 3)  # of another process
+    assert again.unseal(handle) == ("db#password", 3)  # of another process
     payload, _, mac = handle.removeprefix("secret:").partition(".")
-    moved = Handles(b"k" * 32, "acme").sealed("other#password", 3).removeprefix("secret:").partition(".")[0]
+    moved = Handles(b"k" * 32, "acme").seal("other#password", 3).removeprefix("secret:").partition(".")[0]
     for wrong in ("", "secret:", handle[:-1], f"secret:{moved}.{mac}", f"secret:{payload}.", payload, "secret:é.é"):
         with pytest.raises(ToolFault):
-            acme.opened(wrong)
+            acme.unseal(wrong)
     for stranger in (other, Handles(b"j" * 32, "acme")):
         with pytest.raises(ToolFault):
-            stranger.opened(handle)
+            stranger.unseal(handle)
