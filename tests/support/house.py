@@ -24,9 +24,11 @@ PACKAGES = ("config", "policy", "state", "tool_runtime", "agent_host")
 CRUMB_LINES = 60
 _QUESTION = re.compile(r"(?:What|Which|Whether|Where|How|Who|Whose|When)\b")
 _NO_VERB = re.compile(
-    r"_*(?:\w*(?<!fe)(?<!spe)ed|told|said|held|kept|left|made|begun|known|seen|shown|sent|given|taken|written|read_by"
-    r"|under|behind|beside|beyond|above|below|within|without|among|between|of|for|from|to|in|on|at|by|with|as)(?:_|$)"
+    r"_*(?:[a-z]*(?<!fe)(?<!spe)(?<!se)ed|told|said|held|kept|left|made|begun|known|seen|shown|sent|given|taken|written"
+    r"|under|behind|beside|beyond|above|below|within|without|among|between|of|for|from|to|in|on|at|by|with|as|until"
+    r"|unless|through|after|before)(?:_|$)"
 )
+"""The first word of a name is a participle or a preposition."""
 
 
 class Import(NamedTuple):

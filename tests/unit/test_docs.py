@@ -13,6 +13,7 @@ from config.settings import SETTINGS
 from policy.bundle.validate import parse_bundle
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
+from tests.support.house import modules, word_shares
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -66,3 +67,9 @@ def test_the_error_codes_are_the_interface_s() -> None:
 
 def test_the_page_of_events_is_made_from_the_tables() -> None:
     assert PAGE.read_text(encoding="utf-8") == event_page(), "python -m tests.support.event_page"
+
+
+def test_docstrings_say_what_a_thing_is_and_functions_are_named_by_what_they_do() -> None:
+    asked, odd = word_shares(modules())
+    assert asked <= 0.02, "docstrings begin with What, Which, Whether, Where, How, Who, Whose or When"
+    assert odd <= 0.05, "functions are named by a participle or a preposition"
