@@ -36,7 +36,8 @@ from agent_host.loop.progress import Progress
 from agent_host.loop.results import RecordedResults
 from agent_host.states import task_machine
 from config.lean_typing import NamedTuple
-from policy.rules.toolset import NO_LIMITS, delegated_capabilities
+from policy.rules.case import NO_LIMITS
+from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
 from tool_runtime.families.catalogue import has_uploads
 from tool_runtime.router import LocalToolRouter

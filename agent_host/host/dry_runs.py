@@ -38,10 +38,10 @@ from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.bundle_summary import ends_commits, summarize
-from policy.rules.case import deny
+from policy.rules.case import NO_LIMITS, deny
 from policy.rules.command_scope import NO_WIDENING
 from policy.rules.named_tools import entry_for_tool
-from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, risk_of_guarded, why_not_offered, withheld_by
+from policy.rules.toolset import DEFAULT_RISK, order, risk_of_guarded, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory
 from tool_runtime.families.schemas import definition_of
@@ -56,9 +56,8 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle, Problem
     from policy.decision import Decision
-    from policy.rules.native_exec import NativeExec
+    from policy.rules.case import Limits, NativeExec
     from policy.rules.skills import SkillTools
-    from policy.rules.toolset import Limits
     from policy.scope import SandboxLevel
     from tool_runtime.files.skills import SkillIndex
 

@@ -14,7 +14,7 @@ from config.lean_typing import NamedTuple
 from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.decision import RISK_LEVELS
-from policy.rules.toolset import ToolLimit
+from policy.rules.case import ToolLimit
 from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, looks_secret
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.facts import ShellName
-    from policy.rules.native_exec import NativeExec
-    from policy.rules.toolset import Limits
+    from policy.rules.case import Limits, NativeExec
 
 SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE})
 
@@ -164,7 +163,8 @@ def native_list(settings: Settings, workspace: str) -> NativeExec:
     """The programs that native tools start. Raises UsageError with every problem of the entries."""
     from policy.bundle.model import BundleProblems
     from policy.bundle.validate import command_policies
-    from policy.rules.native_exec import DEFAULT, NativeExec, entry_problem
+    from policy.rules.case import NativeExec
+    from policy.rules.native_exec import DEFAULT, entry_problem
 
     try:
         shape = json.loads(json.dumps(settings.tables(_EXEC)))

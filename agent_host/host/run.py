@@ -14,7 +14,7 @@ from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask
 from agent_host.session.opening import LOCAL, FixedOptions
 from agent_host.version import __version__
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS
+from policy.rules.case import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import ResolvedOptions
-    from policy.rules.toolset import TaskOptions
+    from policy.rules.case import TaskOptions
     from tool_runtime.families.python_tools import PythonTool
 
 

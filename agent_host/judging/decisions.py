@@ -110,7 +110,8 @@ def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
 
 
 def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
-    from policy.rules.native_exec import DEFAULT, NativeExec  # with the first such call
+    from policy.rules.case import NativeExec
+    from policy.rules.native_exec import DEFAULT
 
     return terms._replace(
         programs=judge.native or NativeExec(DEFAULT, (judge.environment.workspace,)),

@@ -30,9 +30,8 @@ from config.shapes import (
 from policy.facts import PathFacts, ScriptFacts
 from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
-from policy.rules.case import deny
+from policy.rules.case import NO_LIMITS, deny
 from policy.rules.named_tools import names_it
-from policy.rules.toolset import NO_LIMITS
 from policy.scope import LEVELS, STRONGEST
 from policy.shell.argv import NoInterpreter, interpreter_of
 
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
-    from policy.rules.native_exec import NativeExec
-    from policy.rules.toolset import Limits
+    from policy.rules.case import Limits, NativeExec
     from policy.scope import SandboxLevel
 
 _RULE = "case"

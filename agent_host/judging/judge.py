@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import ErrorCode
 from config.lean_typing import NamedTuple
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, why_not_offered, withheld_by
+from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules.toolset import why_not_offered, withheld_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
-    from policy.rules.native_exec import NativeExec
-    from policy.rules.toolset import Limits, TaskOptions
+    from policy.rules.case import Limits, NativeExec, TaskOptions
 
 
 class Judged(NamedTuple):

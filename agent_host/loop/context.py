@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agent_host.judging.environment import Registry
 from config.lean_typing import NamedTuple
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Owner
 from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,8 @@ from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.prompt import writes_blocked_by
 from config.policies import is_built_in
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, risk_of_guarded
+from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules.toolset import risk_of_guarded
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
-    from policy.rules.toolset import TaskOptions
+    from policy.rules.case import TaskOptions
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
     from state.store import LoadReport

@@ -11,7 +11,7 @@ from agent_host.session.reports import verdict
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, TaskOptions
+from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted, TaskUnqueued
 
 if TYPE_CHECKING:

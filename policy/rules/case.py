@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from config.lean_typing import NamedTuple
 from policy.decision import Decision
@@ -11,14 +11,56 @@ from policy.decision import Decision
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from policy.bundle.model import Capability, PolicyBundle
+    from policy.bundle.model import Capability, CommandPolicy, PolicyBundle
+    from policy.decision import RiskLevel
     from policy.facts import ActionFacts, OsFamily
-    from policy.rules.native_exec import NativeExec as ProgramList
-    from policy.rules.toolset import Limits, TaskOptions
 
 PROCESS_RULE = "builtin.processPlaces"
 REPOSITORY_RULE = "builtin.repositoryPlaces"
 SESSION_RULE = "builtin.sessionPlaces"
+
+
+# What a task may do less than its bundle allows (interface section 2, `taskOptions`).
+
+ApprovalMode = Literal["always", "on_risky_actions", "never"]
+
+
+class TaskOptions(NamedTuple):
+    """Restrictions of one task; None leaves a question to the bundle.
+
+    `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
+    risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
+    `allow_network` False takes requests and known network programs away; True gives nothing.
+    """
+
+    approval_mode: ApprovalMode | None = None
+    allow_network: bool | None = None
+
+
+AS_THE_BUNDLE_SAYS = TaskOptions()
+
+
+class ToolLimit(NamedTuple):
+    """The limit that one `source` sets, named as people know it. `allowed` are the only tools that it leaves, None for
+    all; `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns
+    of the only commands that it leaves (`policy.rules.skills`), None for all."""
+
+    source: str
+    allowed: frozenset[str] | None = None
+    withheld: frozenset[str] = frozenset()
+    risk_ceiling: RiskLevel | None = None
+    commands: tuple[str, ...] | None = None
+
+
+Limits = frozenset[ToolLimit]
+NO_LIMITS: Limits = frozenset()
+
+
+class NativeExec(NamedTuple):
+    """The list of a session: `policies` are its entries, any of which admits, `roots` real paths."""
+
+    policies: tuple[CommandPolicy, ...]
+    roots: tuple[str, ...]
 
 
 class CallTerms(NamedTuple):
@@ -30,8 +72,8 @@ class CallTerms(NamedTuple):
     has_side_effects: bool = False
     runs_here: bool = False
     options: TaskOptions | None = None
-    limits: Limits = frozenset()
-    programs: ProgramList | None = None
+    limits: Limits = NO_LIMITS
+    programs: NativeExec | None = None
     script_runs: int = 0
     max_script_runs: int | None = None
 

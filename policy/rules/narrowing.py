@@ -9,9 +9,10 @@ from policy.decision import RISK_LEVELS
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
 from policy.names import CapabilityName, words
 from policy.programs.table import program_named
+from policy.rules.case import AS_THE_BUNDLE_SAYS
 from policy.rules.commands import wide_name
 from policy.rules.risk import assess
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, RULE, exceeds, order, over, risk_of_guarded
+from policy.rules.toolset import RULE, exceeds, order, over, risk_of_guarded
 from policy.shell.commands import parse_line
 
 if TYPE_CHECKING:

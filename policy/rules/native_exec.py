@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from policy.decision import Decision
     from policy.facts import OsFamily, ScriptFacts
-    from policy.rules.case import Case
+    from policy.rules.case import Case, NativeExec
 
 LIST: Final = "native.exec"
 ROOTS: Final = "native roots"
@@ -67,13 +67,6 @@ _REFUSED: Final = {
     "ls": _Refused(long=("--dereference-command-line-symlink-to-dir",), letters="LH"),
     "stat": _Refused(long=("--dereference",), letters="L"),
 }
-
-
-class NativeExec(NamedTuple):
-    """The list of a session: `policies` are its entries, any of which admits, `roots` real paths."""
-
-    policies: tuple[CommandPolicy, ...]
-    roots: tuple[str, ...]
 
 
 def program_denial(case: Case) -> Decision | None:

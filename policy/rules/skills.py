@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.facts import CommandFacts
 from policy.names import words
-from policy.rules.toolset import ToolLimit
+from policy.rules.case import ToolLimit
 from policy.shell.commands import SimpleCommand, parse_line
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ matters, and each tool that is withheld can say by whom.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from config.lean_typing import NamedTuple
 from policy.decision import RISK_LEVELS, Decision, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
-from policy.rules.case import where
+from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS, Limits, TaskOptions, ToolLimit, where
 from policy.rules.named_tools import entry_for_tool, lists
 from policy.urls import covers, domain_rules
 
@@ -24,25 +23,6 @@ if TYPE_CHECKING:
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
     from policy.rules.case import Case
-
-# What a task may do less than its bundle allows (interface section 2, `taskOptions`).
-
-ApprovalMode = Literal["always", "on_risky_actions", "never"]
-
-
-class TaskOptions(NamedTuple):
-    """Restrictions of one task; None leaves a question to the bundle.
-
-    `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
-    risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
-    `allow_network` False takes requests and known network programs away; True gives nothing.
-    """
-
-    approval_mode: ApprovalMode | None = None
-    allow_network: bool | None = None
-
-
-AS_THE_BUNDLE_SAYS = TaskOptions()
 
 
 _EMPTY = "{}.{} of the bundle is empty"
@@ -62,22 +42,6 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
     Name.LLM_CALL: "low",
 }
 """The risk of a call where nothing about it says more, by capability."""
-
-
-class ToolLimit(NamedTuple):
-    """The limit that one `source` sets, named as people know it. `allowed` are the only tools that it leaves, None for
-    all; `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns
-    of the only commands that it leaves (`policy.rules.skills`), None for all."""
-
-    source: str
-    allowed: frozenset[str] | None = None
-    withheld: frozenset[str] = frozenset()
-    risk_ceiling: RiskLevel | None = None
-    commands: tuple[str, ...] | None = None
-
-
-Limits = frozenset[ToolLimit]
-NO_LIMITS: Limits = frozenset()
 
 
 def merge(limits: Iterable[Limits]) -> Limits:

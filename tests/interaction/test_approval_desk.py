@@ -11,7 +11,7 @@ from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
 from agent_host.host.run import run_headless
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use

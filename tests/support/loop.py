@@ -38,7 +38,7 @@ from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
 from policy.redaction.redact import Redaction
-from policy.rules.toolset import AS_THE_BUNDLE_SAYS, NO_LIMITS
+from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.loop.context import TaskEnd
     from policy.bundle.model import PolicyBundle
-    from policy.rules.toolset import Limits, TaskOptions
+    from policy.rules.case import Limits, TaskOptions
     from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
 

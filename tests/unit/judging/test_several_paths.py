@@ -15,7 +15,7 @@ from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from policy.facts import PathFacts
 from policy.rules.canonical import policy_hash
-from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit
+from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:

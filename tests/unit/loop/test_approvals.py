@@ -14,7 +14,7 @@ from agent_host.loop.approvals import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import CallRun
 from agent_host.states import TaskPhase
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     NO,

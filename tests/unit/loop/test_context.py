@@ -11,7 +11,7 @@ from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 from state.blobs import UNAVAILABLE
 from state.records import SessionStatusChanged
 from tests.support.loop import Loop, sessions_on

@@ -31,7 +31,7 @@ from agent_host.loop.prepare import (
 )
 from agent_host.thread.messages import ToolCall
 from policy.rules.canonical import canonical_form
-from policy.rules.toolset import TaskOptions, ToolLimit
+from policy.rules.case import TaskOptions, ToolLimit
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, open_calls

@@ -13,21 +13,13 @@ from agent_host.judging.judge import Judge
 from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts
-from policy.rules.toolset import (
-    AS_THE_BUNDLE_SAYS,
-    GUARDED_TOOLS,
-    RULE,
-    SETTING,
-    TaskOptions,
-    ToolLimit,
-    only_enabled,
-    risk_of_guarded,
-)
+from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
+from policy.rules.toolset import GUARDED_TOOLS, RULE, SETTING, only_enabled, risk_of_guarded
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolError
     from policy.bundle.model import PolicyBundle
-    from policy.rules.toolset import Limits
+    from policy.rules.case import Limits
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CALLS: dict[str, dict[str, Any]] = {

@@ -13,8 +13,8 @@ from agent_host.host.local_tools import built_in
 from agent_host.judging.environment import Environment
 from agent_host.judging.judge import Judge
 from policy.bundle.validate import command_policies
-from policy.rules.native_exec import DEFAULT, LIST, ROOTS, NativeExec, entry_problem, places_of
-from policy.rules.toolset import NO_LIMITS
+from policy.rules.case import NO_LIMITS, NativeExec
+from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
 from policy.shell.argv import BadArgv, line_of
 from tests.unit.policy.helpers import NOW, bundle
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
+from policy.rules.case import ApprovalMode, TaskOptions
 from policy.rules.narrowing import apply_task_options
-from policy.rules.toolset import ApprovalMode, TaskOptions
 from tests.unit.policy.helpers import NOW, apply, bundle, path, url
 
 MODES: tuple[ApprovalMode | None, ...] = (None, *get_args(ApprovalMode))

@@ -13,9 +13,9 @@ import pytest
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
+from policy.rules.case import TaskOptions
 from policy.rules.narrowing import apply_task_options
 from policy.rules.risk import assess
-from policy.rules.toolset import TaskOptions
 from policy.shell.commands import SimpleCommand, parse
 from tests.support.policy_tables_page import PAGE, page
 

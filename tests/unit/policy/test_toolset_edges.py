@@ -8,8 +8,9 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
+from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from policy.rules.narrowing import apply_risk_ceiling
-from policy.rules.toolset import NO_LIMITS, TaskOptions, ToolLimit, merge, why_not_offered, withheld_by
+from policy.rules.toolset import merge, why_not_offered, withheld_by
 
 from .helpers import NOW, apply, bundle, path
 

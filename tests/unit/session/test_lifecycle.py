@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.errors import GatewayUnavailable, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 from tests.support.loop_parts import bundle, calls, says, settled, shell, write
 from tests.support.sessions import Opened
 

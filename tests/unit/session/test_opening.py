@@ -29,7 +29,7 @@ from agent_host.session.opening import (
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import estimate
 from config.load import load
-from policy.rules.toolset import TaskOptions
+from policy.rules.case import TaskOptions
 from state import errors as state_errors
 from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle
