@@ -26,6 +26,7 @@ from benchmarks.runs import Bench, Turns
 from policy.scope import CommandScope
 from tool_runtime.processes.command import CommandParams, run_command
 from tool_runtime.sandbox import levels as sandbox
+from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
@@ -113,7 +114,7 @@ class Bed:
         works = [level for level, of in LEVELS.items() if sandbox.look(of).works]
         for level in works:
             runtime = RuntimeSettings(workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True))
-            self._sandboxes[level] = sandbox.open_sandbox(runtime, self._pool)
+            self._sandboxes[level] = open_sandbox(runtime, self._pool)
         return works
 
     async def run(self, level: str, argv: Sequence[str]) -> tuple[float, str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
     from policy.scope import Widening
-    from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand
+    from policy.shell.findings import Operand, ParsedCommand, Redirection, SimpleCommand
 
 # What the describers of a call share: the call as a value, and the one way that its text takes to a person.
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.live_view import LiveView
-from agent_host.cli.progress import OUTPUT_PREFIX, Progress
+from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, Progress
 from agent_host.cli.screen import Block, can_draw
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of

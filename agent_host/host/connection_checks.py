@@ -34,8 +34,9 @@ from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
 from tool_runtime.platform.programs import path_to_trust
+from tool_runtime.remote.mcp.oauth import Browser
 from tool_runtime.remote.mcp.servers import Http, Stdio
-from tool_runtime.remote.mcp.source import Browser, McpSource
+from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.tool import FaultKind, ToolFault

@@ -20,7 +20,8 @@ from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.native_exec import places_of
 from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making
 from policy.shell.argv import BadArgv, argv_of, line_of, variables_of, words_of
-from policy.shell.commands import Operand, parse_line, paths_in_line
+from policy.shell.commands import parse_line, paths_in_line
+from policy.shell.findings import Operand
 from policy.shell.variables import names_read
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from httpx_sse import EventSource
 
     from agent_host.errors import GatewayError, GuardrailBlocked
-    from agent_host.llm.connection import Answer
     from agent_host.llm.errors import Kind, Said
+    from agent_host.llm.event_stream import Answer
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httpcore
 
 from agent_host.http import LOOPBACK
+from agent_host.llm.event_stream import Answer
 from agent_host.llm.urls import Place, place_of
 from agent_host.version import __version__
-from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterable, Mapping, Sequence
 
     from httpx import AsyncByteStream, Cookies
 
@@ -32,16 +32,6 @@ FAILED = (httpcore.NetworkError, httpcore.ProtocolError)
 """What they raise where it is not reached, or breaks off."""
 _OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agent-host/{__version__}"}
 _KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
-
-
-class Answer(NamedTuple):
-    """An answer whose body is still to be read. `headers` are by their names in lower case; `close` ends it, after
-    which the connection may be used again."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: AsyncIterable[bytes]
-    close: Callable[[], Awaitable[None]]
 
 
 class Connection(Protocol):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable
 from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line
 from agent_host.lean_httpx import httpx
-from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.urls import check_headers, check_token, check_url, request_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.llm.stream import Dialect
     from config.settings import Settings
 
 # What the empty object is refused with where somebody reads it.
@@ -22,24 +22,23 @@ _NO_TOKEN: Final = frozenset({401, 403})
 _TIMEOUT_S = 10.0
 
 
-def probe(settings: Settings, url: str, token: str | None) -> tuple[str, str]:
-    """The name of the first dialect that the gateway at `url` speaks, and how that was seen. Raises UsageError for a
-    URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
+def probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token: str | None) -> tuple[str, str]:
+    """The name of the first of `dialects` that the gateway at `url` speaks, and how that was seen. Raises UsageError
+    for a URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
     token = check_token(token)
     own = {**check_headers(settings.pairs("llm.headers")), "x-session-id": "probe", "accept-encoding": "identity"}
     statuses: dict[str, int] = {}
     paths: dict[str, str] = {}
     with _client(settings, url) as client:
-        for name in NAMES:
-            dialect = make_dialect(name, settings)
+        for name, dialect in dialects.items():
             paths[name] = dialect.path
             status = _status_of(client, request_url(url, dialect.path), {**dialect.headers(token), **own})
             statuses[name] = status
             if status in _THERE or 200 <= status < 300:
                 return name, f"it reads what is posted to {dialect.path}"
     # A gateway that asks for a token first tells paths that are there from others only with a good one.
-    unclear = [name for name in NAMES if statuses[name] not in _NOT_THERE]
-    if unclear and len(unclear) < len(NAMES):
+    unclear = [name for name in dialects if statuses[name] not in _NOT_THERE]
+    if unclear and len(unclear) < len(dialects):
         return unclear[0], f"it has something at {paths[unclear[0]]} (HTTP {statuses[unclear[0]]})"
     raise _unknown(url, {paths[name]: status for name, status in statuses.items()})
 

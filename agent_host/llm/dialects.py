@@ -108,7 +108,8 @@ def find_dialect(
         return _chosen(settings, known, "as it was found to do")
     from agent_host.llm.dialect_probe import probe
 
-    name, why = probe(settings, url, token)
+    dialects = {name: make_dialect(name, settings) for name in NAMES}
+    name, why = probe(dialects, settings, url, token)
     with contextlib.suppress(WriteFailed):  # it is asked again then
         kept.keep(place, name)
     return _chosen(settings, name, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
@@ -17,9 +17,19 @@ from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.raw_json import elements, members
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 
     from agent_host.llm.limits import AnswerLimits
+
+
+class Answer(NamedTuple):
+    """An answer whose body is still to be read. `headers` are by their names in lower case; `close` ends it, after
+    which the connection may be used again."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncIterable[bytes]
+    close: Callable[[], Awaitable[None]]
 
 
 class BoundedStream:

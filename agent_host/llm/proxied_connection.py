@@ -11,7 +11,7 @@ import httpcore
 from agent_host.errors import UsageError
 from agent_host.http import displayable_url
 from agent_host.lean_httpx import httpx
-from agent_host.llm.connection import Answer
+from agent_host.llm.event_stream import Answer
 
 if TYPE_CHECKING:
     import ssl

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import Session
     from agent_host.session.patches import FilePatch
-    from agent_host.session.stored import StoredSession, StoredSessions
-    from agent_host.session.stored_tasks import SessionRecord
+    from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
 
 
 class Opened(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,39 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from agent_host.testing.prompt_cache import Piece
-    from agent_host.testing.script import ErrorBody, Turn
+    from agent_host.testing.script import ErrorBody, RequestView, Turn
 
 
 class BadRequest(ValueError):
     """The request is not one that a real gateway would take; the text says what is wrong and where."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestView:
-    """The part of a request that a script can see, whatever the dialect.
-
-    `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
-    without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
-    message: prose and tool results, joined by newlines. `last_images` are the media types of its images, `image_count`
-    is the number of images in the whole request. `wants_usage`: a streamed answer is to have counts of tokens.
-    """
-
-    session: str
-    model: str
-    system: str
-    max_tokens: int | None
-    stream: bool
-    tools: tuple[str, ...]
-    message_count: int
-    turn_index: int
-    position: int
-    last_role: str
-    last_text: str
-    last_tool_error: bool
-    headers: Mapping[str, str]
-    last_images: tuple[str, ...] = ()
-    image_count: int = 0
-    wants_usage: bool = True
 
 
 class Dialect(Protocol):

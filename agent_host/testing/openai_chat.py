@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.anthropic import check_image
-from agent_host.testing.dialect import BadRequest, RequestView, has_mark_of, mark_of, progress, tool_id
+from agent_host.testing.dialect import BadRequest, has_mark_of, mark_of, progress, tool_id
 from agent_host.testing.prompt_cache import blocks_of
+from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

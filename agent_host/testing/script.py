@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
@@ -26,6 +26,7 @@ from agent_host.testing.values import (
     strings,
     table,
     table_of,
+    unknown_key,
     whole_number,
 )
 from config.shapes import FLAG, TEXT, AnyOf
@@ -34,7 +35,34 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterable, Sequence
 
-    from agent_host.testing.dialect import RequestView
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """The part of a request that a script can see, whatever the dialect.
+
+    `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
+    without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
+    message: prose and tool results, joined by newlines. `last_images` are the media types of its images, `image_count`
+    is the number of images in the whole request. `wants_usage`: a streamed answer is to have counts of tokens.
+    """
+
+    session: str
+    model: str
+    system: str
+    max_tokens: int | None
+    stream: bool
+    tools: tuple[str, ...]
+    message_count: int
+    turn_index: int
+    position: int
+    last_role: str
+    last_text: str
+    last_tool_error: bool
+    headers: Mapping[str, str]
+    last_images: tuple[str, ...] = ()
+    image_count: int = 0
+    wants_usage: bool = True
+
 
 # Conditions on a request: what `when` matches on and `expect` insists on, one table for both.
 #
@@ -273,7 +301,6 @@ class Script:
         Raises:
             ScriptError: the file cannot be read, or is not a valid script.
         """
-        from agent_host.testing.script_files import read_file  # the parser is for this moment only
 
         name = os.fspath(path)
         file = read_file(name)
@@ -462,3 +489,77 @@ def read_turn(number: int, raw: Any) -> Turn:
     if turn.repeat > 1 and turn.fails:
         raise BadValue("is for turns that answer; one that fails takes 'times'", "repeat")
     return turn
+
+
+# Script files: TOML with `count_tokens`, `[vars]` and `[[turn]]`, or JSON lines with one turn a line.
+
+_FILE_KEYS = ("count_tokens", "turn", "vars")
+
+
+class ScriptFile(NamedTuple):
+    """A script file; variables and turns are not yet checked."""
+
+    variables: Mapping[str, Any]
+    turns: Sequence[Mapping[str, Any]]
+    count_tokens: bool = False
+
+
+def read_file(path: str) -> ScriptFile:
+    """The content of a script file.
+
+    Raises:
+        ScriptError: the file cannot be read or is not well-formed.
+    """
+    readers = {".toml": _read_toml, ".jsonl": _read_json_lines}
+    suffix = next((suffix for suffix in readers if path.endswith(suffix)), None)
+    if suffix is None:
+        raise ScriptError(f"{path}: a script's name must end in {' or '.join(readers)}")
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode("utf-8-sig")
+    except OSError as error:
+        raise ScriptError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ScriptError(f"{path}: is not UTF-8 at byte {error.start}") from None
+    return readers[suffix](path, text)
+
+
+def _read_toml(path: str, text: str) -> ScriptFile:
+    import tomllib  # the parser is for this moment only
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScriptError(f"{path}: is not TOML: {error}") from None
+    for key in document:
+        if key not in _FILE_KEYS:
+            raise ScriptError(f"{path}: key {key!r} {unknown_key(key, _FILE_KEYS)}")
+    variables, turns = document.get("vars", {}), document.get("turn", [])
+    if not isinstance(variables, dict):
+        raise ScriptError(f"{path}: key 'vars' must be a table: write [vars]")
+    if not isinstance(turns, list):
+        raise ScriptError(f"{path}: key 'turn' must be an array of tables: write [[turn]]")
+    count_tokens = document.get("count_tokens", False)
+    if not isinstance(count_tokens, bool):
+        raise ScriptError(f"{path}: key 'count_tokens' must be true or false")
+    return ScriptFile(variables, turns, count_tokens)
+
+
+def _read_json_lines(path: str, text: str) -> ScriptFile:
+    variables: dict[str, Any] = {}
+    turns: list[Mapping[str, Any]] = []
+    # Not str.splitlines: that splits at U+2028 too, which JSON allows inside a string.
+    for line_number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise ScriptError(f"{path}: line {line_number} is not JSON: {error}") from None
+        if not turns and not variables and isinstance(value, dict) and value.keys() == {"vars"}:
+            if not isinstance(value["vars"], dict):
+                raise ScriptError(f"{path}: line {line_number}: key 'vars' must be a table")
+            variables = value["vars"]
+        else:
+            turns.append(value)
+    return ScriptFile(variables, turns)

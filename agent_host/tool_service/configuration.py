@@ -17,7 +17,8 @@ import orjson
 
 from agent_host.errors import UsageError
 from agent_host.http import usable_in_header
-from agent_host.tool_service.storage import BUCKET_SHAPE, BucketSettings
+from agent_host.tool_service.storage import BUCKET_SHAPE
+from agent_host.tool_service.tool import BucketSettings
 from config import json_text
 from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
 

@@ -9,17 +9,17 @@ import os
 import secrets
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode, ServiceError
 from agent_host.ids import new_id
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES, HttpWorkspaceService, UploadFailed
-from agent_host.tool_service.tool import ToolFault
+from agent_host.tool_service.tool import BucketSettings, ToolFault
 from config.shapes import FLAG, TEXT, Record, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from agent_host.services.http import ServiceClient
     from agent_host.tool_service.tool import Call
@@ -131,33 +131,6 @@ BUCKET_SHAPE = Record(
     },
     closed=True,
 )
-
-
-class BucketSettings(NamedTuple):
-    """A bucket and how it is reached. Without `access_key_id` it is read as anybody may. Keys begin with `prefix`."""
-
-    bucket: str
-    endpoint: str | None = None
-    region: str = "us-east-1"
-    access_key_id: str | None = None
-    secret_access_key: str | None = None
-    session_token: str | None = None
-    prefix: str = ""
-    path_style: bool = False
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> BucketSettings:
-        """From the tenants file."""
-        return cls(
-            value["bucket"],
-            value.get("endpoint"),
-            value.get("region", "us-east-1"),
-            value.get("accessKeyId"),
-            value.get("secretAccessKey"),
-            value.get("sessionToken"),
-            value.get("prefix", ""),
-            value.get("pathStyle", False),
-        )
 
 
 class S3Client(Protocol):

@@ -15,8 +15,35 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact
-    from agent_host.tool_service.storage import BucketSettings
     from config.shapes import Shape
+
+
+class BucketSettings(NamedTuple):
+    """A bucket and how it is reached. Without `access_key_id` it is read as anybody may. Keys begin with `prefix`."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    prefix: str = ""
+    path_style: bool = False
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> BucketSettings:
+        """From the tenants file."""
+        return cls(
+            value["bucket"],
+            value.get("endpoint"),
+            value.get("region", "us-east-1"),
+            value.get("accessKeyId"),
+            value.get("secretAccessKey"),
+            value.get("sessionToken"),
+            value.get("prefix", ""),
+            value.get("pathStyle", False),
+        )
+
 
 ENTRY_POINTS = "agent_host.backend_tools"
 

@@ -13,13 +13,14 @@ from policy.programs.table import is_known, program_named, what_it_starts
 from policy.rules.advice import suggest, undecidable
 from policy.rules.case import deny, where
 from policy.rules.line_files import is_behind_link, line_files, links_made
-from policy.shell.commands import ParsedCommand, SimpleCommand, parse_line
+from policy.shell.commands import parse_line
 from policy.shell.tables import HARMLESS_VARIABLE
 
 if TYPE_CHECKING:
     from policy.bundle.model import ArgumentRule, Capability, CommandPolicy, PolicyBundle
     from policy.decision import Decision
     from policy.rules.case import Case
+    from policy.shell.findings import ParsedCommand, SimpleCommand
 
 _MAX_JUDGED_ARGUMENT = 4_096
 _RUNS_TEXT = words("eval trap")

@@ -15,7 +15,8 @@ from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, key, normalize, process_place, roots, split_nested
 from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, approval_needed, deny, where
 from policy.rules.protected_paths import repositories_by_shape, session_samples
-from policy.shell.commands import Operand, ParsedCommand, Redirection, is_link, real_path_of
+from policy.shell.commands import is_link, real_path_of
+from policy.shell.findings import Operand, ParsedCommand, Redirection
 
 if TYPE_CHECKING:
     from policy.bundle.model import Capability

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ShellName
     from policy.rules.case import Case
-    from policy.shell.commands import SimpleCommand
+    from policy.shell.findings import SimpleCommand
 
 _MODE_RULE = "taskOptions.approvalMode"
 _NETWORK_RULE = "taskOptions.allowNetwork: false"

@@ -15,7 +15,7 @@ from policy.names import words
 from policy.paths import is_absolute, is_under, normalize
 from policy.rules.case import deny
 from policy.rules.commands import argument_problem
-from policy.shell.commands import SimpleCommand
+from policy.shell.findings import SimpleCommand
 from policy.shell.tables import STEERING_VARIABLE
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.rules.case import ToolLimit
-from policy.shell.commands import SimpleCommand, parse_line
+from policy.shell.commands import parse_line
+from policy.shell.findings import SimpleCommand
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -28,7 +28,7 @@ from policy.shell.words import UNKNOWN, Word, braces_spelled_out, plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from policy.shell.shown import Shown
+    from policy.shell.words import Shown
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16

@@ -8,9 +8,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
 from policy.shell.effects import expand_wrappers
-from policy.shell.findings import Findings, split_pattern
+from policy.shell.findings import Findings, Operand, ParsedCommand, Redirection, SimpleCommand, join, split_pattern
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import Command, Redirect, scan

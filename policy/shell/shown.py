@@ -8,12 +8,12 @@ list consents to what is not shown, and what is shown is judged.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from policy.names import words
 from policy.programs.table import PROGRAMS
 from policy.shell.tables import READS_FILES
-from policy.shell.words import decode_escapes, text_of
+from policy.shell.words import Shown, decode_escapes, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,15 +47,6 @@ _SHELLS = frozenset(name for name, row in PROGRAMS.items() if row.starts in {"sh
 _TAKES_TEXT = _SHELLS | READS_FILES | {"eval"}
 INPUT_FILES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 """Names by which a shell reads its input as a file."""
-
-
-class Shown(NamedTuple):
-    """Text that the line shows; `is_whole` if nothing in it is unknown. `is_file` for the content of a file that a word
-    names, in place of the text of the word."""
-
-    text: str
-    is_whole: bool = True
-    is_file: bool = False
 
 
 def takes_text(words: Iterable[Word]) -> bool:

@@ -20,7 +20,7 @@ from policy.shell.arithmetic import EVERYWHERE, compares_numbers, find_assignmen
 from policy.shell.assigned import CONSTRUCTS, Assigned, assignments_of, note_assigned
 from policy.shell.findings import Findings, note_declared
 from policy.shell.limits import NotText, TooMuch
-from policy.shell.shown import Shown, Texts, takes_text
+from policy.shell.shown import Texts, takes_text
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.undecidable import (
     DELIMITER,
@@ -31,7 +31,7 @@ from policy.shell.undecidable import (
     spaces,
 )
 from policy.shell.variables import Here, Variables, rounds
-from policy.shell.words import Word, plain, read_word, text_of
+from policy.shell.words import Shown, Word, plain, read_word, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

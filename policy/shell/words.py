@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from tree_sitter import Node
 
-    from policy.shell.shown import Shown
-
     class Values(Protocol):
         """The variables that are known at one place of a line."""
 
@@ -25,6 +23,15 @@ if TYPE_CHECKING:
 
         def pattern(self, name: str) -> str | None:
             """The pattern of the files whose names a loop gives a variable."""
+
+
+class Shown(NamedTuple):
+    """Text that the line shows; `is_whole` if nothing in it is unknown. `is_file` for the content of a file that a word
+    names, in place of the text of the word."""
+
+    text: str
+    is_whole: bool = True
+    is_file: bool = False
 
 
 class Word(NamedTuple):

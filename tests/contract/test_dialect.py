@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent_host.llm.stream import Dialect
     from agent_host.testing.dialect import Dialect as GatewaySide
-    from agent_host.testing.dialect import RequestView
+    from agent_host.testing.script import RequestView
 
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL = ToolSpec("ReadFile", "Reads a file.", SCHEMA, "File.Read", Subject("path", "path"), "none", "files")

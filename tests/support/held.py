@@ -28,7 +28,7 @@ from tool_runtime.platform import landlock, linux_calls
 from tool_runtime.processes.command import CommandOutcome, CommandParams, run_command
 from tool_runtime.sandbox import levels as sandbox_levels
 from tool_runtime.sandbox import probe, protected_paths, proxy, session
-from tool_runtime.sandbox.levels import open_sandbox
+from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 

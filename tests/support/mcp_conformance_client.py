@@ -19,9 +19,9 @@ from agent_host.approval.forms import form_of
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from state.tool_lists import ToolLists
 from tool_runtime.remote.lists import RemoteTools, Terms
-from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
+from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 from tool_runtime.remote.mcp.servers import Http, ServerConfig
-from tool_runtime.remote.mcp.source import Browser, McpSource
+from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 

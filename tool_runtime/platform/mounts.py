@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Final
 
+
+class Namespaces(NamedTuple):
+    """The namespaces that a program gets besides that of mounts: of users, without which only root can give it any, and
+    of processes."""
+
+    users: bool
+    processes: bool
+
+
 _OPEN_TREE: Final = 428
 _MOVE_MOUNT: Final = 429
 _MOUNT_SETATTR: Final = 442

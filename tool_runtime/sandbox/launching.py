@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tool_runtime.platform.linux_sandbox import Restriction
-    from tool_runtime.platform.mounts import View
-    from tool_runtime.sandbox.levels import Namespaces
+    from tool_runtime.platform.mounts import Namespaces, View
 
     Launch = Callable[[Sequence[str], str, Mapping[str, str], tuple[int, ...]], int]
 

@@ -7,26 +7,17 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
+from tool_runtime.platform.mounts import Namespaces
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
-    from tool_runtime.threads import DaemonPool
 
 Level = Literal["none", "landlock", "namespace"]
 LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 """The strongest first."""
-
-
-class Namespaces(NamedTuple):
-    """The namespaces that a program gets besides that of mounts: of users, without which only root can give it any, and
-    of processes."""
-
-    users: bool
-    processes: bool
 
 
 class Found(NamedTuple):
@@ -108,15 +99,6 @@ def find(settings: SandboxSettings, directory: str = "/tmp") -> Found:  # noqa: 
 def directory_of(runtime: RuntimeSettings) -> str:
     """Return the directory in which a session's levels are tried: its own for temporary files."""
     return runtime.temporary or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as for `look`
-
-
-def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
-    """Open the sandbox of a session's commands; None if there is none. Raises ToolFault as `find` does."""
-    if runtime.sandbox is None or find(runtime.sandbox, directory_of(runtime)).level == "none":
-        return None
-    from tool_runtime.sandbox.session import Sandbox
-
-    return Sandbox(runtime.sandbox, runtime, pool)
 
 
 # Work by a thread that gives up its rights, and ends with it.

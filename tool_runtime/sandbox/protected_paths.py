@@ -15,7 +15,7 @@ import os
 import stat
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -24,7 +24,7 @@ from agent_host.safe_open import open_regular
 from policy.rules.git_directory import Left
 from policy.scope import CommandScope
 from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
-from tool_runtime.sandbox.workspace_places import WorkspacePlaces, head_of
+from tool_runtime.sandbox.workspace_places import Entry, Look, WorkspacePlaces, head_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,6 @@ MAX_SAVED_BYTES: Final = 256 * 1024 * 1024
 _MAX_LOOKS: Final = 200
 _MAX_RECENT: Final = 1024
 _RECENT_BYTES: Final = 16 * 1024
-_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _CONTENTS: Final = "contents"
 _LAST: Final = "last.json"
 _AS_LEFT: Final = "it is as the command left it"
@@ -53,29 +52,8 @@ _UNWATCHED: Final = "{} of its directories are not watched; a git repository tha
 _NEW: Final = "it is new and was left there; it starts programs when the folder that it is in is opened"
 
 
-class Entry(NamedTuple):
-    """One file, folder or link: what tells a change, and the SHA-256 of a file's content, the target of a link; None
-    where the content is too large to be kept, or cannot be read."""
-
-    mode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-    inode: int
-    content: str | None
-
-    def same_as(self, other: Entry) -> bool:
-        """True if both are the same thing with the same content, whenever it was written."""
-        if self.content is None or other.content is None:
-            return self[:5] == other[:5]
-        # The host gives nothing a set-user-id bit, so that it cannot put one back.
-        return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
-
-
 _FOLDER: Final = "/"
 """The content of a folder that is no guarded place itself."""
-Look = dict[str, Entry]
-"""All entries of the guarded places by their paths; what is not there has none."""
 
 
 class _Check:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.sandbox.launching import Launcher
-    from tool_runtime.sandbox.protected_paths import Look
     from tool_runtime.sandbox.proxy import DomainProxy
+    from tool_runtime.sandbox.workspace_places import Look
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
 
@@ -397,3 +397,10 @@ def _is_public(address: str) -> bool:
 def _is_open(scope: CommandScope) -> bool:
     """True if any host may be reached, so that there is nothing to look at but addresses."""
     return scope.domains is None and not scope.blocked_domains
+
+
+def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
+    """Open the sandbox of a session's commands; None if there is none. Raises ToolFault as `find` does."""
+    if runtime.sandbox is None or find(runtime.sandbox, directory_of(runtime)).level == "none":
+        return None
+    return Sandbox(runtime.sandbox, runtime, pool)

@@ -8,7 +8,8 @@ They are found by one walk with a session's first command. From then on the kern
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.paths import covering, is_under, key, roots
 from policy.rules.git_directory import (
@@ -37,7 +38,33 @@ if TYPE_CHECKING:
     from policy.paths import Roots
     from policy.rules.git_directory import Role
     from policy.scope import CommandScope
-    from tool_runtime.sandbox.protected_paths import Look
+
+
+_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+
+
+class Entry(NamedTuple):
+    """One file, folder or link: what tells a change, and the SHA-256 of a file's content, the target of a link; None
+    where the content is too large to be kept, or cannot be read."""
+
+    mode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+    content: str | None
+
+    def same_as(self, other: Entry) -> bool:
+        """True if both are the same thing with the same content, whenever it was written."""
+        if self.content is None or other.content is None:
+            return self[:5] == other[:5]
+        # The host gives nothing a set-user-id bit, so that it cannot put one back.
+        return (self.mode & ~_SET_IDS, self.content) == (other.mode & ~_SET_IDS, other.content)
+
+
+Look = dict[str, Entry]
+"""All entries of the guarded places by their paths; what is not there has none."""
+
 
 MAX_NESTED: Final = 200
 """So many guarded names below the first directory are looked at around each command."""

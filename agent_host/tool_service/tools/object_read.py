@@ -12,8 +12,8 @@ import orjson
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode
 from agent_host.services.workspace import StoredFile
-from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket, BucketSettings
-from agent_host.tool_service.tool import Output, ToolFault
+from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
+from agent_host.tool_service.tool import BucketSettings, Output, ToolFault
 from config.shapes import MapOf, Record, whole
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_host.cli.live_view import OutputLines
+from agent_host.cli.progress import OutputLines
 
 
 def test_lines_come_when_they_have_their_end() -> None:

@@ -12,8 +12,8 @@ from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import LlmClient
 from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.dialect import RequestView
 from agent_host.testing.gateway import Script
+from agent_host.testing.script import RequestView
 from agent_host.thread.messages import Message
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.mcp_server import sessions as module
+from agent_host.mcp_server import server as module
 from agent_host.mcp_server.approving import message_of, question_in
 from agent_host.mcp_server.child import Refused
 from agent_host.mcp_server.records import Records
-from agent_host.mcp_server.sessions import Sessions
+from agent_host.mcp_server.server import Sessions
 from tests.support.process import PATIENCE_S
 
 if TYPE_CHECKING:

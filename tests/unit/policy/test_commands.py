@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import SimpleCommand, parse, paths_in_line
+from policy.shell.commands import parse, paths_in_line
+from policy.shell.findings import SimpleCommand
 
 from .helpers import NOW, bundle, shell
 

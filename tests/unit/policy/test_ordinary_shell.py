@@ -6,7 +6,8 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts, ShellName
-from policy.shell.commands import SimpleCommand, parse, parse_line, paths_in_line
+from policy.shell.commands import parse, parse_line, paths_in_line
+from policy.shell.findings import SimpleCommand
 from policy.shell.variables import names_read
 
 from .helpers import NOW, bundle, shell

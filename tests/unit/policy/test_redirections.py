@@ -8,7 +8,8 @@ import pytest
 
 from policy.decide import check_tool
 from policy.facts import CommandFacts
-from policy.shell.commands import Redirection, SimpleCommand, parse, paths_in_line
+from policy.shell.commands import parse, paths_in_line
+from policy.shell.findings import Redirection, SimpleCommand
 
 from .helpers import NOW, bundle, shell
 

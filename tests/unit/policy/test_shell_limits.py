@@ -17,7 +17,7 @@ import tree_sitter_bash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy.shell.commands import ParsedCommand, parse
+from policy.shell.commands import parse
 from policy.shell.limits import MAX_NODES, Effort, NotText, TooMuch, blank_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tree_sitter import Parser
 
     from policy.facts import ShellName
+    from policy.shell.findings import ParsedCommand
 
 SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh", "cmd", "powershell")
 HOSTILE = list(hostile().items())

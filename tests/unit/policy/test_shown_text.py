@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policy.shell.commands import SimpleCommand, parse
+from policy.shell.commands import parse
+from policy.shell.findings import SimpleCommand
 
 from .helpers import shell
 

@@ -16,7 +16,8 @@ from policy.facts import CommandFacts, ShellName
 from policy.rules.case import TaskOptions
 from policy.rules.narrowing import apply_task_options
 from policy.rules.risk import assess
-from policy.shell.commands import SimpleCommand, parse
+from policy.shell.commands import parse
+from policy.shell.findings import SimpleCommand
 from tests.support.policy_tables_page import PAGE, page
 
 from .helpers import NOW, apply, bundle, shell

@@ -12,11 +12,10 @@ from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.dialect import RequestView
 from agent_host.testing.gateway import stream_body
 from agent_host.testing.openai_chat import ChatCompletions
 from agent_host.testing.openai_responses import Responses
-from agent_host.testing.script import Script
+from agent_host.testing.script import RequestView, Script
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect

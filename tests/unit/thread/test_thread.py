@@ -15,7 +15,7 @@ from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
 
 if TYPE_CHECKING:
-    from agent_host.testing.dialect import RequestView
+    from agent_host.testing.script import RequestView
 
 
 def sent(thread: Thread) -> list[dict[str, Any]]:

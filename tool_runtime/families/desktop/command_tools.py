@@ -81,7 +81,7 @@ class CommandTools:
         if self._settings.sandbox is None or params.scope is None:
             return None
         if self._sandbox is None and not self._unheld:
-            from tool_runtime.sandbox.levels import open_sandbox
+            from tool_runtime.sandbox.session import open_sandbox
 
             self._sandbox = open_sandbox(self._settings, self._pool)
             self._unheld = self._sandbox is None

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.oauth2 import OAuthContext
@@ -28,9 +28,17 @@ from pydantic import BaseModel, ValidationError
 from tool_runtime.remote.mcp.servers import token_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from tool_runtime.remote.mcp.source import Browser
+
+class Browser(NamedTuple):
+    """Somebody at a browser: `send_to` shows the page of an authorization server, and `sent_back` gives what that page
+    sends back to `port` of this machine. Raises ToolFault where it sends back that nobody agreed."""
+
+    send_to: Callable[[str], Awaitable[None]]
+    sent_back: Callable[[], Awaitable[Any]]
+    port: int
+
 
 CALLBACK: Final = "http://127.0.0.1:{}/callback"
 DEFAULT_PORT: Final = 43119

@@ -8,43 +8,26 @@ import threading
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
-from config.lean_typing import NamedTuple
 from tool_runtime.remote.lists import MAX_TOOLS, Definition, usable
+from tool_runtime.remote.mcp.questions import Asking
 from tool_runtime.remote.mcp.servers import Http
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from importlib.machinery import ModuleSpec
 
-    from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
+    from agent_host.contracts import AskPerson, ToolRequest
     from tool_runtime.processes.server import ServerParams, ServerProcess
     from tool_runtime.remote.lists import Listed
     from tool_runtime.remote.mcp.connection import Connection
+    from tool_runtime.remote.mcp.oauth import Browser
     from tool_runtime.remote.mcp.servers import ServerConfig
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
 
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
-
-
-class Browser(NamedTuple):
-    """Somebody at a browser: `send_to` shows the page of an authorization server, and `sent_back` gives what that page
-    sends back to `port` of this machine. Raises ToolFault where it sends back that nobody agreed."""
-
-    send_to: Callable[[str], Awaitable[None]]
-    sent_back: Callable[[], Awaitable[Any]]
-    port: int
-
-
-class Asking(NamedTuple):
-    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
-    inside of `paused`."""
-
-    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
-    paused: Callable[[], AbstractContextManager[None]]
 
 
 class McpSource:

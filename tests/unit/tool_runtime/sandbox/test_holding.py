@@ -225,7 +225,7 @@ HOST = """
 import asyncio, os, sys
 from policy.scope import CommandScope
 from tool_runtime.processes.command import CommandParams, run_command
-from tool_runtime.sandbox.levels import open_sandbox
+from tool_runtime.sandbox.session import open_sandbox
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 async def main():
