@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
 
     from tool_runtime.processes.server import ServerParams, ServerProcess
-    from tool_runtime.remote.mcp.questions import Asking
-    from tool_runtime.remote.mcp.servers import Http, ServerConfig
+    from tool_runtime.remote.mcp.servers import Asking, Http, ServerConfig
     from tool_runtime.remote.mcp.wire import Id
 
     Start = Callable[[ServerParams], ServerProcess]

@@ -8,8 +8,8 @@ and so does one that asks too often. The host's model and its directories are no
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
 
@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from agent_host.contracts import PersonAnswer
+    from tool_runtime.remote.mcp.servers import Asking
 
     Send = Callable[[Mapping[str, Any]], Awaitable[Any]]
-
-
-class Asking(NamedTuple):
-    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
-    inside of `paused`."""
-
-    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
-    paused: Callable[[], AbstractContextManager[None]]
 
 
 MAX_QUESTIONS: Final = 10

@@ -12,9 +12,20 @@ import orjson
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
 
+    from agent_host.contracts import PersonAnswer, PersonAsked
     from policy.scope import CommandScope
+
+
+class Asking(NamedTuple):
+    """The means of a server to ask during a call: `put` puts its question to a person, and the time of the call stands
+    inside of `paused`."""
+
+    put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
+    paused: Callable[[], AbstractContextManager[None]]
+
 
 MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
 """Of one answer: a body, an event, a line (TR 9.3)."""

@@ -9,8 +9,7 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.remote.lists import MAX_TOOLS, Definition, usable
-from tool_runtime.remote.mcp.questions import Asking
-from tool_runtime.remote.mcp.servers import Http
+from tool_runtime.remote.mcp.servers import Asking, Http
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
