@@ -233,7 +233,7 @@ class Change(NamedTuple):
     j2: int
 
 
-class _Part(NamedTuple):
+class _OpenPart(NamedTuple):
     """A part that is still to be compared: `old[i1:i2]` with `new[j1:j2]`, after so many divisions."""
 
     i1: int
@@ -268,13 +268,13 @@ class _Comparison:
 
     def run(self) -> list[Change]:
         """The changes in order. Parts wait on a stack, so that no text is nested too deeply."""
-        waiting = [_Part(0, len(self._a), 0, len(self._b))]
+        waiting = [_OpenPart(0, len(self._a), 0, len(self._b))]
         while waiting:
             part = self._trim(waiting.pop())
             waiting += reversed(self._divide(part))
         return self._found
 
-    def _trim(self, part: _Part) -> _Part:
+    def _trim(self, part: _OpenPart) -> _OpenPart:
         """Without the equal lines at its start and end."""
         a, b = self._a, self._b
         i1, i2, j1, j2, depth = part
@@ -282,9 +282,9 @@ class _Comparison:
             i1, j1 = i1 + 1, j1 + 1
         while i1 < i2 and j1 < j2 and a[i2 - 1] == b[j2 - 1]:
             i2, j2 = i2 - 1, j2 - 1
-        return _Part(i1, i2, j1, j2, depth)
+        return _OpenPart(i1, i2, j1, j2, depth)
 
-    def _divide(self, part: _Part) -> list[_Part]:
+    def _divide(self, part: _OpenPart) -> list[_OpenPart]:
         """The parts that `part` falls into; none when it is done, and then its changes are found."""
         i1, i2, j1, j2, depth = part
         if i1 == i2 or j1 == j2 or (depth < _REST and set(self._a[i1:i2]).isdisjoint(self._b[j1:j2])):
@@ -298,10 +298,10 @@ class _Comparison:
         if (x, y) == (i1, j1):  # the budget is spent
             self._found += _gaps([], part)
             return []
-        self._found += _gaps(matches, _Part(i1, x, j1, y))
-        return [] if (x, y) == (i2, j2) else [_Part(x, i2, y, j2, _REST)]
+        self._found += _gaps(matches, _OpenPart(i1, x, j1, y))
+        return [] if (x, y) == (i2, j2) else [_OpenPart(x, i2, y, j2, _REST)]
 
-    def _search(self, part: _Part) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+    def _search(self, part: _OpenPart) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
         """Myers' search from the part's start: the runs of equal lines (i, j, length) on the way, and how far it came:
         to the part's end, or, with the limit reached, to where it had most lines behind it."""
         a, b = self._a, self._b
@@ -364,7 +364,7 @@ def _walk_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> lis
     return runs[::-1]
 
 
-def _gaps(runs: list[tuple[int, int, int]], part: _Part) -> list[Change]:
+def _gaps(runs: list[tuple[int, int, int]], part: _OpenPart) -> list[Change]:
     """The changes between the part's runs of equal lines."""
     found = []
     i, j = part.i1, part.j1
@@ -375,7 +375,7 @@ def _gaps(runs: list[tuple[int, int, int]], part: _Part) -> list[Change]:
     return found
 
 
-def _anchors(a: list[int], b: list[int], part: _Part) -> list[tuple[int, int]]:
+def _anchors(a: list[int], b: list[int], part: _OpenPart) -> list[tuple[int, int]]:
     """The longest row of pairs (i, j), rising in both, of lines that the part has once on each side."""
     in_a, in_b = Counter(a[part.i1 : part.i2]), Counter(b[part.j1 : part.j2])
     place = {b[j]: j for j in range(part.j1, part.j2) if in_b[b[j]] == 1}
@@ -396,12 +396,12 @@ def _anchors(a: list[int], b: list[int], part: _Part) -> list[tuple[int, int]]:
     return row[::-1]
 
 
-def _parts_between(anchors: list[tuple[int, int]], part: _Part) -> list[_Part]:
+def _parts_between(anchors: list[tuple[int, int]], part: _OpenPart) -> list[_OpenPart]:
     """The parts that begin at the part's start and behind each anchor; an anchor is an equal line and needs no part."""
     parts = []
     i, j = part.i1, part.j1
     for at_i, at_j in [*anchors, (part.i2, part.j2)]:
         if i < at_i or j < at_j:
-            parts.append(_Part(i, at_i, j, at_j, part.depth + 1))
+            parts.append(_OpenPart(i, at_i, j, at_j, part.depth + 1))
         i, j = at_i + 1, at_j + 1
     return parts

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Beside = Callable[[Callable[[], None]], "Job"]
+    Beside = Callable[[Callable[[], None]], "BackgroundJob"]
 
 
-class Job(Protocol):
+class BackgroundJob(Protocol):
     """Work that has been started."""
 
     def done(self) -> bool:
@@ -23,7 +23,7 @@ class Job(Protocol):
         ...
 
 
-class Thread:
+class ThreadJob:
     """A job in a thread of its own. Where the system gives no further thread, the work is done before this returns."""
 
     def __init__(self, work: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from state.records import ApprovalGranted, CommandRow, TaskQueued, TaskStatus
-    from state.recovery import Call, OpenStep
+    from state.recovery import OpenCall, OpenStep
     from state.usage import TokenUsage
 
 
@@ -159,7 +159,7 @@ class Checkpoint:
             for call in self.open_step.calls:
                 call.started = call.started or call.result is None
 
-    def open_call(self, call_id: str) -> Call:
+    def open_call(self, call_id: str) -> OpenCall:
         """The call of the open step. Raises KeyError where no step is open, or has it."""
         for call in () if self.open_step is None else self.open_step.calls:
             if call.call_id == call_id:

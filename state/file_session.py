@@ -30,7 +30,7 @@ from state.files import (
     write_new,
 )
 from state.fold import fold
-from state.journal import Journal
+from state.journal import JournalFile
 from state.large_values import LargeValues
 from state.records import SessionStatusChanged, message_of
 from state.snapshot import EncodedSnapshot, encode_head
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.disk import Disk, Lock
     from state.large_values import SnapshotThread
-    from state.loading import Archived, Found
+    from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
     from state.records import Record
 
@@ -69,10 +69,10 @@ class FileSession:
     def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
         self._storage = storage
         self._lock = lock
-        self._journal: Journal | None = None
+        self._journal: JournalFile | None = None
         self._snapshot_bytes = 0
-        self._room = Room(storage.snapshot_limit_bytes)
-        self._compaction: Compaction | None = None
+        self._room = SnapshotRoom(storage.snapshot_limit_bytes)
+        self._compaction: JournalCompaction | None = None
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = LargeValues(storage.blobs)
         self._archive = Archive(storage.disk, storage.paths, storage.blobs)
@@ -308,7 +308,7 @@ class FileSession:
             self._lock.release(remove=True)
             raise
 
-    def _take_over(self, found: Found) -> None:
+    def _take_over(self, found: LoadedFiles) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
         syncing the same file again would then report success for pages that are gone.
 
@@ -349,7 +349,7 @@ class FileSession:
         if not is_quarantined(disk, paths):
             self._storage.blobs.sweep(named)
 
-    def _is_due(self, journal: Journal) -> bool:
+    def _is_due(self, journal: JournalFile) -> bool:
         """True if a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
         is a snapshot for each sixteenth of it, until it is full."""
         if self._room.is_full or journal.grown_bytes <= self._retry_bytes:
@@ -357,7 +357,7 @@ class FileSession:
         worth = journal.grown_bytes > max(self._storage.min_compact_bytes, self._snapshot_bytes)
         return worth or self._is_near_limit(journal)
 
-    def _is_near_limit(self, journal: Journal) -> bool:
+    def _is_near_limit(self, journal: JournalFile) -> bool:
         return journal.grown_bytes > self._room.remaining_bytes(self._snapshot_bytes)
 
     def _compact_when_due(self) -> None:
@@ -372,11 +372,11 @@ class FileSession:
             return
         self.state.seq = seq
         content = Content(head, thread, self._room, between_steps=self.state.open_step is None)
-        self._compaction = Compaction(self._storage, self._lock, content, seq, opening)
+        self._compaction = JournalCompaction(self._storage, self._lock, content, seq, opening)
         if self._compaction.done():
             self._take_next_journal(self._compaction)
 
-    def _take_next_journal(self, compaction: Compaction) -> bool:
+    def _take_next_journal(self, compaction: JournalCompaction) -> bool:
         """Go on with the journal that follows the new snapshot, which holds all that is to be durable; False where the
         one that is there has to go on: a disk that is full is no failure yet. Raises WriteFailed."""
         self._compaction = None
@@ -489,7 +489,7 @@ class FileSession:
         self.state.seq += 1
         self._retry_bytes = 0
         paths = self._storage.paths
-        self._journal = Journal.create(self._storage.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+        self._journal = JournalFile.create(self._storage.disk, paths.journal, self.state.seq, orjson.dumps(opening))
         self._first_seq, self._is_base_previous = self.state.seq, False
 
     def _opening(self) -> dict[str, Any]:
@@ -506,7 +506,7 @@ class FileSession:
             self._journal = None
 
 
-def _move_aside(storage: SessionStorage, found: Found) -> Damaged:
+def _move_aside(storage: SessionStorage, found: LoadedFiles) -> Damaged:
     error = Damaged(found.damage or "the checkpoint holds nothing")
     with translate_errors("putting damaged files aside"):
         error.quarantined = move_aside(storage.disk, storage.paths)
@@ -550,11 +550,11 @@ class Content(NamedTuple):
 
     head: bytes
     thread: SnapshotThread
-    room: Room
+    room: SnapshotRoom
     between_steps: bool
 
 
-class Compaction:
+class JournalCompaction:
     """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
     record; `size` is the snapshot's in bytes once it is encoded."""
 
@@ -603,7 +603,7 @@ def part_in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
 # How much room a session's snapshot has: nobody reads one above the limit, so nobody writes one (decision 0026).
 
 
-class Room:
+class SnapshotRoom:
     """The room in the snapshot of one session. `limit_bytes` is what a snapshot may have; it is full at fifteen
     sixteenths of that. The rest is for the current step, and for the session to be opened again."""
 

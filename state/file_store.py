@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.background import Thread
+from state.background import ThreadJob
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
@@ -38,7 +38,7 @@ class FileCheckpointStore:
         *,
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
-        beside: Beside = Thread,
+        beside: Beside = ThreadJob,
         snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
         archives: bool = False,
     ) -> None:

@@ -41,7 +41,7 @@ _HEADER = rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d
 _BEGUN_HEADER = rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?"
 
 
-class Line(NamedTuple):
+class JournalLine(NamedTuple):
     """One record: its sequence number, the last one that was durable when it was written, its fields as JSON, and the
     encoded message, None where it has none; `end` is the offset behind it in the file. In format J1 a message is among
     the fields, and `synced` is the record before."""
@@ -58,11 +58,11 @@ class JournalContent(NamedTuple):
     rest: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
     of a record, as a dying process leaves it; otherwise it was whole once."""
 
-    records: list[Line]
+    records: list[JournalLine]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
-    behind: tuple[Line, ...] = ()
+    behind: tuple[JournalLine, ...] = ()
     cut_off: bool = False
 
 
@@ -78,7 +78,7 @@ def parse(data: bytes) -> JournalContent:
     newer = re.compile(_FORMAT).match(data)
     if newer is not None and newer[0] not in (_VERSION, _OLD_VERSION):
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
-    records: list[Line] = []
+    records: list[JournalLine] = []
     at = 0
     while at < len(data):
         found = _record_at(data, at)
@@ -94,7 +94,7 @@ def parse(data: bytes) -> JournalContent:
     return JournalContent(records, at)
 
 
-def _record_at(data: bytes, at: int) -> Line | None:
+def _record_at(data: bytes, at: int) -> JournalLine | None:
     """The whole record that starts at `at`, or None when there is none."""
     head = re.compile(_HEADER).match(data, at)
     if head is None:
@@ -113,7 +113,7 @@ def _record_at(data: bytes, at: int) -> Line | None:
     if zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != int(checksum, 16):
         return None
     message = data[fields_end + 1 : end] if message_length else None
-    return Line(seq, synced, data[start:fields_end], message, end + 1)
+    return JournalLine(seq, synced, data[start:fields_end], message, end + 1)
 
 
 def _end_by_header(data: bytes, at: int) -> int:
@@ -134,7 +134,7 @@ def _is_cut_off(data: bytes, at: int) -> bool:
     return len(data) < end if end != at else re.compile(_BEGUN_HEADER).fullmatch(data, at) is not None
 
 
-def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
+def _whole_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
     """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
     next_one = _record_at(data, _end_by_header(data, at))
     if next_one is not None:
@@ -147,7 +147,7 @@ def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
         at = start.start() if found is None else found.end - 1
 
 
-class Journal:
+class JournalFile:
     """An open journal. After any failed write it is `broken` and stays so: the store starts a fresh one.
 
     An fsync that failed once may report success the next time although the pages are gone, so a descriptor that

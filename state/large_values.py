@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from state.blobs import BlobFolder
-    from state.loading import Found
+    from state.loading import LoadedFiles
 
 # Larger ones cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
 _MAX_INLINE_BYTES = 64 * 1024
@@ -109,7 +109,7 @@ class LargeValues:
         """The record has what `to_record` gave."""
         self._to_record = {}
 
-    def take_over(self, found: Found, first_versions: Iterable[str]) -> None:
+    def take_over(self, found: LoadedFiles, first_versions: Iterable[str]) -> None:
         """Go on with what lies on disk. Whatever a checkpoint names was durable before it did."""
         self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
         self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(found.lost) - found.inline.keys())

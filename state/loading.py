@@ -17,7 +17,7 @@ from config.shapes import list_problems
 from state import archive
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.fold import fold
-from state.journal import JournalContent, Line, parse
+from state.journal import JournalContent, JournalLine, parse
 from state.large import restore
 from state.record_shapes import record_problems
 from state.records import record_of
@@ -35,7 +35,7 @@ _NO_CONTENT = JournalContent([], 0)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Found:
+class LoadedFiles:
     """The files of a session as they were read. `damage` says what is wrong where no crash can have done it; `state` is
     then what was whole before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short`
     the messages of the snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it
@@ -56,14 +56,16 @@ class Found:
     unusable: Checkpoint | None = None
 
 
-def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> Found:
+def find(
+    disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
+) -> LoadedFiles:
     """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
     UnknownVersion, TooLarge, Untrusted, WriteFailed."""
     with translate_errors("reading the checkpoint"):
         return _find(disk, paths, blobs, snapshot_limit_bytes)
 
 
-def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Found:
+def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> LoadedFiles:
     readable = _check_owner(disk, paths)
     _refuse_large(disk, paths.snapshot, snapshot_limit_bytes)
     data, snapshot_problem = _read(disk, paths.snapshot)
@@ -114,7 +116,7 @@ def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_l
         _refuse_large(disk, base, snapshot_limit_bytes)
         kept = [os.path.join(paths.archive, name) for name in names if name.endswith(archive.JOURNAL)]
         journals = [parse(disk.read(path)) for path in kept]
-        found = Found(None)
+        found = LoadedFiles(None)
         state = _decode(disk.read(base), found, blobs)
     if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
         raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot go on")
@@ -138,11 +140,11 @@ class _Beside(NamedTuple):
     blobs: BlobFolder
     snapshot_limit_bytes: int
 
-    def older(self) -> list[Line]:
+    def older(self) -> list[JournalLine]:
         """The whole records of the journal before."""
         return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
 
-    def fold(self, found: Found, records: list[Line]) -> Checkpoint | None:
+    def fold(self, found: LoadedFiles, records: list[JournalLine]) -> Checkpoint | None:
         """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
         pair is damaged as well, or ends before the journal begins."""
         _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
@@ -161,10 +163,10 @@ class _Beside(NamedTuple):
         return state if state.seq + 1 >= records[0].seq else None
 
 
-def _fold_all(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
+def _fold_all(data: bytes | None, records: list[JournalLine], beside: _Beside) -> LoadedFiles:
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
     journal began with takes its place: a small one stands there too, and a large one can be folded again."""
-    found = Found(None)
+    found = LoadedFiles(None)
     opening = fields_of_line(records[0]) if records else {}
     session_id = beside.paths.session_id
     try:
@@ -182,7 +184,7 @@ def _fold_all(data: bytes | None, records: list[Line], beside: _Beside) -> Found
             return found
         state = instead
     if state.identity.session_id != session_id:
-        return Found(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
+        return LoadedFiles(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
     found.state = state
     if not records:
         found.damage = "the checkpoint is there and its journal is missing or empty"
@@ -199,7 +201,9 @@ def _fold_all(data: bytes | None, records: list[Line], beside: _Beside) -> Found
     return found
 
 
-def _instead(found: Found, opening: dict[str, Any], records: list[Line], beside: _Beside) -> Checkpoint | None:
+def _instead(
+    found: LoadedFiles, opening: dict[str, Any], records: list[JournalLine], beside: _Beside
+) -> Checkpoint | None:
     small = opening.get(SNAPSHOT)
     if isinstance(small, str):
         try:
@@ -209,14 +213,14 @@ def _instead(found: Found, opening: dict[str, Any], records: list[Line], beside:
     return beside.fold(found, records)
 
 
-def _decode(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
+def _decode(data: bytes, found: LoadedFiles, blobs: BlobFolder) -> Checkpoint:
     found.short, found.lost = {}, []
     state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
     found.in_snapshot = len(state.thread)
     return state
 
 
-def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes:
+def _whole(place: int, message: bytes, found: LoadedFiles, blobs: BlobFolder) -> bytes:
     whole, lost = restore(message, blobs.get)
     if whole is not message:
         found.short[place] = message
@@ -224,7 +228,7 @@ def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes
     return whole
 
 
-def _fold(state: Checkpoint, record: Line, inline: dict[str, bytes]) -> None:
+def _fold(state: Checkpoint, record: JournalLine, inline: dict[str, bytes]) -> None:
     """One record over the state, unless the snapshot already holds it. Raises Damaged."""
     if record.seq <= state.seq:
         return
@@ -237,7 +241,7 @@ def _fold(state: Checkpoint, record: Line, inline: dict[str, bytes]) -> None:
     state.seq = record.seq
 
 
-def _judge_end(disk: Disk, found: Found) -> None:
+def _judge_end(disk: Disk, found: LoadedFiles) -> None:
     """Classify the rest of the journal after its whole records: nothing, what a crash can have left, or damage."""
     content, state = found.journal, found.state
     if state is None:
@@ -321,7 +325,7 @@ def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
 # A line of the journal, taken apart and checked: what a fold over the state may rely on.
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """One change of a session: its record, None for one that changes nothing, and the blobs that it brings along, by
     name."""
 
@@ -329,7 +333,7 @@ class Change(NamedTuple):
     blobs: dict[str, bytes]
 
 
-def fields_of_line(line: Line) -> dict[str, Any]:
+def fields_of_line(line: JournalLine) -> dict[str, Any]:
     """The line's fields; none where they are no JSON object."""
     try:
         fields = orjson.loads(line.fields)
@@ -338,14 +342,14 @@ def fields_of_line(line: Line) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def durable_of(opening: Line) -> int:
+def durable_of(opening: JournalLine) -> int:
     """The last record that a journal took along from the one before and that was durable when it began, as its first
     record says; 0 where it took none."""
     durable = fields_of_line(opening).get(DURABLE, 0)
     return durable if type(durable) is int else 0
 
 
-def change_of(line: Line) -> Change:
+def change_of(line: JournalLine) -> StateChange:
     """Decode `line`. Raises Damaged with every problem of one that is whole and of another shape, UnknownVersion for a
     kind that this program does not have."""
     fields = fields_of_line(line)
@@ -359,7 +363,7 @@ def change_of(line: Line) -> Change:
         problems.append(f"{BLOBS}: must be base64 by name")
     if problems or blobs is None:
         raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {list_problems(problems)}")
-    return Change(None if kind == OPENED else record_of(kind, fields, message), blobs)
+    return StateChange(None if kind == OPENED else record_of(kind, fields, message), blobs)
 
 
 def _decode_line(encoded: object) -> dict[str, bytes] | None:
@@ -376,7 +380,7 @@ def _decode_line(encoded: object) -> dict[str, bytes] | None:
 # records that it took along from the journal before (`state.journal.Journal.mark`). Pure.
 
 
-def mend(content: JournalContent, older: list[Line], session_id: str) -> JournalContent | None:
+def mend(content: JournalContent, older: list[JournalLine], session_id: str) -> JournalContent | None:
     """The whole journal again; None where what is broken stands nowhere else. `older` are the records of the journal
     before. That the numbers fit to the snapshot is seen when they are folded over it."""
     behind = list(content.behind)
@@ -388,15 +392,15 @@ def mend(content: JournalContent, older: list[Line], session_id: str) -> Journal
     return JournalContent([*content.records, *lacking, *behind], content.valid_bytes + content.torn_bytes)
 
 
-def _opening(behind: list[Line], session_id: str) -> list[Line]:
+def _opening(behind: list[JournalLine], session_id: str) -> list[JournalLine]:
     """One in place of the broken first record. What is behind it proves that it is one record and no more."""
     if not behind:
         return []
     seq = behind[0].seq - 1
-    return [Line(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
+    return [JournalLine(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
 
 
-def _lines_to_keep(content: JournalContent, older: list[Line]) -> list[Line]:
+def _lines_to_keep(content: JournalContent, older: list[JournalLine]) -> list[JournalLine]:
     last = content.records[-1].seq
     durable = durable_of(content.records[0])
     end = content.behind[0].seq - 1 if content.behind else durable

@@ -25,7 +25,7 @@ BLOB_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptSession:
     snapshot: bytes
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class MemoryCheckpointStore:
     """See `state.store.CheckpointStore`."""
 
     def __init__(self, *, blob_limit_bytes: int = BLOB_LIMIT_BYTES) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptSession] = {}
         self._blob_limit_bytes = blob_limit_bytes
 
     def create(self, session_id: str, state: Checkpoint) -> MemorySession:
@@ -48,7 +48,7 @@ class MemoryCheckpointStore:
             raise SessionLocked(session_id, None)
         if kept is not None:
             raise SessionExists(f"session {session_id} exists already: resume it, or choose another id")
-        kept = self._kept[session_id] = _Kept(_snapshot(state))
+        kept = self._kept[session_id] = _KeptSession(_snapshot(state))
         return MemorySession(self, session_id, kept, state, self._blob_limit_bytes)
 
     def open(self, session_id: str) -> MemorySession:
@@ -87,7 +87,7 @@ class MemorySession:
     """See `state.store.OpenSession`."""
 
     def __init__(
-        self, store: MemoryCheckpointStore, session_id: str, kept: _Kept, state: Checkpoint, limit_bytes: int
+        self, store: MemoryCheckpointStore, session_id: str, kept: _KeptSession, state: Checkpoint, limit_bytes: int
     ) -> None:
         self._store = store
         self._session_id = session_id

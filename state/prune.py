@@ -351,7 +351,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PruneLimits:
     """Limits on what may stay: sessions used within `max_age_s`, the newest `max_sessions`, the newest that together
     have `max_bytes`. None: no such limit."""
 
@@ -361,14 +361,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SessionToPrune:
     """A session that goes, and why."""
 
     stored: Stored
     reason: Reason
 
 
-def choose(rows: Iterable[Stored], limits: Limits, *, now: float, resumable: bool = False) -> list[Chosen]:
+def choose(rows: Iterable[Stored], limits: PruneLimits, *, now: float, resumable: bool = False) -> list[SessionToPrune]:
     """The sessions to remove, oldest first (SK 6/7).
 
     Only ended sessions are counted, and resumable and damaged ones together with them when `resumable`; what is held or
@@ -378,14 +378,14 @@ def choose(rows: Iterable[Stored], limits: Limits, *, now: float, resumable: boo
     standings = {Standing.ENDED} | ({Standing.RESUMABLE, Standing.DAMAGED} if resumable else set())
     pool = [row for row in rows if row.standing in standings]
     pool.sort(key=lambda row: (row.last_used, row.session_id), reverse=True)
-    chosen: list[Chosen] = []
+    chosen: list[SessionToPrune] = []
     total = 0
     for newer, row in enumerate(pool):
         total += row.size_bytes
         if limits.max_age_s is not None and now - row.last_used > limits.max_age_s:
-            chosen.append(Chosen(row, Reason.AGE))
+            chosen.append(SessionToPrune(row, Reason.AGE))
         elif limits.max_sessions is not None and newer >= limits.max_sessions:
-            chosen.append(Chosen(row, Reason.COUNT))
+            chosen.append(SessionToPrune(row, Reason.COUNT))
         elif limits.max_bytes is not None and total > limits.max_bytes:
-            chosen.append(Chosen(row, Reason.SIZE))
+            chosen.append(SessionToPrune(row, Reason.SIZE))
     return chosen[::-1]

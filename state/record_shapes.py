@@ -101,7 +101,7 @@ _BY_ROLE = {
 _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
 
 
-class Message:
+class MessageShape:
     """The shape of a ConversationMessage of one of these `roles`: what it holds goes by its role."""
 
     def __init__(self, *roles: str) -> None:
@@ -122,13 +122,13 @@ class Message:
         yield from (_BY_ROLE[str(role)] if known else _ANY_ROLE).problems(value, path)
 
 
-_ANY = Message(*ROLES)
+_ANY = MessageShape(*ROLES)
 _MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments", "images"))
-RESULT = Message("tool")
+RESULT = MessageShape("tool")
 """What a call came to."""
 
 
-def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
+def message_of(data: bytes, spoken: MessageShape = _ANY) -> dict[str, Any] | None:
     """The message that `data` encodes; None where something is wrong with it, which `message_problems` says."""
     try:
         wire: dict[str, Any] = orjson.loads(data)
@@ -140,7 +140,7 @@ def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
     return None if not _MAY_NEST.isdisjoint(wire) and not writable(wire) else wire
 
 
-def message_problems(data: bytes, path: str, spoken: Message = _ANY) -> list[str]:
+def message_problems(data: bytes, path: str, spoken: MessageShape = _ANY) -> list[str]:
     """Problems of a message that `message_of` does not return."""
     try:
         wire = orjson.loads(data)
@@ -488,12 +488,12 @@ _RECORDS: dict[str, Shape] = {
     "grant": _GRANT,
 }
 # Whose message a record has; those of other kinds have none. A step may be committed without one.
-_SPOKEN: dict[str, Message] = {
-    "task_started": Message("user"),
-    "turn": Message("assistant"),
+_SPOKEN: dict[str, MessageShape] = {
+    "task_started": MessageShape("user"),
+    "turn": MessageShape("assistant"),
     "call_finished": RESULT,
-    "step_committed": Message("system"),
-    "note": Message("system"),
+    "step_committed": MessageShape("system"),
+    "note": MessageShape("system"),
 }
 _MAY_BE_SILENT = frozenset({"step_committed"})
 

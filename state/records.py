@@ -52,7 +52,7 @@ class CallRow(TypedDict):
     approvalId: NotRequired[str]
 
 
-class Window(TypedDict):
+class RequestWindow(TypedDict):
     """The part of the thread that a request had: how many messages were left out, and its estimated input tokens."""
 
     dropped: int
@@ -142,7 +142,7 @@ class TurnTaken(NamedTuple):
     calls: Sequence[CallRow]
     message: bytes
     meaning: str | None = None
-    window: Window | None = None
+    window: RequestWindow | None = None
     baselines: Mapping[str, str | None] = {}
     settled: Sequence[str] = ()
     options: Mapping[str, Any] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from state.records import Intent, ReplayRow
 
 
-class Verdict(Enum):
+class ResumeVerdict(Enum):
     """The way in which a resume treats one call."""
 
     REUSE = "its result is on record"
@@ -27,7 +27,7 @@ class Verdict(Enum):
     INTERRUPTED = "it may have happened and nothing can show it: the model reads that"
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """The state of the disk for a call with the verdict COMPARE."""
 
     DONE = "the file is as this call was to leave it, or as calls behind it have left it since"
@@ -36,21 +36,21 @@ class Outcome(Enum):
     UNKNOWN = "the file could be like this whether the call took effect or not"
 
 
-def judge(call: Call, *, same_boot: bool) -> Verdict:
+def judge(call: OpenCall, *, same_boot: bool) -> ResumeVerdict:
     """The verdict on `call`. `same_boot`: the machine has been up since the call's step was recorded.
 
     Start records are written and not synced, so a missing one proves that the call did not start only while the
     machine was up; that of a gated call is synced and always proves it.
     """
     if call.result is not None:
-        return Verdict.REUSE
+        return ResumeVerdict.REUSE
     if not call.side_effects or (not call.started and (same_boot or call.gated)):
-        return Verdict.RUN
+        return ResumeVerdict.RUN
     known = call.intent is not None and UNAVAILABLE not in (call.intent["before"], call.intent["after"])
-    return Verdict.COMPARE if known else Verdict.INTERRUPTED
+    return ResumeVerdict.COMPARE if known else ResumeVerdict.INTERRUPTED
 
 
-def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, Outcome]:
+def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, CallOutcome]:
     """Find the outcome of each of an open step's `calls` that is to be compared, by its id.
 
     `found` has for each of their paths the hash of what is there: None for no file, anything that is no hash for what
@@ -60,9 +60,9 @@ def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot
     for call in calls:
         for path, change in _changes(call):
             on_path.setdefault(path, []).append(change)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, CallOutcome] = {}
     for path, there in on_path.items():
-        compared = (one for one in there if judge(one.call, same_boot=same_boot) is Verdict.COMPARE)
+        compared = (one for one in there if judge(one.call, same_boot=same_boot) is ResumeVerdict.COMPARE)
         asked = {one.call.call_id: one for one in compared}
         if asked:
             for call_id, outcome in zip(asked, _outcomes(_Path(there, asked), found[path]), strict=True):
@@ -70,7 +70,7 @@ def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot
     return outcomes
 
 
-def paths_of(call: Call) -> tuple[str, ...]:
+def paths_of(call: OpenCall) -> tuple[str, ...]:
     """The paths on which the call's intent is: what `compare` is to be given of it."""
     return tuple(path for path, _ in _changes(call))
 
@@ -78,12 +78,12 @@ def paths_of(call: Call) -> tuple[str, ...]:
 class _Change(NamedTuple):
     """The change that a call was to make at one path: the hashes before and after."""
 
-    call: Call
+    call: OpenCall
     before: str | None
     after: str | None
 
 
-def _changes(call: Call) -> Iterator[tuple[str, _Change]]:
+def _changes(call: OpenCall) -> Iterator[tuple[str, _Change]]:
     intent = call.intent
     if intent is None:
         return
@@ -93,12 +93,12 @@ def _changes(call: Call) -> Iterator[tuple[str, _Change]]:
         yield target["path"], _Change(call, target["before"], intent["before"])
 
 
-def _both(one: Outcome, other: Outcome) -> Outcome:
+def _both(one: CallOutcome, other: CallOutcome) -> CallOutcome:
     """Combine the outcomes at the two paths of one move, which happens at both at once or not at all."""
     if one is other:
         return one
-    certain = {one, other} - {Outcome.UNKNOWN}
-    return certain.pop() if len(certain) == 1 and Outcome.REPEAT not in certain else Outcome.UNKNOWN
+    certain = {one, other} - {CallOutcome.UNKNOWN}
+    return certain.pop() if len(certain) == 1 and CallOutcome.REPEAT not in certain else CallOutcome.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +134,19 @@ class _Path:
         return states
 
 
-def _outcomes(path: _Path, found: str | None) -> Iterator[Outcome]:
+def _outcomes(path: _Path, found: str | None) -> Iterator[CallOutcome]:
     fitting = [done for done in range(len(path.asked) + 1) if found in path.states(done)]
     for number, change in enumerate(path.asked.values()):
         after = change.after
         finds = path.states(number, before=change)
         if not fitting:
-            yield Outcome.UNKNOWN
+            yield CallOutcome.UNKNOWN
         elif number >= fitting[-1]:
-            yield Outcome.NOT_DONE
+            yield CallOutcome.NOT_DONE
         elif after in finds:  # it may have had nothing to do, and a deletion of what was not there fails
-            yield Outcome.REPEAT if finds == {after} and found == after else Outcome.UNKNOWN
+            yield CallOutcome.REPEAT if finds == {after} and found == after else CallOutcome.UNKNOWN
         else:
-            yield Outcome.DONE if number < fitting[0] else Outcome.UNKNOWN
+            yield CallOutcome.DONE if number < fitting[0] else CallOutcome.UNKNOWN
 
 
 # The step that is open: a model turn on record whose calls are not all answered, as value and as JSON.
@@ -155,7 +155,7 @@ _OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 
 
 @dataclass(slots=True, repr=False)
-class Call:
+class OpenCall:
     """One tool call of the open step.
 
     `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
@@ -198,7 +198,7 @@ class OpenStep:
     boot: str | None
     position: int
     text: str
-    calls: list[Call]
+    calls: list[OpenCall]
     meaning: str | None = None
 
 
@@ -221,9 +221,9 @@ def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
     )
 
 
-def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
+def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
     result = raw.get("result")
-    return Call(
+    return OpenCall(
         raw["callId"],
         named["name"],
         named["arguments"],
@@ -259,7 +259,7 @@ def _answer_to_json(answer: ApprovalAnswered | None) -> dict[str, Any] | None:
     return {name: value for name, value in fields_of(answer).items() if name not in _OF_THE_CALL}
 
 
-def call_to_json(call: Call) -> dict[str, Any]:
+def call_to_json(call: OpenCall) -> dict[str, Any]:
     """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
     optional = {
         "intent": call.intent,

@@ -51,7 +51,7 @@ class Abandoned:
         self.flag = False
 
 
-class Clock:
+class CallClock:
     """The time that a call has (`add_timeout`). It stands while a person is asked something in the middle of it."""
 
     __slots__ = ("_left_s", "_paused", "limit")
@@ -89,7 +89,7 @@ class CallContext(NamedTuple):
     max_output_bytes: int
     max_file_size_bytes: int | None
     abandoned: Abandoned
-    clock: Clock
+    clock: CallClock
 
     @classmethod
     def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
@@ -99,7 +99,7 @@ class CallContext(NamedTuple):
         output = settings.max_output_bytes
         if limits.max_output_bytes is not None:
             output = min(output, limits.max_output_bytes)
-        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned(), Clock())
+        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned(), CallClock())
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]

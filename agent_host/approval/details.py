@@ -272,7 +272,7 @@ _MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 4 * 1024
 
 
-class _Change(NamedTuple):
+class _ShownChange(NamedTuple):
     """A write as the person sees it. `counted` is its part of the summary; `note` says why there is no diff."""
 
     counted: str
@@ -288,7 +288,9 @@ def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
     known = before if isinstance(before, bytes) and not created else None
     content = act.spec.after(act.arguments, known) if act.spec.after is not None else None
     if content is None:
-        change = _Change("cannot be made", note="the file is not as the edits need it, so that the call would fail")
+        change = _ShownChange(
+            "cannot be made", note="the file is not as the edits need it, so that the call would fail"
+        )
     else:
         change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
     details: dict[str, Any] = {
@@ -363,13 +365,13 @@ def _place(facts: PathFacts, screen: Screen) -> dict[str, str]:
     return place
 
 
-def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _Change:
+def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _ShownChange:
     if isinstance(before, str):
-        return _Change(f"{len(after)} bytes", note=before)
+        return _ShownChange(f"{len(after)} bytes", note=before)
     if b"\0" in before or b"\0" in after:
-        return _Change(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
+        return _ShownChange(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
     if max(len(before), len(after)) > _MAX_DIFFED_BYTES:
-        return _Change(f"{len(after)} bytes", note=f"files above {_MAX_DIFFED_BYTES} bytes are not compared")
+        return _ShownChange(f"{len(after)} bytes", note=f"files above {_MAX_DIFFED_BYTES} bytes are not compared")
     body = hunks(before, after)
     lines = body.split(b"\n")
     added = sum(line.startswith(b"+") for line in lines)
@@ -379,7 +381,7 @@ def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _
     header = b"--- %s\n+++ %s\n" % (old, label) if body else b""
     # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
     counted = f"+{added} −{removed}"
-    return _Change(counted, header + body, fields={"additions": added, "deletions": removed})
+    return _ShownChange(counted, header + body, fields={"additions": added, "deletions": removed})
 
 
 def _read(path: str) -> bytes | str:

@@ -20,7 +20,7 @@ Delivery = Literal["delivered", "not_found"]
 _MAX_REASON_CHARS = 2000
 
 
-class _Waiting:
+class _WaitingCall:
     def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalAnswer]) -> None:
         self.request = request
         self.answer = answer
@@ -37,7 +37,7 @@ class PendingApprovals:
     def __init__(self, *, timeout_s: float, in_advance: InAdvance | None = None) -> None:
         self._timeout_s = timeout_s
         self._in_advance = in_advance or InAdvance()
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _WaitingCall] = {}
         self._attended = True
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
@@ -47,7 +47,7 @@ class PendingApprovals:
             return said
         if request.approval_id in self._waiting:
             raise RuntimeError(f"approval {request.approval_id} waits for its answer already")
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = _WaitingCall(request, asyncio.get_running_loop().create_future())
         self._waiting[request.approval_id] = waiting
         if self._attended:
             self._start_clock(waiting)
@@ -116,27 +116,27 @@ class PendingApprovals:
             for waiting in self._waiting.values():
                 self._start_clock(waiting)
 
-    def _start_clock(self, waiting: _Waiting) -> None:
+    def _start_clock(self, waiting: _WaitingCall) -> None:
         wait_s = waiting.request.timeout_s or self._timeout_s
         waiting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiting)
 
-    def _time_out(self, waiting: _Waiting) -> None:
+    def _time_out(self, waiting: _WaitingCall) -> None:
         reason = f"nobody answered within {waiting.request.timeout_s or self._timeout_s:g} seconds"
         self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
 
-    def _settle(self, waiting: _Waiting, answer: ApprovalAnswer) -> None:
+    def _settle(self, waiting: _WaitingCall, answer: ApprovalAnswer) -> None:
         """Here, and not when the call wakes up: from now on the approval is found no more."""
         self._take(waiting.request.approval_id, waiting)
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
 
-    def _take(self, approval_id: str, waiting: _Waiting) -> None:
+    def _take(self, approval_id: str, waiting: _WaitingCall) -> None:
         _stop_clock(waiting)
         if self._waiting.get(approval_id) is waiting:
             del self._waiting[approval_id]
 
 
-def _stop_clock(waiting: _Waiting) -> None:
+def _stop_clock(waiting: _WaitingCall) -> None:
     if waiting.timer is not None:
         waiting.timer.cancel()
         waiting.timer = None

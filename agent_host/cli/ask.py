@@ -74,7 +74,7 @@ def agrees(question: str) -> bool:
     return sys.stdin.readline(_LINE_BYTES).strip().lower() == "y"
 
 
-class _Line(NamedTuple):
+class _TypedLine(NamedTuple):
     """A line that was typed, None for the end of input, and when on the monotonic clock."""
 
     typed_at: float
@@ -88,7 +88,7 @@ class Terminal:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
-        self._lines: asyncio.Queue[_Line] = asyncio.Queue()
+        self._lines: asyncio.Queue[_TypedLine] = asyncio.Queue()
         self._reader: threading.Thread | None = None
         self._ended = False
 
@@ -157,7 +157,7 @@ class Terminal:
             put(sys.stderr, "\n")
         return line
 
-    async def _line(self) -> _Line:
+    async def _line(self) -> _TypedLine:
         """The next line. A thread reads it, which the end of the process ignores."""
         if self._reader is None:
             loop = asyncio.get_running_loop()
@@ -178,11 +178,11 @@ class Terminal:
             *lines, waiting = (waiting + data).split(b"\n")
             with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
                 for line in lines:
-                    typed = _Line(begun_at, line.decode("utf-8", "replace"))
+                    typed = _TypedLine(begun_at, line.decode("utf-8", "replace"))
                     loop.call_soon_threadsafe(self._lines.put_nowait, typed)
                     begun_at = now
                 if not data:
-                    loop.call_soon_threadsafe(self._lines.put_nowait, _Line(now, None))
+                    loop.call_soon_threadsafe(self._lines.put_nowait, _TypedLine(now, None))
             if not data or loop.is_closed():
                 return
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, Progress
-from agent_host.cli.screen import Block, can_draw
+from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
+from agent_host.cli.screen import ScreenBlock, can_draw
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
 from agent_host.display_text import count_noun
@@ -43,7 +43,7 @@ class Display:
         self.asks = asks
         self._shown = _SHOWN[form]
         self._text = TextOutput(verbose=verbose, asks=asks) if form == "text" else None
-        self._progress = self._text or Progress(verbose=verbose, asks=asks)
+        self._progress = self._text or ProgressLines(verbose=verbose, asks=asks)
         # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
         clean = getattr(sys.stdout.buffer, "clean", None)
         self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
@@ -143,7 +143,7 @@ _UNDER = " " * 21
 _OUTPUT_CHARS = 400
 
 
-class TextOutput(Progress):
+class TextOutput(ProgressLines):
     """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`. `refused`
     is why `out` takes no more, None as long as it does.
 
@@ -166,7 +166,7 @@ class TextOutput(Progress):
         self.refused: Exception | None = None
         if not verbose and can_draw(self._progress):
             self._view = LiveView(
-                Block(self._progress),
+                ScreenBlock(self._progress),
                 self._running,
                 self._outputs,
                 self._clock,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import ClassVar, TextIO
 
-    from agent_host.cli.screen import Block
+    from agent_host.cli.screen import ScreenBlock
     from agent_host.events.emitter import Event
 
 OUTPUT_PREFIX = f"{'':13}| "
@@ -30,7 +30,7 @@ _THINKING = "thinking"
 _ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
-class Progress:
+class ProgressLines:
     """A sink that prints to `progress` a line now and then where that is no terminal, so that a log does not look as
     if the task hung, and with `verbose` all that commands print and the model thinks.
 
@@ -226,7 +226,7 @@ class LoopClock:
 
 
 @dataclass(slots=True)
-class Call:
+class RunningCall:
     """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an
     approval."""
 
@@ -250,7 +250,7 @@ class Running:
         self._clock = clock
         self._step = 0
         self._model_since: float | None = None
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, RunningCall] = {}
 
     def take(self, event: Event) -> None:
         """Follow the event."""
@@ -280,7 +280,7 @@ class Running:
             return f"waiting{step}: the model, {self._spent(self._model_since)} so far"
         return f"running{step}"
 
-    def state(self, call: Call, *, others: int) -> str:
+    def state(self, call: RunningCall, *, others: int) -> str:
         """For how long a call has been what it is, and how many others there are: what stands behind its label."""
         more = f" (and {others} more)" if others else ""
         return f", {self._spent(call.since)} so far{more}"
@@ -302,7 +302,7 @@ class Running:
         self._model_since = None
 
     def _on_requested(self, event: Event) -> None:
-        self.calls[event.payload["toolCallId"]] = Call(event, self._clock.now())
+        self.calls[event.payload["toolCallId"]] = RunningCall(event, self._clock.now())
 
     def _on_asked(self, event: Event) -> None:
         self._set_asked(event, asked=True)
@@ -374,7 +374,7 @@ class LiveView:
 
     def __init__(
         self,
-        block: Block,
+        block: ScreenBlock,
         running: Running,
         outputs: Mapping[str, OutputLines],
         clock: Clock,

@@ -40,7 +40,7 @@ def can_draw(stream: TextIO) -> bool:
     return stream.isatty() and _large_enough(*_size(stream))
 
 
-class Block:
+class ScreenBlock:
     """Lines below everything else on the terminal `stream`. `clear` before anything else is printed there."""
 
     def __init__(self, stream: TextIO) -> None:

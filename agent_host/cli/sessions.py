@@ -17,14 +17,14 @@ from agent_host.host.options import snapshot_limit
 from agent_host.host.records import UNREADABLE, stored_sessions
 from config.load import ConfigError, load
 from state.errors import WriteFailed
-from state.prune import Limits, SessionPruner, choose
+from state.prune import PruneLimits, SessionPruner, choose
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
     from agent_host.host.records import StoredSession
-    from state.prune import Chosen
+    from state.prune import SessionToPrune
 
 
 def sessions(namespace: argparse.Namespace) -> int:
@@ -90,11 +90,11 @@ class _Report:
         self._dry_run = dry_run
         self._now = now
         self._freed = 0
-        self.pruned: list[Chosen] = []
+        self.pruned: list[SessionToPrune] = []
         self.kept = 0
         self.failures = 0
 
-    def remove(self, chosen: Chosen, pruner: SessionPruner) -> None:
+    def remove(self, chosen: SessionToPrune, pruner: SessionPruner) -> None:
         """Remove one session. One that came to life meanwhile is kept without a word."""
         stored = chosen.stored
         if self._done(stored.session_id, stored.size_bytes, lambda: pruner.remove(stored)):
@@ -151,7 +151,7 @@ class _Report:
         return done
 
 
-def _limits(namespace: argparse.Namespace) -> Limits:
+def _limits(namespace: argparse.Namespace) -> PruneLimits:
     if not namespace.prune:
         given = next(name for name in PRUNE_OPTIONS if getattr(namespace, name) is not None)
         raise UsageError(f"--{given.replace('_', '-')} goes with --prune only")
@@ -164,7 +164,7 @@ def _limits(namespace: argparse.Namespace) -> Limits:
     )
     if (age, count, size) == (None, None, None):
         return _load_limits()
-    return Limits(age, count, size)
+    return PruneLimits(age, count, size)
 
 
 def _parse_limit(
@@ -180,14 +180,14 @@ def _parse_limit(
     return number
 
 
-def _load_limits() -> Limits:
+def _load_limits() -> PruneLimits:
     """The limits of the defaults and the user's own file. A workspace has no say in what is kept."""
     try:
         settings = load({}, workspace=None)
     except ConfigError as error:
         raise UsageError(str(error)) from error
     days = settings.integer("retention.max_age_days")
-    return Limits(
+    return PruneLimits(
         days * _DAY_S or None,
         settings.integer("retention.max_sessions") or None,
         settings.integer("retention.max_bytes") or None,

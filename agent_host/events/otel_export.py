@@ -368,7 +368,7 @@ class ModelCalls:
 
 
 @dataclass(slots=True)
-class _Call:
+class _TracedCall:
     """A tool call that has no result yet. `ready` is when it could begin at the earliest, None while it waits for a
     person, which `wait` is the span of."""
 
@@ -395,7 +395,7 @@ class ToolCalls:
             succeeded: meter.create_counter(f"cp_tool_{word}_total", "{call}", f"Native tool calls that {what}.")
             for succeeded, word, what in ((True, "success", "succeeded"), (False, "error", "did not succeed"))
         }
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _TracedCall] = {}
 
     def requested(self, event: Event, step: Span) -> None:
         """`tool_requested`: the call is known; again for one whose arguments were edited."""
@@ -407,7 +407,7 @@ class ToolCalls:
             "gen_ai.tool.type": "function",
             **{attribute: payload[name] for name, attribute in _POLICY.items() if name in payload},
         }
-        call = self._calls.setdefault(payload["toolCallId"], _Call(step, {}, event.at))
+        call = self._calls.setdefault(payload["toolCallId"], _TracedCall(step, {}, event.at))
         call.attributes |= attributes
         call.ready = event.at
 
@@ -430,7 +430,7 @@ class ToolCalls:
                 self._maker.end(call.wait)
                 call.wait = None
 
-    def _call_of(self, event: Event) -> _Call | None:
+    def _call_of(self, event: Event) -> _TracedCall | None:
         """The call that waits; None for a question in the middle of one, whose time is part of the call's."""
         return None if "isQuestion" in event.payload else self._calls.get(event.payload["toolCallId"])
 
@@ -456,7 +456,7 @@ class ToolCalls:
             self._end(call, INTERRUPTED, 0.0)
         self._calls.clear()
 
-    def _end(self, call: _Call, error: str | None, started: float) -> None:
+    def _end(self, call: _TracedCall, error: str | None, started: float) -> None:
         now = self._maker.now
         began = now if call.ready is None else min(now, max(call.ready, started))
         name = call.attributes["gen_ai.tool.name"]

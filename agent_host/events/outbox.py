@@ -107,7 +107,7 @@ _ENVELOPE_BYTES = 400
 _MAX_JOINED_BYTES = 64 * 1024
 
 
-class _Waiting:
+class _WaitingEvent:
     """An event that waits; for a piece of a stream, with those that came right behind it. `place` is that of the first
     of them among all that were put, from 1."""
 
@@ -165,9 +165,9 @@ class Outbox:
     def __init__(self, max_bytes: int = 8 * 1024 * 1024, max_events: int = 10_000) -> None:
         self._max_bytes = max_bytes
         self._max_events = max_events
-        self._pieces: deque[_Waiting] = deque()
-        self._whole: deque[_Waiting] = deque()
-        self._tail: _Waiting | None = None  # what the next event may continue
+        self._pieces: deque[_WaitingEvent] = deque()
+        self._whole: deque[_WaitingEvent] = deque()
+        self._tail: _WaitingEvent | None = None  # what the next event may continue
         self._bytes = 0
         self._put = 0  # events so far
         self._given = 0  # the place of the last one that was given out
@@ -221,13 +221,13 @@ class Outbox:
             self._bytes += len(text)
         else:
             size = _ENVELOPE_BYTES + len(text)
-            self._tail = _Waiting(event, self._put, size)
+            self._tail = _WaitingEvent(event, self._put, size)
             self._pieces.append(self._tail)
             self._bytes += size
 
     def _put_whole(self, event: Event) -> None:
         size = _size(event)
-        self._whole.append(_Waiting(event, self._put, size))
+        self._whole.append(_WaitingEvent(event, self._put, size))
         self._bytes += size
         self._tail = None
 

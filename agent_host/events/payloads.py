@@ -26,7 +26,7 @@ class Field(NamedTuple):
     telemetry: bool = False
 
 
-class Shape(NamedTuple):
+class EventShape(NamedTuple):
     """The occasion of an event, and its fields."""
 
     when: str
@@ -98,8 +98,8 @@ _SANDBOX = Field(
     optional=True,
 )
 
-PAYLOADS: dict[EventType, Shape] = {
-    EventType.SESSION_STARTED: Shape(
+PAYLOADS: dict[EventType, EventShape] = {
+    EventType.SESSION_STARTED: EventShape(
         "a session is ready",
         (
             Field("executionEnvironment", "string", "`desktop`, `cloud_sandbox` or `ci`", telemetry=True),
@@ -109,40 +109,40 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("message", "string", "why every write in the workspace is denied, where that is so", optional=True),
         ),
     ),
-    EventType.SESSION_RESUMED: Shape(
+    EventType.SESSION_RESUMED: EventShape(
         "a task goes on, in another process or after a pause",
         (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True), _SANDBOX),
     ),
-    EventType.SESSION_PAUSED: Shape("the task stopped where a resume can go on", _ENDED_BADLY),
-    EventType.SESSION_COMPLETED: Shape(
+    EventType.SESSION_PAUSED: EventShape("the task stopped where a resume can go on", _ENDED_BADLY),
+    EventType.SESSION_COMPLETED: EventShape(
         "the session ended cleanly", (_TASK_COUNT, _TOTAL_TOKENS, _DURATION, _optional(_WHY))
     ),
-    EventType.SESSION_FAILED: Shape("the session cannot go on", (_REASON, _MESSAGE)),
-    EventType.SESSION_CANCELLED: Shape(
+    EventType.SESSION_FAILED: EventShape("the session cannot go on", (_REASON, _MESSAGE)),
+    EventType.SESSION_CANCELLED: EventShape(
         "the session was ended while a task was open, or in a pause", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
     ),
-    EventType.TASK_QUEUED: Shape(
+    EventType.TASK_QUEUED: EventShape(
         "a prompt was taken that follows the task that is open",
         (Field("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
     ),
-    EventType.TASK_STARTED: Shape("a prompt was taken", (_MAX_STEPS,)),
-    EventType.TASK_COMPLETED: Shape("the model is done", _ENDED),
-    EventType.TASK_FAILED: Shape("the task cannot go on", _ENDED_BADLY),
-    EventType.TASK_CANCELLED: Shape("the task was cancelled", _ENDED_BADLY),
-    EventType.STEP_STARTED: Shape(
+    EventType.TASK_STARTED: EventShape("a prompt was taken", (_MAX_STEPS,)),
+    EventType.TASK_COMPLETED: EventShape("the model is done", _ENDED),
+    EventType.TASK_FAILED: EventShape("the task cannot go on", _ENDED_BADLY),
+    EventType.TASK_CANCELLED: EventShape("the task was cancelled", _ENDED_BADLY),
+    EventType.STEP_STARTED: EventShape(
         "before each model call",
         (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT._replace(meaning="number of this step")),
     ),
-    EventType.STEP_COMPLETED: Shape(
+    EventType.STEP_COMPLETED: EventShape(
         "all results are there and the step is committed",
         (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT),
     ),
-    EventType.STEP_LIMIT_APPROACHING: Shape("four fifths of the steps are used", (_STEP_COUNT, _MAX_STEPS)),
-    EventType.TEXT_CHUNK: Shape("text of the model, as it comes", (_PIECE, _ATTEMPT)),
-    EventType.THINKING_CHUNK: Shape(
+    EventType.STEP_LIMIT_APPROACHING: EventShape("four fifths of the steps are used", (_STEP_COUNT, _MAX_STEPS)),
+    EventType.TEXT_CHUNK: EventShape("text of the model, as it comes", (_PIECE, _ATTEMPT)),
+    EventType.THINKING_CHUNK: EventShape(
         "thinking of the model, as it comes; redacted thinking has no text and no event", (_PIECE, _ATTEMPT)
     ),
-    EventType.TOOL_OUTPUT_CHUNK: Shape(
+    EventType.TOOL_OUTPUT_CHUNK: EventShape(
         "output of a tool, as it comes; what a background command prints is read with CommandOutput and not streamed",
         (
             _CALL,
@@ -150,11 +150,11 @@ PAYLOADS: dict[EventType, Shape] = {
             _PIECE,
         ),
     ),
-    EventType.LLM_DIALECT_CHOSEN: Shape(
+    EventType.LLM_DIALECT_CHOSEN: EventShape(
         "`--dialect auto` has found what the gateway speaks, told with the first request of a process",
         (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
-    EventType.LLM_SERVER_READ: Shape(
+    EventType.LLM_SERVER_READ: EventShape(
         "what a local server says of its model was taken over, or the first request leaves little room in the model's "
         "window; with the first request of a process",
         (
@@ -164,7 +164,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
-    EventType.LLM_REQUEST_STARTED: Shape(
+    EventType.LLM_REQUEST_STARTED: EventShape(
         "before a request to the gateway; again in a step whose request was cut, or goes to another model",
         (
             _MODEL,
@@ -172,7 +172,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("maxOutputTokens", "integer", "the most that the model may answer", telemetry=True),
         ),
     ),
-    EventType.LLM_REQUEST_COMPLETED: Shape(
+    EventType.LLM_REQUEST_COMPLETED: EventShape(
         "the whole answer is there",
         (
             _MODEL,
@@ -190,7 +190,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True),
         ),
     ),
-    EventType.CONTEXT_COMPACTED: Shape(
+    EventType.CONTEXT_COMPACTED: EventShape(
         "requests show less of the conversation from now on; the record keeps it whole",
         (
             Field("strategy", "string", "`drop_oldest`, `clear_tool_results` or `summarize`", telemetry=True),
@@ -212,11 +212,11 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
         ),
     ),
-    EventType.LLM_ANSWER_REPAIRED: Shape(
+    EventType.LLM_ANSWER_REPAIRED: EventShape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
         (Field("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
     ),
-    EventType.LLM_COUNT_ODD: Shape(
+    EventType.LLM_COUNT_ODD: EventShape(
         "the gateway counts over four times what is estimated, reported once a process; its count stands",
         (
             _MODEL,
@@ -225,11 +225,11 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
-    EventType.LLM_BLOCK_DROPPED: Shape(
+    EventType.LLM_BLOCK_DROPPED: EventShape(
         "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",
         (Field("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
     ),
-    EventType.LLM_RETRY: Shape(
+    EventType.LLM_RETRY: EventShape(
         "the gateway failed in a way that may pass: the text and thinking of this attempt are taken back",
         (
             _ATTEMPT._replace(meaning="the try that failed, from 1; the next one has the next number"),
@@ -237,18 +237,18 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
-    EventType.CONTEXT_SUMMARY_RETRY: Shape(
+    EventType.CONTEXT_SUMMARY_RETRY: EventShape(
         "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
         (
             Field("waitMs", "integer", "until it is asked again", telemetry=True),
             _MESSAGE,
         ),
     ),
-    EventType.LLM_WINDOW_CUT: Shape(
+    EventType.LLM_WINDOW_CUT: EventShape(
         "the oldest messages are left out of requests from here on, since the model does not take that much",
         (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
     ),
-    EventType.LLM_FALLBACK: Shape(
+    EventType.LLM_FALLBACK: EventShape(
         "another model of `llm.fallback_models` is asked from here on to the end of the task",
         (
             _MODEL._replace(meaning="the one that is overloaded"),
@@ -256,7 +256,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
-    EventType.TOOL_REQUESTED: Shape(
+    EventType.TOOL_REQUESTED: EventShape(
         "policy has judged a call, before anything is done; again for one whose arguments were edited",
         (
             _CALL,
@@ -284,7 +284,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _EDITED,
         ),
     ),
-    EventType.TOOL_COMPLETED: Shape(
+    EventType.TOOL_COMPLETED: EventShape(
         "a call has its result",
         (
             _CALL,
@@ -317,7 +317,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
         ),
     ),
-    EventType.COMMAND_ENDED: Shape(
+    EventType.COMMAND_ENDED: EventShape(
         "a background command is over; without an id: what else commands had left running was ended with the session",
         (
             _optional(_COMMAND),
@@ -333,14 +333,14 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True),
         ),
     ),
-    EventType.TOOLS_LISTED: Shape(
+    EventType.TOOLS_LISTED: EventShape(
         "an MCP server or the backend service has said which tools it has, beside the session",
         (
             *_SOURCE,
             Field("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
         ),
     ),
-    EventType.TOOLS_CHANGED: Shape(
+    EventType.TOOLS_CHANGED: EventShape(
         "a task begins whose tools of a source are not those of the task before, in whichever session",
         (
             *_SOURCE,
@@ -349,13 +349,13 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("changed", "list of strings", "those that need an approval as they are now", optional=True),
         ),
     ),
-    EventType.TOOLS_HIDDEN: Shape(
+    EventType.TOOLS_HIDDEN: EventShape(
         "policy admits none of the tools of a source; the message has the line that would admit them", _SOURCE
     ),
-    EventType.TOOLS_UNAVAILABLE: Shape(
+    EventType.TOOLS_UNAVAILABLE: EventShape(
         "a source does not say which tools it has: what is known of it is used, and calls may fail", _SOURCE
     ),
-    EventType.APPROVAL_REQUESTED: Shape(
+    EventType.APPROVAL_REQUESTED: EventShape(
         "a call waits for a person",
         (
             _APPROVAL,
@@ -370,7 +370,7 @@ PAYLOADS: dict[EventType, Shape] = {
             _QUESTION,
         ),
     ),
-    EventType.APPROVAL_RESOLVED: Shape(
+    EventType.APPROVAL_RESOLVED: EventShape(
         "the answer is on record",
         (
             _APPROVAL,
@@ -384,21 +384,21 @@ PAYLOADS: dict[EventType, Shape] = {
             _QUESTION,
         ),
     ),
-    EventType.APPROVAL_TIMEOUT: Shape(
+    EventType.APPROVAL_TIMEOUT: EventShape(
         "nobody answered in time",
         (_APPROVAL, Field("waitedMs", "integer", "the wait", telemetry=True)),
     ),
-    EventType.POLICY_EXPIRED: Shape("the bundle's time is over", (_optional(_CALL),)),
-    EventType.ARTIFACT_UPLOADED: Shape(
+    EventType.POLICY_EXPIRED: EventShape("the bundle's time is over", (_optional(_CALL),)),
+    EventType.ARTIFACT_UPLOADED: EventShape(
         "the Workspace Service has an artifact, or the history of the session",
         (_ARTIFACT, Field("artifactUri", "string", "where it is"), _optional(_REF), _optional(_CALL)),
     ),
-    EventType.ARTIFACT_UPLOAD_FAILED: Shape(
+    EventType.ARTIFACT_UPLOAD_FAILED: EventShape(
         "an artifact was not stored, or its upload was given up",
         (_ARTIFACT, _MESSAGE, _optional(_REF), _optional(_CALL)),
     ),
-    EventType.CHECKPOINT_FAILED: Shape("the disk did not take a record", (_MESSAGE, _CODE)),
-    EventType.STORAGE_LIMIT_REACHED: Shape("the session may keep no more", (_MESSAGE,)),
+    EventType.CHECKPOINT_FAILED: EventShape("the disk did not take a record", (_MESSAGE, _CODE)),
+    EventType.STORAGE_LIMIT_REACHED: EventShape("the session may keep no more", (_MESSAGE,)),
 }
 
 

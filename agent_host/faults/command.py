@@ -40,7 +40,7 @@ RECOVERIES = ((2, 1), (2, 2), (3, 3), (11, 2), (12, 1))
 RACES = (Race(3), Race(3, 3), Race(4, 7), Race(3, 12), Race(2, 30))
 
 
-class Job(NamedTuple):
+class FaultJob(NamedTuple):
     """One run to run: `scenario` is a name in SCENARIOS or MODULE:CLASS."""
 
     fault: Fault
@@ -54,7 +54,7 @@ class Job(NamedTuple):
         return f"{_COMMAND} {shlex.join(options)}"
 
 
-class Verdict(NamedTuple):
+class JobVerdict(NamedTuple):
     """The outcome of a job. `reached` is False when the fault could not happen."""
 
     problems: list[str]
@@ -77,7 +77,8 @@ def run(argv: Sequence[str]) -> int:
         if chosen.all:
             for number in itertools.count(1, chosen.jobs):
                 batch = [
-                    Job(KillAfterRecord(number + more), chosen.scenario, chosen.output) for more in range(chosen.jobs)
+                    FaultJob(KillAfterRecord(number + more), chosen.scenario, chosen.output)
+                    for more in range(chosen.jobs)
                 ]
                 verdicts = list(pool.map(try_job, batch))
                 failed += sum(_report(job, verdict, alone=False) for job, verdict in zip(batch, verdicts, strict=True))
@@ -86,18 +87,18 @@ def run(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def try_job(job: Job) -> Verdict:
+def try_job(job: FaultJob) -> JobVerdict:
     """Run one run in a temporary folder, which is kept when the run fails and named in its last problem."""
     folder = Path(tempfile.mkdtemp(prefix="agent-host-run-")).resolve()
     try:
         problems = run_through(job.fault, folder, scenario_named(job.scenario), output=job.output)
     except NotReached as error:
         shutil.rmtree(folder)
-        return Verdict([str(error)], reached=False)
+        return JobVerdict([str(error)], reached=False)
     if problems:
-        return Verdict([*problems, f"kept: {folder}"])
+        return JobVerdict([*problems, f"kept: {folder}"])
     shutil.rmtree(folder)
-    return Verdict([])
+    return JobVerdict([])
 
 
 def scenario_named(name: str) -> Scenario:
@@ -109,7 +110,7 @@ def scenario_named(name: str) -> Scenario:
     return made
 
 
-def _report(job: Job, verdict: Verdict, *, alone: bool) -> bool:
+def _report(job: FaultJob, verdict: JobVerdict, *, alone: bool) -> bool:
     """Print the line of one run; True when it failed."""
     if not verdict.reached and not alone:
         return False  # the one behind the last record
@@ -123,9 +124,9 @@ def _report(job: Job, verdict: Verdict, *, alone: bool) -> bool:
     return True
 
 
-def _jobs(chosen: argparse.Namespace) -> list[Job]:
+def _jobs(chosen: argparse.Namespace) -> list[FaultJob]:
     faults: Iterable[Fault] = _every_fault(chosen.scenario) if chosen.all or chosen.list else [chosen.fault]
-    return [Job(fault, chosen.scenario, chosen.output) for fault in faults]
+    return [FaultJob(fault, chosen.scenario, chosen.output) for fault in faults]
 
 
 def _every_fault(scenario: str) -> Iterator[Fault]:

@@ -19,15 +19,15 @@ from typing import Any
 from agent_host.cli.main import main
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, kill_this_process
 from state.disk import Disk, LocalDisk
-from state.journal import Journal
+from state.journal import JournalFile
 
 
 def kill_after_record(number: int) -> None:
     """From now on this process dies once it has appended `number` records, 1 being the next."""
-    append = Journal.append
+    append = JournalFile.append
     left = number
 
-    def count(journal: Journal, *record: Any) -> Any:
+    def count(journal: JournalFile, *record: Any) -> Any:
         nonlocal left
         appended = append(journal, *record)
         left -= 1
@@ -35,7 +35,7 @@ def kill_after_record(number: int) -> None:
             kill_this_process()
         return appended
 
-    setattr(Journal, "append", count)  # noqa: B010  the one seam that every record passes
+    setattr(JournalFile, "append", count)  # noqa: B010  the one seam that every record passes
 
 
 def spoil_local_disk(faults: Faults) -> FailingDisk:

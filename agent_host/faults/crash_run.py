@@ -45,7 +45,7 @@ class Ended:
     err: str
 
 
-class Started(Protocol):
+class StartedProcess(Protocol):
     """The used part of a `subprocess.Popen[str]` with its standard input closed and its output piped."""
 
     pid: int
@@ -89,7 +89,7 @@ class CrashRun:
     sessions may have a faster way.
     """
 
-    start: ClassVar[Callable[[Sequence[str], Mapping[str, str]], Started]] = staticmethod(start_process)
+    start: ClassVar[Callable[[Sequence[str], Mapping[str, str]], StartedProcess]] = staticmethod(start_process)
 
     def __init__(self, folder: Path, scenario: Scenario, *, output: str = "text") -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class CrashRun:
         self.lock_may_stay = False
         self._was_killed = False
         self._output = output
-        self._started: list[Started] = []
+        self._started: list[StartedProcess] = []
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[CrashRun]:
@@ -124,16 +124,16 @@ class CrashRun:
 
     # Processes
 
-    def run(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> Started:
+    def run(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> StartedProcess:
         """Start the session. `crash` are options of agent_host.faults.crash, `prefix` a command to start it with."""
         options = ("--workspace", str(self.workspace), "--session-id", SESSION_ID, *self.scenario.options)
         return self._start(["run", self.scenario.prompt, *options], crash, prefix)
 
-    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> Started:
+    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> StartedProcess:
         """Go on with the session; see `run`."""
         return self._start(["resume", SESSION_ID], crash, prefix)
 
-    def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> Started:
+    def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> StartedProcess:
         program = ["agent_host.faults.crash", *crash] if crash else ["agent_host"]
         options = ["--gateway", self.url, "--state-dir", self.paths.state_dir, "--output", self._output]
         argv = [*prefix, sys.executable, "-P", "-m", *program, *arguments, *options]
@@ -141,7 +141,7 @@ class CrashRun:
         self._started.append(process)
         return process
 
-    def finish(self, process: Started, *, kill_after_s: float | None = None) -> Ended:
+    def finish(self, process: StartedProcess, *, kill_after_s: float | None = None) -> Ended:
         """Wait for the end of `process`, or kill it when it still runs after `kill_after_s` seconds."""
         try:
             out, err = process.communicate(timeout=PATIENCE_S if kill_after_s is None else kill_after_s)
@@ -164,7 +164,7 @@ class CrashRun:
         reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
         return reported and f"resume {SESSION_ID}" not in ended.err
 
-    def wait_until_held(self, process: Started) -> None:
+    def wait_until_held(self, process: StartedProcess) -> None:
         """Until `process` has the session or has ended; a start takes differently long."""
         deadline = time.monotonic() + PATIENCE_S
         while process.poll() is None and time.monotonic() < deadline:

@@ -47,7 +47,7 @@ class SimulatedDisk:
         self._next_fd = 3
         self._pid = 1000
 
-    def crash(self, outcome: Outcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
+    def crash(self, outcome: PowerLossOutcome, faults: Faults = NO_FAULTS) -> SimulatedDisk:
         """The disk that the machine finds at its next boot, after it lost its power now. This one stays as it is, so
         that other outcomes of the same power loss can be had from it."""
         made = SimulatedDisk(faults, names=self._names.lose_power(outcome), boot=self._boot + 1)
@@ -71,7 +71,7 @@ class SimulatedDisk:
 
     def make_private_dir(self, path: str) -> None:
         """See Disk."""
-        with _Call(self, f"make_private_dir({path})"):
+        with _DiskCall(self, f"make_private_dir({path})"):
             missing = []
             while self._names.get(path) is None:
                 missing.append(path)
@@ -83,7 +83,7 @@ class SimulatedDisk:
 
     def open_new(self, path: str) -> int:
         """See Disk."""
-        with _Call(self, f"open_new({path})"):
+        with _DiskCall(self, f"open_new({path})"):
             self._check_parent(path)
             self._take_away(path)
             inode = Inode(modified=time.time())
@@ -92,7 +92,7 @@ class SimulatedDisk:
 
     def open_append(self, path: str) -> int:
         """See Disk."""
-        with _Call(self, f"open_append({path})"):
+        with _DiskCall(self, f"open_append({path})"):
             return self._open(_Descriptor(path, self._file(path), None))
 
     def write(self, fd: int, data: bytes) -> None:
@@ -112,7 +112,7 @@ class SimulatedDisk:
     def close(self, fd: int) -> None:
         """See Disk. One that fails has closed all the same, as on Linux."""
         path = self._descriptors[fd].path if fd in self._descriptors else fd
-        call = _Call(self, f"close({path})")
+        call = _DiskCall(self, f"close({path})")
         call.instead = lambda: self._close(fd)
         with call:
             self._close(fd)
@@ -124,14 +124,14 @@ class SimulatedDisk:
 
     def read(self, path: str) -> bytes:
         """See Disk."""
-        with _Call(self, f"read({path})", reads=True):
+        with _DiskCall(self, f"read({path})", reads=True):
             if isinstance(self._names.get(path), Directory):
                 raise _error(errno.EINVAL, path)
             return self._file(path).now
 
     def status(self, path: str) -> FileStatus | None:
         """See Disk."""
-        with _Call(self, f"status({path})", reads=True):
+        with _DiskCall(self, f"status({path})", reads=True):
             entry = self._names.get(path)
             if entry is None:
                 return None
@@ -142,12 +142,12 @@ class SimulatedDisk:
 
     def names(self, path: str) -> list[str]:
         """See Disk."""
-        with _Call(self, f"names({path})", reads=True):
+        with _DiskCall(self, f"names({path})", reads=True):
             return self._names.inside(path)
 
     def replace(self, source: str, target: str) -> None:
         """See Disk."""
-        with _Call(self, f"replace({source}, {target})"):
+        with _DiskCall(self, f"replace({source}, {target})"):
             self._file(source)
             self._check_parent(target)
             if isinstance(self._names.get(target), Directory):
@@ -156,7 +156,7 @@ class SimulatedDisk:
 
     def link(self, source: str, target: str) -> None:
         """See Disk."""
-        with _Call(self, f"link({source}, {target})"):
+        with _DiskCall(self, f"link({source}, {target})"):
             self._check_parent(target)
             if self._names.get(target) is not None:
                 raise _error(errno.EEXIST, target)
@@ -164,12 +164,12 @@ class SimulatedDisk:
 
     def remove(self, path: str) -> None:
         """See Disk."""
-        with _Call(self, f"remove({path})"):
+        with _DiskCall(self, f"remove({path})"):
             self._take_away(path)
 
     def sync_directory(self, path: str) -> None:
         """See Disk."""
-        with _Call(self, f"sync_directory({path})"):
+        with _DiskCall(self, f"sync_directory({path})"):
             if not isinstance(self._names.get(path), Directory):
                 raise _error(errno.ENOENT, path)
             self._names.sync(path)
@@ -177,7 +177,7 @@ class SimulatedDisk:
     def lock(self, path: str, session_id: str) -> _SimulatedLock:
         """See Disk."""
         try:
-            with _Call(self, f"lock({path})"):
+            with _DiskCall(self, f"lock({path})"):
                 if path in self._locks:
                     raise SessionLocked(session_id, self._locks[path])
                 self._check_parent(path)
@@ -193,7 +193,7 @@ class SimulatedDisk:
 
     def holder(self, path: str) -> int | None:
         """See Disk."""
-        with _Call(self, f"holder({path})", reads=True):
+        with _DiskCall(self, f"holder({path})", reads=True):
             return self._locks.get(path)
 
     def boot_id(self) -> str | None:
@@ -207,12 +207,12 @@ class SimulatedDisk:
             self._take_away(path)
         self.calls.end()
 
-    def _find_call(self, fd: int, text: str, *, reads: bool = False) -> _Call:
+    def _find_call(self, fd: int, text: str, *, reads: bool = False) -> _DiskCall:
         descriptor = self._descriptors.get(fd)
         text = text.format(descriptor.path if descriptor else fd)
         if descriptor is not None and descriptor.sync_failed and not reads:
             self.misuses.append(f"{text} after its sync had failed")
-        return _Call(self, text, reads=reads)
+        return _DiskCall(self, text, reads=reads)
 
     def _open(self, descriptor: _Descriptor) -> int:
         self._next_fd += 1
@@ -280,7 +280,7 @@ class _SimulatedLock:
             disk._release(self._path, remove=remove)  # noqa: SLF001  the other half of the disk's lock
 
 
-class _Call:
+class _DiskCall:
     """One call: counted and logged as it begins, failed where the plan says so, with what it does `instead` then."""
 
     def __init__(self, disk: SimulatedDisk, text: str, *, reads: bool = False) -> None:
@@ -312,7 +312,7 @@ def _error(code: int, path: str) -> OSError:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOutcome:
+class TornWrite:
     """The outcome of one write: its bytes before `head` and from `tail` on. Those between are as they were; `grown`:
     where nothing was, they are zeros."""
 
@@ -321,30 +321,30 @@ class WriteOutcome:
     grown: bool = True
 
     @classmethod
-    def all_of(cls, size: int) -> WriteOutcome:
+    def all_of(cls, size: int) -> TornWrite:
         """The whole write is there."""
         return cls(size, size)
 
     @classmethod
-    def nothing_of(cls, size: int) -> WriteOutcome:
+    def nothing_of(cls, size: int) -> TornWrite:
         """The write never came to the disk."""
         return cls(0, size, grown=False)
 
 
-class Outcome(Protocol):
+class PowerLossOutcome(Protocol):
     """Decides what a power loss leaves. Asked once about each name and each change that was not synced."""
 
     def name(self, versions: int) -> int:
         """The version that a name has: 0 is the durable one, `versions - 1` the newest."""
         ...
 
-    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:
+    def write(self, size: int, *, first: bool, last: bool) -> TornWrite:
         """The rest of a write; `first` and `last` of those on the whole disk that were not synced."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class PickedOutcome:
     """Leaves everything to `pick(n)`, a number from 0 to n - 1: `random.Random(7).randrange` or, under hypothesis,
     `lambda n: data.draw(st.integers(0, n - 1))`. 0 is the choice that loses least, and hypothesis shrinks to it."""
 
@@ -354,16 +354,16 @@ class Chosen:
         """See Outcome."""
         return versions - 1 - self.pick(versions)
 
-    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:  # noqa: ARG002  all writes are alike to it
+    def write(self, size: int, *, first: bool, last: bool) -> TornWrite:  # noqa: ARG002  all writes are alike to it
         """See Outcome."""
         kind = self.pick(4)
         if kind == 0:
-            return WriteOutcome.all_of(size)
+            return TornWrite.all_of(size)
         if kind == 1:
-            return WriteOutcome.nothing_of(size)
+            return TornWrite.nothing_of(size)
         head = self.pick(size + 1)
         tail = size if kind == 2 else head + self.pick(size - head + 1)
-        return WriteOutcome(head, tail, grown=self.pick(2) == 0)
+        return TornWrite(head, tail, grown=self.pick(2) == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,19 +376,19 @@ class _Extreme:
     def name(self, versions: int) -> int:
         return versions - 1 if self.names else 0
 
-    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:
+    def write(self, size: int, *, first: bool, last: bool) -> TornWrite:
         if not self.contents or (self.lose_first and first):
-            return WriteOutcome.nothing_of(size)
-        return WriteOutcome(size // 2, size, grown=False) if self.tear_last and last else WriteOutcome.all_of(size)
+            return TornWrite.nothing_of(size)
+        return TornWrite(size // 2, size, grown=False) if self.tear_last and last else TornWrite.all_of(size)
 
 
-NOTHING_SURVIVES: Final[Outcome] = _Extreme(names=False, contents=False)
-EVERYTHING_SURVIVES: Final[Outcome] = _Extreme(names=True, contents=True)
-ONLY_NAMES: Final[Outcome] = _Extreme(names=True, contents=False)
-ONLY_CONTENTS: Final[Outcome] = _Extreme(names=False, contents=True)
-LAST_WRITE_TORN: Final[Outcome] = _Extreme(names=True, contents=True, tear_last=True)
-FIRST_WRITE_LOST: Final[Outcome] = _Extreme(names=True, contents=True, lose_first=True)
-EXTREMES: Final[dict[str, Outcome]] = {
+NOTHING_SURVIVES: Final[PowerLossOutcome] = _Extreme(names=False, contents=False)
+EVERYTHING_SURVIVES: Final[PowerLossOutcome] = _Extreme(names=True, contents=True)
+ONLY_NAMES: Final[PowerLossOutcome] = _Extreme(names=True, contents=False)
+ONLY_CONTENTS: Final[PowerLossOutcome] = _Extreme(names=False, contents=True)
+LAST_WRITE_TORN: Final[PowerLossOutcome] = _Extreme(names=True, contents=True, tear_last=True)
+FIRST_WRITE_LOST: Final[PowerLossOutcome] = _Extreme(names=True, contents=True, lose_first=True)
+EXTREMES: Final[dict[str, PowerLossOutcome]] = {
     "nothing unsynced survives": NOTHING_SURVIVES,
     "everything survives": EVERYTHING_SURVIVES,
     "only names survive": ONLY_NAMES,
@@ -399,7 +399,7 @@ EXTREMES: Final[dict[str, Outcome]] = {
 
 
 @dataclass(slots=True)
-class Change:
+class FileWrite:
     """One write of `data` at `offset` of a file.
 
     `durable`: a sync has covered it. `lost`: a sync that failed has, so no later one will: the kernel took it for
@@ -420,12 +420,12 @@ class Inode:
     durable: bytes = b""
     now: bytes = b""
     modified: float = 0.0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[FileWrite] = field(default_factory=list)
 
     def change(self, number: int, offset: int, data: bytes) -> None:
         """Write `data` at `offset`."""
-        self.changes.append(Change(number, offset, data))
-        self.now = _apply(self.now, self.changes[-1], WriteOutcome.all_of(len(data)))
+        self.changes.append(FileWrite(number, offset, data))
+        self.now = _apply(self.now, self.changes[-1], TornWrite.all_of(len(data)))
 
     def sync(self) -> None:
         """Make every change durable, but those that an earlier failure has dropped."""
@@ -433,24 +433,24 @@ class Inode:
             change.durable = change.durable or not change.lost
         while self.changes and self.changes[0].durable:
             change = self.changes.pop(0)
-            self.durable = _apply(self.durable, change, WriteOutcome.all_of(len(change.data)))
+            self.durable = _apply(self.durable, change, TornWrite.all_of(len(change.data)))
 
     def fail_to_sync(self) -> None:
         """Fail to sync: what was not durable is clean in the cache from now on, and perhaps not on the disk."""
         for change in self.changes:
             change.lost = change.lost or not change.durable
 
-    def uncertain(self) -> Iterable[Change]:
+    def uncertain(self) -> Iterable[FileWrite]:
         """Changes that a power loss may undo."""
         return (change for change in self.changes if not change.durable)
 
-    def lose_power(self, outcome: Outcome, first: int, last: int) -> Inode:
+    def lose_power(self, outcome: PowerLossOutcome, first: int, last: int) -> Inode:
         """The file as the next boot finds it. `first` and `last`: numbers of the disk's uncertain writes."""
         content = self.durable
         for change in self.changes:
             size = len(change.data)
             if change.durable:
-                content = _apply(content, change, WriteOutcome.all_of(size))
+                content = _apply(content, change, TornWrite.all_of(size))
             else:
                 kept = outcome.write(size, first=change.number == first, last=change.number == last)
                 content = _apply(content, change, kept)
@@ -458,11 +458,11 @@ class Inode:
 
     def copy(self) -> Inode:
         """The same file for another process."""
-        changes = [Change(each.number, each.offset, each.data, each.durable, each.lost) for each in self.changes]
+        changes = [FileWrite(each.number, each.offset, each.data, each.durable, each.lost) for each in self.changes]
         return Inode(self.durable, self.now, self.modified, changes)
 
 
-def _apply(content: bytes, change: Change, kept: WriteOutcome) -> bytes:
+def _apply(content: bytes, change: FileWrite, kept: TornWrite) -> bytes:
     start, data = change.offset, change.data
     end = start + (len(data) if kept.grown or kept.tail < len(data) else kept.head)
     if end == start:
@@ -481,7 +481,7 @@ Entry = Inode | Directory | None
 
 
 @dataclass(slots=True)
-class Name:
+class NameHistory:
     """All that a name stood for, the newest last; `durable` is the first of it that a power loss can go back to."""
 
     parent: str
@@ -493,7 +493,7 @@ class Name:
 class Names:
     """Every name on the disk, by its path, and the renames: the source of one goes only when its target came."""
 
-    by_path: dict[str, Name] = field(default_factory=dict)
+    by_path: dict[str, NameHistory] = field(default_factory=dict)
     renames: list[tuple[str, int, str, int]] = field(default_factory=list)
     changes: int = 0
 
@@ -502,12 +502,12 @@ class Names:
         files: dict[int, Inode] = {}
         made = Names(renames=list(self.renames), changes=self.changes)
         for path, name in self.by_path.items():
-            made.by_path[path] = Name(
+            made.by_path[path] = NameHistory(
                 name.parent, [_once(files, entry, Inode.copy) for entry in name.versions], name.durable
             )
         return made
 
-    def lose_power(self, outcome: Outcome) -> Names:
+    def lose_power(self, outcome: PowerLossOutcome) -> Names:
         """The names at the next boot."""
         numbers = [each.number for inode in self._inodes() for each in inode.uncertain()]
         first, last = min(numbers, default=0), max(numbers, default=0)
@@ -515,7 +515,7 @@ class Names:
         made = Names(changes=self.changes)
         for path, entry in self._entries_left(outcome).items():
             found = _once(files, entry, lambda inode: inode.lose_power(outcome, first, last))
-            made.by_path[path] = Name(self.by_path[path].parent, [found])
+            made.by_path[path] = NameHistory(self.by_path[path].parent, [found])
         return made
 
     def get(self, path: str) -> Entry:
@@ -529,7 +529,7 @@ class Names:
         """Let `path` stand for something else, not durably; returns which version of it that is."""
         name = self.by_path.get(path)
         if name is None:
-            name = self.by_path[path] = Name(os.path.dirname(path), [None])
+            name = self.by_path[path] = NameHistory(os.path.dirname(path), [None])
         name.versions.append(entry)
         return len(name.versions) - 1
 
@@ -554,7 +554,7 @@ class Names:
         entries = (entry for name in self.by_path.values() for entry in name.versions[name.durable :])
         return list({id(entry): entry for entry in entries if isinstance(entry, Inode)}.values())
 
-    def _entries_left(self, outcome: Outcome) -> dict[str, Entry]:
+    def _entries_left(self, outcome: PowerLossOutcome) -> dict[str, Entry]:
         """The entry of each path at the next boot."""
         chosen = {}
         for path, name in self.by_path.items():

@@ -24,7 +24,7 @@ from agent_host.faults.scenarios import Effects, RunOutcome, Scenario
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.faults.crash_run import Started
+    from agent_host.faults.crash_run import StartedProcess
 
 __all__ = [
     "CrashArguments",
@@ -253,7 +253,7 @@ def _options_after(record: int) -> tuple[str, ...]:
     return ("--after-record", str(record))
 
 
-def _await_kill(crash_run: CrashRun, process: Started, what: str) -> None:
+def _await_kill(crash_run: CrashRun, process: StartedProcess, what: str) -> None:
     """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
     ended = crash_run.finish(process)
     if ended.code == KILLED:

@@ -255,7 +255,7 @@ class CutAnswer(Scenario):
         return effect_problems(outcome.workspace, EFFECTS[:1])
 
 
-class Files(Scenario):
+class FilesScenario(Scenario):
     """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
 
     answer = "Both are in their place."
@@ -292,7 +292,7 @@ def _move(path: str, new_path: str) -> dict[str, Any]:
     return {"name": "MoveFile", "arguments": {"path": path, "newPath": new_path}}
 
 
-class Background(Scenario):
+class BackgroundScenario(Scenario):
     """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
 
     answer = "The server ran, and both steps are done."
@@ -377,7 +377,7 @@ SCENARIOS: Mapping[str, type[Scenario]] = {
     "brief": Brief,
     "step-limit": StepLimit,
     "cut-answer": CutAnswer,
-    "files": Files,
-    "background": Background,
+    "files": FilesScenario,
+    "background": BackgroundScenario,
     "helpers": Helpers,
 }

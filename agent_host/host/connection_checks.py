@@ -16,7 +16,7 @@ from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, 
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.environment import this_environment
 from agent_host.host.gateway import Gateway, make_client
-from agent_host.host.mcp_servers import Refused, servers_of_user
+from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens
 from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, strip_html
@@ -220,7 +220,7 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
     """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
     found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
     server = next((one for one in found if one.name == name), None)
-    if server is None or isinstance(server, Refused):
+    if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
         raise UsageError(f"configuration: {why}")
     if not isinstance(server.place, Http) or server.place.oauth_folder is None:
@@ -228,7 +228,7 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
     return asyncio.run(_authorize(server, say))
 
 
-async def _check(servers: list[ServerConfig | Refused], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
+async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
     router = LocalToolRouter(runtime)
     try:
         return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
@@ -237,9 +237,9 @@ async def _check(servers: list[ServerConfig | Refused], runtime: RuntimeSettings
 
 
 async def _check_server(
-    server: ServerConfig | Refused, runtime: RuntimeSettings, router: LocalToolRouter
+    server: ServerConfig | UnusedServer, runtime: RuntimeSettings, router: LocalToolRouter
 ) -> tuple[str, bool, str]:
-    if isinstance(server, Refused):
+    if isinstance(server, UnusedServer):
         return server.name, False, server.why
     source = McpSource(server, runtime, router.start_program)
     place = displayable_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]

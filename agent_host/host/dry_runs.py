@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import Scripts
     from agent_host.llm.stream import Dialect
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle, Problem
+    from policy.bundle.model import BundleProblem, PolicyBundle
     from policy.decision import Decision
     from policy.rules.case import Limits, NativeExec
     from policy.rules.skills import SkillTools
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # How commands are held in a dry run: at the level of a case, on this machine or on one that somebody states.
 
 
-class Held(NamedTuple):
+class CommandAccess(NamedTuple):
     """Access of commands besides what the bundle says: the hosts that the user opens, those that the configuration
     blocks, and where the host keeps its own: its records, temporary directory and steering files."""
 
@@ -129,7 +129,7 @@ class Tried(NamedTuple):
     of_workspace: WorkspaceTools = WorkspaceTools()
     elsewhere: tuple[ToolSpec, ...] = ()
     held: PolicyBundle | None = None
-    hosts: Held = Held()
+    hosts: CommandAccess = CommandAccess()
     level: Level = Level("none", "none")
     notices: tuple[str, ...] = ()
 
@@ -295,7 +295,7 @@ def policy_to_try(
         workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
         _elsewhere(settings, bundle, here, state_dir, now),
         held,
-        Held(
+        CommandAccess(
             Widening(domains=domains_to_open(settings)),
             settings.names("policy.blocked_domains"),
             state_dir,
@@ -399,7 +399,7 @@ class BundleReport(NamedTuple):
     """A report on a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
     line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`."""
 
-    problems: list[Problem]
+    problems: list[BundleProblem]
     summary: str
     admits: list[str]
     level: SandboxLevel = "none"

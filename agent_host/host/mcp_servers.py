@@ -26,7 +26,7 @@ from policy.rules.command_scope import add_own_places, is_hidden
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
 from tool_runtime.platform.programs import find_program, path_to_trust
-from tool_runtime.remote.lists import Terms, definition_of, spec_of
+from tool_runtime.remote.lists import SourceTerms, definition_of, spec_of
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource
 
@@ -88,12 +88,12 @@ def add_servers(
     Raises UsageError."""
     place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
     for found in place.servers():
-        if isinstance(found, Refused):
+        if isinstance(found, UnusedServer):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
             continue
         source = McpSource(found, of_runtime, runtime.start_program, ask_person=ask_person, on_secrets=on_secrets)
         is_http = isinstance(found.place, Http)
-        terms = Terms(
+        terms = SourceTerms(
             CapabilityName.MCP_INVOKE,
             elsewhere=is_http,
             timeout_s=found.timeout_s,
@@ -111,7 +111,7 @@ def tools_on_record(
     """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
     found: list[ToolSpec] = []
     for server in _Place(settings, bundle, environment, state_dir, "", None, now).servers():
-        if isinstance(server, Refused):
+        if isinstance(server, UnusedServer):
             continue
         kept = ToolLists(state_dir, f"mcp:{server.name} {place_text(server)}")
         sha256 = kept.newest()
@@ -131,7 +131,7 @@ def servers_of_user(
     bundle: PolicyBundle | None = None,
     scoping: Scoping | None = None,
     temporary: str | None = None,
-) -> Iterator[ServerConfig | Refused]:
+) -> Iterator[ServerConfig | UnusedServer]:
     """Those of the user's configuration, as a session would use them; under a `bundle`, which has none of its own,
     programs are held as `scoping` says. Raises UsageError."""
     return _Place(settings, bundle, environment, state_dir, "", temporary, now, scoping).servers()
@@ -166,7 +166,7 @@ class _Place:
         self._now = now
         self._users = user_servers(settings)
 
-    def servers(self) -> Iterator[ServerConfig | Refused]:
+    def servers(self) -> Iterator[ServerConfig | UnusedServer]:
         """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
         enabled = self._settings.names("mcp.enabled")
         of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
@@ -181,20 +181,20 @@ class _Place:
                 if found is not None:
                     yield found
 
-    def _user_server(self, entry: UserServer) -> ServerConfig | Refused | None:
+    def _user_server(self, entry: UserServer) -> ServerConfig | UnusedServer | None:
         if entry.command is not None:
             return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
         if entry.url is not None:
             return self._http(entry, entry.name, entry.url)
         return None  # it says more of a server that a bundle may have
 
-    def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig | Refused:
+    def _bundle_server(self, server: McpServer, entry: UserServer | None) -> ServerConfig | UnusedServer:
         if server.url is not None:
             return self._http(entry, server.name, server.url)
         command = server.command or ""
         refused = self._program_problem(command, server.args)
         if refused is not None:
-            return Refused(server.name, refused)
+            return UnusedServer(server.name, refused)
         return self._stdio(entry, server.name, command, server.args, server.environment_names)
 
     def _program_problem(self, command: str, args: tuple[str, ...]) -> str | None:
@@ -219,10 +219,10 @@ class _Place:
 
     def _stdio(
         self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
-    ) -> ServerConfig | Refused:
+    ) -> ServerConfig | UnusedServer:
         not_held = self._not_held()
         if not_held is not None:
-            return Refused(name, not_held)
+            return UnusedServer(name, not_held)
         wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
         environment = {one: os.environ[one] for one in wanted if one in os.environ}
         environment["PATH"] = path_to_trust(environment.get("PATH", os.defpath), self._outside)
@@ -231,7 +231,7 @@ class _Place:
         mark = f"{self._session_id}-mcp-{name}"
         program = self._program(command)
         if program is None:
-            return Refused(name, f"the program {command} lies in the workspace: name it by its absolute path")
+            return UnusedServer(name, f"the program {command} lies in the workspace: name it by its absolute path")
         argv = (program, *args)
         scope = self._scope(entry if entry is not None and entry.command is not None else None, argv)
         place = Stdio(argv, self._environment.workspace, environment, mark, scope)
@@ -276,15 +276,15 @@ class _Place:
         reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
         return add_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
-    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:
+    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | UnusedServer:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
         if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
-            return Refused(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
+            return UnusedServer(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
         place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
         if entry is None or not same:
             return self._config(entry, name, place, may_ask=False)
         token = token_of(entry)
-        if isinstance(token, Refused):
+        if isinstance(token, UnusedServer):
             return token
         folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
@@ -367,7 +367,7 @@ class UserServer(NamedTuple):
     elicitation: bool = False
 
 
-class Refused(NamedTuple):
+class UnusedServer(NamedTuple):
     """A server that is not used, and why."""
 
     name: str
@@ -418,7 +418,7 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     return None
 
 
-def token_of(entry: UserServer) -> str | Refused | None:
+def token_of(entry: UserServer) -> str | UnusedServer | None:
     """The user's token for a server, from the environment or the keyring."""
     if entry.token_env is not None:
         token = os.environ.get(entry.token_env, "")
@@ -428,14 +428,14 @@ def token_of(entry: UserServer) -> str | Refused | None:
             import keyring
             from keyring.errors import KeyringError
         except ImportError:
-            return Refused(entry.name, "token_keyring needs the package keyring, which is not installed")
+            return UnusedServer(entry.name, "token_keyring needs the package keyring, which is not installed")
         try:
             token = keyring.get_password(KEYRING_SERVICE, entry.token_keyring) or ""
         except KeyringError as error:
-            return Refused(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
+            return UnusedServer(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
         where = f"the keyring ({KEYRING_SERVICE}, {entry.token_keyring})"
     else:
         return None
     if not token:
-        return Refused(entry.name, f"there is no token in {where}")
-    return token if usable_in_header(token) else Refused(entry.name, f"what is in {where} is no token")
+        return UnusedServer(entry.name, f"there is no token in {where}")
+    return token if usable_in_header(token) else UnusedServer(entry.name, f"what is in {where} is no token")

@@ -39,7 +39,7 @@ from agent_host.session.handshake import (
 )
 from agent_host.session.host import Opened
 from agent_host.session.idempotent_start import start_record
-from agent_host.session.lifecycle import Session
+from agent_host.session.lifecycle import LiveSession
 from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
     LOCAL,
@@ -215,7 +215,7 @@ class SessionOpener:
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
-    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+    async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
         """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
         SessionExpired the session has ended."""
         resolved, backends, chosen = self._resolved, self._backends, self._chosen
@@ -337,7 +337,7 @@ class SessionOpener:
         url: str,
         secrets: Secrets,
         resources: AsyncExitStack,
-    ) -> Session:
+    ) -> LiveSession:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
         identity = store.state.identity
         paths = SessionPaths(resolved.state_dir, identity.session_id)
@@ -383,7 +383,7 @@ class SessionOpener:
         with state_errors_translated():
             store.take_over()  # nothing refuses the session any more
         reports.again(store.state)
-        session = Session(
+        session = LiveSession(
             ctx,
             paths,
             pending_approvals=gate if isinstance(gate, PendingApprovals) else None,

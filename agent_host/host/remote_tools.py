@@ -19,8 +19,8 @@ from state.tool_lists import ToolLists
 from tool_runtime.families.catalogue import specs_of
 from tool_runtime.remote.backend.answers import CAPABILITY
 from tool_runtime.remote.backend.invocations import NAME, BackendSource
-from tool_runtime.remote.backend.invocations import Terms as CallTerms
-from tool_runtime.remote.lists import Definition, Listed, RemoteTools, Terms, definition_of, spec_of
+from tool_runtime.remote.backend.invocations import InvocationTerms as CallTerms
+from tool_runtime.remote.lists import Definition, RemoteTools, SourceTerms, ToolList, definition_of, spec_of
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ToolsElsewhere:
         self._kept: list[ToolLists] = []
 
     def provider(
-        self, source: Source, place: str, terms: Terms, completed: Callable[[ToolSpec], ToolSpec] | None = None
+        self, source: Source, place: str, terms: SourceTerms, completed: Callable[[ToolSpec], ToolSpec] | None = None
     ) -> RemoteTools:
         """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command.
         `completed` as of RemoteTools."""
@@ -148,9 +148,9 @@ def tools_on_record(
     return tuple(completed(spec._replace(identity=None)) for spec in specs)  # who approved it is for a session to say
 
 
-def _terms(settings: Settings) -> Terms:
+def _terms(settings: Settings) -> SourceTerms:
     longest_s = settings.number("backend.timeout_s") + _MARGIN_S
-    return Terms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
+    return SourceTerms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
 
 
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
@@ -207,7 +207,7 @@ _PLACE: Final = "the record"
 _NO_ANSWER: Final = "the record has no answer to this call: it did not run then"
 
 
-class Answer(NamedTuple):
+class RecordedAnswer(NamedTuple):
     """The answer that the model read of a call then."""
 
     text: str
@@ -218,7 +218,7 @@ class RecordedToolService(NamedTuple):
     """In place of `ToolService`: the tools of `definitions`, whose calls are answered by their ids from `answers`."""
 
     definitions: tuple[Definition, ...]
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, RecordedAnswer]
 
     def provider(
         self,
@@ -228,7 +228,7 @@ class RecordedToolService(NamedTuple):
         settings: Settings,
     ) -> RemoteTools:
         """The Provider of these tools."""
-        terms = Terms(CAPABILITY, True, _TIMEOUT_S, _TIMEOUT_S)
+        terms = SourceTerms(CAPABILITY, True, _TIMEOUT_S, _TIMEOUT_S)
         return elsewhere.provider(_RecordedSource(self), _PLACE, terms, stand_ins(settings, judge.bundle))
 
 
@@ -240,9 +240,9 @@ class _RecordedSource:
     def __init__(self, service: RecordedToolService) -> None:
         self._service = service
 
-    async def list(self) -> Listed:
+    async def list(self) -> ToolList:
         """See Source."""
-        return Listed(self._service.definitions)
+        return ToolList(self._service.definitions)
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:  # noqa: ARG002 - see Source
         """See Source."""

@@ -24,7 +24,7 @@ from agent_host.events.kinds import EventType
 from agent_host.events.sinks import run_logs
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.options import SessionOptions, anchor, existing_directory, snapshot_limit
-from agent_host.host.remote_tools import Answer, RecordedToolService
+from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
 from agent_host.loop.journal import NOT_KEPT
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalRequest
     from agent_host.host.sessions import OnEvent
-    from agent_host.session.transcripts import RunLog
+    from agent_host.session.transcripts import CallsOfRunLog
     from agent_host.thread.messages import Message
     from policy.decision import Decision
     from policy.scope import SandboxLevel
@@ -75,7 +75,7 @@ class Difference(NamedTuple):
                 "now": self.now}  # fmt: skip
 
 
-class Refusals(NamedTuple):
+class ReplayDenials(NamedTuple):
     """Denials of a sandbox to one call, on record and in the replay, a line each; `grant` is what the call asked for
     beyond its scope."""
 
@@ -102,10 +102,10 @@ class Replayed(NamedTuple):
     ended: str | None = None
     before: Mapping[str, Any] | None = None
     now: Mapping[str, Any] | None = None
-    refusals: tuple[Refusals, ...] = ()
+    refusals: tuple[ReplayDenials, ...] = ()
 
 
-class _Call(NamedTuple):
+class _JudgedCall(NamedTuple):
     """One call as it was judged. `arguments` is a hash; None where it is not known or stands for a secret. `grant` is
     what it asked for beyond its scope, `denials` what a sandbox refused to it."""
 
@@ -119,7 +119,7 @@ class _Call(NamedTuple):
 class _Run(NamedTuple):
     """The progress of a replay: its calls by their ids, and the sandbox of commands, as each start says it."""
 
-    calls: dict[str, _Call]
+    calls: dict[str, _JudgedCall]
     sandboxes: list[Mapping[str, Any]]
 
 
@@ -236,10 +236,12 @@ def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     return turns
 
 
-def _read_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: RunLog) -> dict[str, _Call]:
+def _read_calls(
+    paths: SessionPaths, messages: Sequence[Message], moved: _Moved, log: CallsOfRunLog
+) -> dict[str, _JudgedCall]:
     """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
     asked, _ = decisions(paths)
-    found: dict[str, _Call] = {}
+    found: dict[str, _JudgedCall] = {}
     turns = [message.tool_calls for message in messages if message.role == "assistant"]
     for turn, calls in enumerate(turns):
         for number, call in enumerate(calls):
@@ -248,7 +250,7 @@ def _read_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved,
                 kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                 arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
                 grant = call.arguments.get(SANDBOX_GRANT)
-                found[_script_id(turn, number)] = _Call(
+                found[_script_id(turn, number)] = _JudgedCall(
                     call.name,
                     None if said is None else said.decision,
                     arguments,
@@ -262,7 +264,7 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
     """The backend tools that are known, and what each call of the session was answered. Raises UsageError for a backend
     tool that was called and is not known any more."""
     asked, _ = decisions(paths)
-    answers: dict[str, Answer] = {}
+    answers: dict[str, RecordedAnswer] = {}
     called: set[str] = set()
     waiting: dict[str, str] = {}
     turns = itertools.count()
@@ -275,7 +277,7 @@ def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> Recorded
                 if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
                     called.add(call.name)
         elif message.tool_call_id in waiting:
-            answers[waiting.pop(message.tool_call_id)] = Answer(message.content, message.is_error)
+            answers[waiting.pop(message.tool_call_id)] = RecordedAnswer(message.content, message.is_error)
     kept = read_definitions(paths.state_dir, BACKEND)
     if missing := sorted(called - kept.keys()):
         raise UsageError(
@@ -302,13 +304,13 @@ def _noting(run: _Run) -> OnEvent:
             call = calls[payload["toolCallId"]]
             calls[payload["toolCallId"]] = call._replace(denials=tuple(payload.get("denials", ())))
         if event["eventType"] == EventType.TOOL_REQUESTED and not payload.get("edited"):
-            call = _Call(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
+            call = _JudgedCall(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
             calls[payload["toolCallId"]] = call
 
     return note
 
 
-def _first_difference(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> Difference | None:
+def _first_difference(before: Mapping[str, _JudgedCall], now: Mapping[str, _JudgedCall]) -> Difference | None:
     for number, (call_id, old) in enumerate(before.items(), 1):
         new = now.get(call_id)
         if new is None:
@@ -322,12 +324,12 @@ def _first_difference(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> 
     return None
 
 
-def _refusals(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> tuple[Refusals, ...]:
+def _refusals(before: Mapping[str, _JudgedCall], now: Mapping[str, _JudgedCall]) -> tuple[ReplayDenials, ...]:
     found = []
     for number, (call_id, old) in enumerate(before.items(), 1):
         new = now[call_id].denials if call_id in now else ()
         if old.denials or new or old.grant is not None:
-            found.append(Refusals(number, old.tool_name, old.denials, new, old.grant))
+            found.append(ReplayDenials(number, old.tool_name, old.denials, new, old.grant))
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
     from agent_host.host.secrets import Tokens
     from agent_host.loop.context import TaskEnd
-    from agent_host.session.lifecycle import Session
+    from agent_host.session.lifecycle import LiveSession
     from agent_host.session.opening import ResolvedOptions
     from policy.rules.case import TaskOptions
     from tool_runtime.families.python_tools import PythonTool
@@ -44,7 +44,7 @@ async def run_headless(
     *,
     resumes: bool | None = None,
     sinks: Sequence[Sink],
-    on_open: Callable[[Session], None],
+    on_open: Callable[[LiveSession], None],
     on_end: Callable[[Finished], None],
     gate: ApprovalGate | None = None,
     environment: str = "desktop",
@@ -100,7 +100,7 @@ async def run_headless(
         await session.conclude(end)
 
 
-async def _resume(opener: SessionOpener, resolved: ResolvedOptions) -> Session:
+async def _resume(opener: SessionOpener, resolved: ResolvedOptions) -> LiveSession:
     if resolved.session_id is None:
         raise UsageError("a resume needs the id of its session")
     return (await opener.resume(resolved.session_id, cursor=None)).session

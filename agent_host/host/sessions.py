@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.host.run import Finished
     from agent_host.loop.context import TaskEnd
-    from agent_host.session.lifecycle import Session as OpenSession
+    from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.event_stream import Answer
+    from agent_host.llm.event_stream import GatewayAnswer
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
 
@@ -159,7 +159,7 @@ class LlmClient:
         try:
             async with patience.timeout:
                 length = sum(map(len, parts))
-                answer = await self._connection.post(_Body(parts, [on_sent, _event_source]), length)
+                answer = await self._connection.post(_RequestBody(parts, [on_sent, _event_source]), length)
                 try:
                     if answer.status != _OK:
                         raise await self._http_error(answer)
@@ -180,7 +180,7 @@ class LlmClient:
 
     async def _read(
         self,
-        answer: Answer,
+        answer: GatewayAnswer,
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None,
         patience: Patience,
@@ -217,13 +217,13 @@ class LlmClient:
         except StreamFault as error:
             raise self._fault(error) from error
 
-    async def _http_error(self, answer: Answer) -> GatewayError | GuardrailBlocked:
+    async def _http_error(self, answer: GatewayAnswer) -> GatewayError | GuardrailBlocked:
         said = errors.read(await _read_bounded(answer))
         kind = kind_of_answer(answer.status, said)
         hints = RetryHints.read(answer.headers)
         return self._refusal(kind, f"HTTP {answer.status}", said, hints, status=answer.status)
 
-    async def _whole(self, answer: Answer, kind: str) -> list[tuple[str, str]]:
+    async def _whole(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
         """The events that say the same as a successful answer that is no event stream, where it is a whole answer in
         JSON: some gateways do not heed `stream`. Raises what it is otherwise: GatewayError, GuardrailBlocked."""
         instead = f"{kind[:_MAX_SHOWN] or 'no content type'} instead of an event stream"
@@ -264,7 +264,7 @@ def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
     return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
-class _Body:
+class _RequestBody:
     """The blocks, each let go once it is sent, and then the calls of `behind`. A body given as bytes would stay with
     its request until the answer is whole."""
 
@@ -291,7 +291,7 @@ def _event_source() -> type[EventSource]:
     return EventSource
 
 
-def _decoder_of(answer: Answer) -> Callable[[bytes], Iterable[bytes]]:
+def _decoder_of(answer: GatewayAnswer) -> Callable[[bytes], Iterable[bytes]]:
     """Return the decoder that decompresses the body in small pieces. Raises UnknownCoding."""
     return decoder(answer.headers.get("content-encoding", ""))
 
@@ -334,7 +334,7 @@ class _Reading:
         return ModelTurn(text[: len(text) - self._cut].decode("utf-8", "ignore"), (), _REPEATED, "repeated", NO_TOKENS)
 
 
-async def _read_bounded(answer: Answer) -> bytes:
+async def _read_bounded(answer: GatewayAnswer) -> bytes:
     """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
     body = bytearray()
     try:

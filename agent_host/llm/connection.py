@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httpcore
 
 from agent_host.http import LOOPBACK
-from agent_host.llm.event_stream import Answer
-from agent_host.llm.urls import Place, place_of
+from agent_host.llm.event_stream import GatewayAnswer
+from agent_host.llm.urls import GatewayAddress, place_of
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ _OF_CLIENTS = {"accept": "*/*", "connection": "keep-alive", "user-agent": f"agen
 _KEPT_S = 5.0  # how long an idle connection is used again: httpx's default
 
 
-class Connection(Protocol):
+class GatewayConnection(Protocol):
     """Sends requests to one URL, each when the answer to the one before it has been closed."""
 
-    async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
         """Send a request with this body of `length` bytes. Raises LATE, FAILED."""
         ...
 
@@ -48,7 +48,7 @@ class Connection(Protocol):
 
 def connection_to(
     url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext, timeouts: GatewayTimeouts
-) -> Connection:
+) -> GatewayConnection:
     """The connection for requests with these `headers` to a `url` that `check_url` has passed: by the proxy that the
     environment names, if it does; this machine is reached without one. Raises UsageError for a proxy that cannot be
     used."""
@@ -75,7 +75,7 @@ class _Direct:
     """To the host itself."""
 
     def __init__(
-        self, place: Place, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
+        self, place: GatewayAddress, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts
     ) -> None:
         self._place = place
         self._url = httpcore.URL(scheme=place.scheme, host=place.host, port=place.port, target=place.target)
@@ -93,7 +93,7 @@ class _Direct:
         self._cookies: Cookies | None = None
         self._kept: httpcore.AsyncHTTP11Connection | None = None
 
-    async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
         """See `Connection`."""
         headers = [*self._raw, (b"content-length", b"%d" % length)]
         request = httpcore.Request(b"POST", self._url, headers=headers, content=body, extensions=self._extensions)
@@ -102,7 +102,7 @@ class _Direct:
         if "set-cookie" in said:
             self._take_cookies(answer.headers)
         stream = cast("AsyncByteStream", answer.stream)  # of an asynchronous connection
-        return Answer(answer.status, said, stream, stream.aclose)
+        return GatewayAnswer(answer.status, said, stream, stream.aclose)
 
     async def aclose(self) -> None:
         """See `Connection`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent_host.llm.limits import AnswerLimits
 
 
-class Answer(NamedTuple):
+class GatewayAnswer(NamedTuple):
     """An answer whose body is still to be read. `headers` are by their names in lower case; `close` ends it, after
     which the connection may be used again."""
 

@@ -22,7 +22,7 @@ _A_MILLION = 10**6
 _CACHE_WRITE, _CACHE_WRITE_1H = 1.25, 2.0
 
 
-class Limits(NamedTuple):
+class ModelLimits(NamedTuple):
     """Limits of a model; None for one that is not known. `context_tokens` are input and answer together, and
     `cache_minimum_tokens` the shortest prefix that its provider caches. `thinking_bound`: its provider refuses a thread
     in which anything in front of its thinking was changed. `tokenizer` is its encoding of tiktoken."""
@@ -66,7 +66,7 @@ class Prices(NamedTuple):
 class ModelFacts(NamedTuple):
     """Limits and prices of one model; `prices` is None where the user gave none."""
 
-    limits: Limits = Limits()
+    limits: ModelLimits = ModelLimits()
     prices: Prices | None = None
 
 
@@ -133,10 +133,10 @@ class Models:
     def _look_up(self, model: str) -> ModelFacts:
         entries = [entry for name, entry in self._configured if fits(name, model)]
         shipped = _shipped_row(model)
-        known = {field: value for field, value in zip(Limits._fields, shipped, strict=True) if value is not None}
+        known = {field: value for field, value in zip(ModelLimits._fields, shipped, strict=True) if value is not None}
         for entry in reversed(entries):
-            known |= {field: entry[field] for field in Limits._fields if field in entry}
-        return ModelFacts(Limits(**known), next((_prices(entry) for entry in entries if _has_price(entry)), None))
+            known |= {field: entry[field] for field in ModelLimits._fields if field in entry}
+        return ModelFacts(ModelLimits(**known), next((_prices(entry) for entry in entries if _has_price(entry)), None))
 
 
 def format_picos(picos: int) -> str:
@@ -150,7 +150,7 @@ def _shipped_row(model: str) -> tuple[Any, ...]:
     name = model.lower().replace(".", "-")
     names = (name, name.rpartition("/")[2])  # openai/o3
     row = next((row for row in ROWS if any(fits(row[0], one) for one in names)), None)
-    return Limits() if row is None else row[1:]
+    return ModelLimits() if row is None else row[1:]
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -19,7 +19,7 @@ _OF_CALL = frozenset({"index", "id", "type", "function"})
 _OF_FUNCTION = frozenset({"name", "arguments"})
 
 
-class _Call:
+class _StreamedCall:
     """One call as far as it has come. `beside` and `of_function` are what only its provider reads of it."""
 
     __slots__ = ("arguments", "beside", "call_id", "name", "of_function", "size")
@@ -40,8 +40,8 @@ class StreamedCalls:
     def __init__(self, reader: CallReader, real_name: Callable[[str], str]) -> None:
         self._reader = reader
         self._real_name = real_name
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
+        self._calls: list[_StreamedCall] = []
+        self._by_index: dict[int, _StreamedCall] = {}
         self._replaced = 0
 
     @property
@@ -94,13 +94,13 @@ class StreamedCalls:
                 found = self._reader.call(call.call_id, name, arguments)
             yield found, arguments, _whole(call.beside), _whole(call.of_function)
 
-    def _sort_calls(self) -> list[_Call]:
+    def _sort_calls(self) -> list[_StreamedCall]:
         """The calls by their indexes, where each has one of its own, else as they began."""
         if len(self._by_index) != len(self._calls):
             return self._calls
         return [call for _, call in sorted(self._by_index.items(), key=lambda entry: entry[0])]
 
-    def _call_for(self, index: int | None, call_id: str, name: str) -> _Call:
+    def _call_for(self, index: int | None, call_id: str, name: str) -> _StreamedCall:
         """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
         send index 0 for each, others no index, or no id."""
         last = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
@@ -110,13 +110,13 @@ class StreamedCalls:
             without_both = index is None and not call_id and name != ""
             if not (other_id or other_name or without_both):
                 return last
-        call = _Call()
+        call = _StreamedCall()
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
         return call
 
-    def _add_arguments(self, call: _Call, arguments: Any, raw: _Raw) -> int:
+    def _add_arguments(self, call: _StreamedCall, arguments: Any, raw: _Raw) -> int:
         """Arguments come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
         of them are read in one way."""
         if not isinstance(arguments, str):

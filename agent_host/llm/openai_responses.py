@@ -15,7 +15,7 @@ from agent_host.llm.answer_calls import CallReader, SentNames, encode_arguments,
 from agent_host.llm.openai_responses_items import (
     NAME,
     OF_CALL,
-    Place,
+    ItemPosition,
     ResponsesOutput,
     failure_of,
     name_in,
@@ -418,8 +418,8 @@ def _type_of(data: dict[str, Any]) -> str:
     return text_in(data.get("type")) or ("error" if data.get("error") else "")
 
 
-def _place(data: dict[str, Any]) -> Place:
-    return Place(text_in(data.get("item_id")), _index(data))
+def _place(data: dict[str, Any]) -> ItemPosition:
+    return ItemPosition(text_in(data.get("item_id")), _index(data))
 
 
 def _index(data: dict[str, Any]) -> int | None:

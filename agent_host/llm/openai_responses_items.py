@@ -30,7 +30,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
-class Place(NamedTuple):
+class ItemPosition(NamedTuple):
     """The name that an event gives its item: its id, "" for none, and its place in the output, None for none."""
 
     item_id: str
@@ -70,21 +70,21 @@ class StreamedItems:
         self._by_id: dict[tuple[Kind, str], Item] = {}
         self._by_index: dict[tuple[Kind, int], Item] = {}
         self._newest: dict[Kind, Item] = {}
-        self._closed: set[tuple[Kind, Place, str]] = set()
+        self._closed: set[tuple[Kind, ItemPosition, str]] = set()
         self._highest = 0
 
-    def announce(self, kind: Kind, place: Place) -> Item:
+    def announce(self, kind: Kind, place: ItemPosition) -> Item:
         """A new item, or the one that is known: another event may have been sent before the one that announces it."""
         known = self._by_id.get((kind, place.item_id)) if place.item_id else None
         if known is None or known.is_done or place.number not in (None, known.index):
             return self._begin(kind, place)
         return known
 
-    def open(self, kind: Kind, place: Place) -> Item:
+    def open(self, kind: Kind, place: ItemPosition) -> Item:
         """The open item that an event belongs to; a new one where none is."""
         return self._find(kind, place) or self._begin(kind, place)
 
-    def close(self, kind: Kind, place: Place, call_id: str) -> Item | None:
+    def close(self, kind: Kind, place: ItemPosition, call_id: str) -> Item | None:
         """The item that has come to its end; None where it had before."""
         item = self._find(kind, place)
         names_it = bool(place.item_id) and place.number is not None
@@ -101,13 +101,13 @@ class StreamedItems:
         """The items by their places, and of one place in the order in which they began."""
         return sorted(self._items, key=lambda item: item.index)
 
-    def _find(self, kind: Kind, place: Place) -> Item | None:
+    def _find(self, kind: Kind, place: ItemPosition) -> Item | None:
         found = self._by_id.get((kind, place.item_id)) if place.item_id else None
         if found is None or found.is_done:
             found = self._newest.get(kind) if place.number is None else self._by_index.get((kind, place.number))
         return None if found is None or found.is_done else found
 
-    def _begin(self, kind: Kind, place: Place) -> Item:
+    def _begin(self, kind: Kind, place: ItemPosition) -> Item:
         if place.number is not None:
             self._highest = max(place.number, self._highest)
         item = Item(kind, self._highest if place.number is None else place.number)
@@ -271,7 +271,7 @@ class ResponsesOutput:
             self._keep(item, text_of() if intact else None)
         return text, thinking
 
-    def say(self, place: Place, delta: str, *, halves: bool, refused: bool = False) -> str:
+    def say(self, place: ItemPosition, delta: str, *, halves: bool, refused: bool = False) -> str:
         """Take a piece of a message's text; returns what of it can be shown. `halves`: the first half of a character
         may have come before, or may be in it."""
         item = self._items.open("message", place)
@@ -288,17 +288,17 @@ class ResponsesOutput:
             item.refused.append(delta)
         return left + delta
 
-    def think(self, place: Place, delta: str) -> str:
+    def think(self, place: ItemPosition, delta: str) -> str:
         """Take a piece of the thinking; returns what of it can be shown."""
         self._items.open("reasoning", place).told = True
         text, self._open_thought = split_open_end(self._open_thought + delta)
         return repair(text)[0]
 
-    def has_thought(self, place: Place) -> bool:
+    def has_thought(self, place: ItemPosition) -> bool:
         """True if something of this reasoning was shown."""
         return self._items.open("reasoning", place).told
 
-    def argue(self, place: Place, delta: str, *, whole: bool = False) -> None:
+    def argue(self, place: ItemPosition, delta: str, *, whole: bool = False) -> None:
         """Take a piece of a call's arguments, or all of them. Raises AnswerTooLarge."""
         item = self._items.open("function_call", place)
         if whole:
@@ -382,8 +382,8 @@ class ResponsesOutput:
             item.raw = text
 
 
-def _place(raw: dict[str, Any], index: int | None) -> Place:
-    return Place(text_in(raw.get("id")), index)
+def _place(raw: dict[str, Any], index: int | None) -> ItemPosition:
+    return ItemPosition(text_in(raw.get("id")), index)
 
 
 def _name(item: Item, raw: dict[str, Any]) -> None:

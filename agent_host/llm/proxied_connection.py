@@ -11,7 +11,7 @@ import httpcore
 from agent_host.errors import UsageError
 from agent_host.http import displayable_url
 from agent_host.lean_httpx import httpx
-from agent_host.llm.event_stream import Answer
+from agent_host.llm.event_stream import GatewayAnswer
 
 if TYPE_CHECKING:
     import ssl
@@ -31,12 +31,12 @@ class ByProxy:
         except (httpx.InvalidURL, ImportError, ValueError) as error:
             raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
 
-    async def post(self, body: AsyncIterable[bytes], length: int) -> Answer:
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
         """See `Connection`."""
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
         with _translate_errors():
             answer = await self._client.send(request, stream=True)
-        return Answer(answer.status_code, answer.headers, _read(answer), answer.aclose)
+        return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
     async def aclose(self) -> None:
         """See `Connection`."""

@@ -40,7 +40,7 @@ def check_url(url: str) -> GatewayUrl:
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
-class Place(NamedTuple):
+class GatewayAddress(NamedTuple):
     """The address of requests. `host` is a name or an address, `port` None for the usual one, `target` path and query,
     `named` what stands in the header `host`, `user` "name:password" where the URL has one."""
 
@@ -57,7 +57,7 @@ _FOUR_NUMBERS = r"[0-9]+(?:\.[0-9]+){3}"
 _A_BYTE = r"(?:0|[1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5])"
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> GatewayAddress:
     """That of a URL that `check_url` has passed."""
     from urllib.parse import quote, unquote, urlsplit
 
@@ -68,7 +68,7 @@ def place_of(url: str) -> Place:
     if parts.port not in (None, {"http": 80, "https": 443}[parts.scheme]):
         named = f"{named}:{parts.port}"
     user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    return Place(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
+    return GatewayAddress(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
 
 
 def _network_name(host: str) -> str:

@@ -95,15 +95,15 @@ async def _await_all(turns: Sequence[_Done]) -> bool:
     return any(turn.open for turn in turns)
 
 
-class Slots:
+class TurnSlots:
     """The slots of a turn's calls; `at_once` says how many of each category may run at the same time."""
 
     def __init__(self, at_once: Mapping[Category, int]) -> None:
         self._lines = {category: _Line(count) for category, count in at_once.items()}
 
-    def slot(self, category: Category | None, number: int) -> Slot:
+    def slot(self, category: Category | None, number: int) -> CallSlot:
         """The slot of the turn's call `number`; one that can never run has no category."""
-        return Slot(None if category is None else self._lines[category], number)
+        return CallSlot(None if category is None else self._lines[category], number)
 
 
 class _Line:
@@ -123,7 +123,7 @@ class _Line:
         self.free += 1
 
 
-class Slot:
+class CallSlot:
     """One call's. It is given back in the end, whether it was taken or not."""
 
     def __init__(self, line: _Line | None, number: int) -> None:

@@ -22,7 +22,7 @@ from policy.rules.canonical import policy_hash
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
-    from agent_host.loop.admission import PathTurn, Slot
+    from agent_host.loop.admission import CallSlot, PathTurn
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import CallRun
 
@@ -66,7 +66,7 @@ def cancel_before_start(ctx: LoopContext, run: CallRun, why: str = _NOT_STARTED)
     run.refuse(Refusal("failed", ErrorCode.TOOL_INTERRUPTED, why))
 
 
-async def wait_for_start(ctx: LoopContext, run: CallRun, path_turn: PathTurn, slot: Slot) -> bool:
+async def wait_for_start(ctx: LoopContext, run: CallRun, path_turn: PathTurn, slot: CallSlot) -> bool:
     """Wait for the calls before it on its path, then for a slot; False when the call was refused meanwhile, since the
     task was cancelled. A call that waited is judged again: what it finds may be something else.
 
@@ -87,7 +87,7 @@ async def wait_for_start(ctx: LoopContext, run: CallRun, path_turn: PathTurn, sl
 
 
 async def settle(
-    ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: Slot, *, granted: bool
+    ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: CallSlot, *, granted: bool
 ) -> None:
     """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
 

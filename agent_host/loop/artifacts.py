@@ -29,7 +29,7 @@ _BY_FORCE = "given up: the task was ended by force"
 _NOT_KEPT = "it was not kept on this disk, and the process that had it is gone"
 
 
-class Left(NamedTuple):
+class LeftArtifact(NamedTuple):
     """One artifact of a call. `row` is what goes on record: {id, type, name, contentType, bytes, ref?, sha256?}, with
     `uri` where it is stored already and with `why` where it never will be. `data` is held only where no disk has
     it."""
@@ -43,7 +43,9 @@ class Left(NamedTuple):
         return self.row.get("ref")
 
 
-async def keep_artifacts(ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]) -> list[Left]:
+async def keep_artifacts(
+    ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]
+) -> list[LeftArtifact]:
     """Keep the artifacts of a call on this disk, without secrets. By force the task may end before that is done; then
     the artifacts are lost, and their rows say so."""
     if not artifacts:
@@ -53,14 +55,14 @@ async def keep_artifacts(ctx: LoopContext, step_id: str, maker: Maker, artifacts
             _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
         )
     except ToolStopped:  # the call is done; only what it left is not kept
-        return [Left({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
+        return [LeftArtifact({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
     finally:
         for artifact in artifacts:
             artifact.close()
 
 
-async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact]) -> list[Left]:
-    left: list[Left] = []
+async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact]) -> list[LeftArtifact]:
+    left: list[LeftArtifact] = []
     for artifact in artifacts:
         # All calls of a turn may leave as much as one can; of that, one at a time is in memory.
         async with ctx.artifacts.one_large if artifact.size > INLINE_BYTES else contextlib.nullcontext():
@@ -68,24 +70,24 @@ async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact
     return left
 
 
-async def _keep(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
+async def _keep(ctx: LoopContext, step_id: str, artifact: Artifact) -> LeftArtifact:
     try:
         artifact = await asyncio.to_thread(_clean, ctx, artifact)
     except OSError as error:
-        return Left({**_row(artifact), "why": _unreadable(error)})
+        return LeftArtifact({**_row(artifact), "why": _unreadable(error)})
     row = _row(artifact)
     try:
         kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
     except UploadFailed as error:
         if not ctx.artifacts.elsewhere:
-            return Left({**row, "why": str(error)})
+            return LeftArtifact({**row, "why": str(error)})
         try:
             data = await asyncio.to_thread(lambda: artifact.data)
         except OSError as unread:
-            return Left({**row, "why": _unreadable(unread)})
-        return Left({**row, "bytes": len(data)}, data)
+            return LeftArtifact({**row, "why": _unreadable(unread)})
+        return LeftArtifact({**row, "bytes": len(data)}, data)
     row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256, "bytes": kept.size}
-    return Left(row if ctx.artifacts.elsewhere else {**row, "uri": kept.uri})
+    return LeftArtifact(row if ctx.artifacts.elsewhere else {**row, "uri": kept.uri})
 
 
 def _clean(ctx: LoopContext, artifact: Artifact) -> Artifact:
@@ -128,7 +130,7 @@ def _row(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[Left]) -> ToolResult:
+def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> ToolResult:
     """The result with the references and hashes of its artifacts in those fields of its JSON that are for them (SK 6).
     What the disk did not take has none."""
     fields: dict[str, Any] = {}
@@ -141,13 +143,13 @@ def add_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequ
     return result._replace(output_text=orjson.dumps({**orjson.loads(result.output_text), **fields}).decode())
 
 
-def parts_of(artifacts: Sequence[Artifact], left: Sequence[Left]) -> dict[str, str]:
+def parts_of(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> dict[str, str]:
     """The references of a call's outputs that are kept, by which output each is (SK 7)."""
     pairs = zip(artifacts, left, strict=True)
     return {artifact.part: one.ref for artifact, one in pairs if artifact.part and one.ref is not None}
 
 
-def reference_note(artifacts: Sequence[Artifact], left: Sequence[Left]) -> str:
+def reference_note(artifacts: Sequence[Artifact], left: Sequence[LeftArtifact]) -> str:
     """The line behind a result that names its artifacts on this disk, empty where there are none, or the result itself
     names them."""
     refs = [
@@ -161,7 +163,7 @@ def reference_note(artifacts: Sequence[Artifact], left: Sequence[Left]) -> str:
     return f"\n[storage_ref: {named}]"
 
 
-def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[Left]) -> None:
+def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[LeftArtifact]) -> None:
     """Have the artifacts of a recorded result uploaded, and report those that need no upload or get none."""
     for one in left:
         row = {**one.row, "callId": call_id, "taskId": ctx.task.task_id, "stepId": step_id}

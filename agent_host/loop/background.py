@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.loop.context import LoopContext
     from agent_host.loop.journal import Journal
-    from agent_host.workspace_changes.watch import Changes, Watch, Window
+    from agent_host.workspace_changes.watch import Changes, Watch, WatchWindow
     from policy.facts import ActionFacts
     from state.checkpoint import Checkpoint
     from state.records import CommandRow
@@ -122,7 +122,7 @@ class CommandWatch:
         self._workspace = workspace
         self._excluded = tuple(excluded)
         self._watch: Watch | None = None
-        self.behind: Window | None = None
+        self.behind: WatchWindow | None = None
 
     def watch(self) -> Watch:
         """The watch, made with the first command."""
@@ -193,7 +193,7 @@ async def see_background_changes(ctx: LoopContext) -> bool:
     return bool(found.files)
 
 
-async def _end(ctx: LoopContext, watch: Watch, window: Window, found: CommandChanges) -> None:
+async def _end(ctx: LoopContext, watch: Watch, window: WatchWindow, found: CommandChanges) -> None:
     try:
         changes = await asyncio.to_thread(watch.end, window, lambda path: _may_keep(ctx, path))
         _take(ctx, changes, found)

@@ -17,7 +17,7 @@ from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
-from agent_host.loop.admission import PathOrder, Slots
+from agent_host.loop.admission import PathOrder, TurnSlots
 from agent_host.loop.approvals import cancel_before_start, granted_by, settle, wait_for_start
 from agent_host.loop.background import CommandChanges, watch_call
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from agent_host.contracts import ToolResult
-    from agent_host.loop.admission import PathTurn, Slot
+    from agent_host.loop.admission import CallSlot, PathTurn
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import CallRun, Refusal
     from agent_host.loop.step import Step
@@ -56,7 +56,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     runs = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
     if ctx.phase.may("execute") and not any(_is_asked(ctx, run) for run in runs):
         ctx.phase.fire("execute")
-    order, slots = PathOrder(), Slots(ctx.at_once)
+    order, slots = PathOrder(), TurnSlots(ctx.at_once)
     running: list[Coroutine[Any, Any, Message]] = [
         _run_one(ctx, step.step_id, run, order.turn(run.paths), slots.slot(run.category, number))
         for number, run in enumerate(runs)
@@ -83,7 +83,7 @@ def _is_asked(ctx: LoopContext, run: CallRun) -> bool:
     return run.needs_approval and run.answer is None and granted_by(ctx, run) is None
 
 
-async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: Slot) -> Message:
+async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: CallSlot) -> Message:
     """One call from policy's decision to its result on record."""
     still_open = False
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.costs import LEAST_SHARE, count_usage
-from agent_host.loop.limits import Request, check_request, emit_compacted, estimate_input, room_for_conversation
+from agent_host.loop.limits import ModelRequest, check_request, emit_compacted, estimate_input, room_for_conversation
 from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import MAX_CHARS, count_saved, question, summary_message
@@ -113,7 +113,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
         thread, make_head = talk.for_model(model)
     messages, estimated = thread.asking(asked, window, talk.head_tokens)
     estimated += talk.head_tokens
-    request = Request(messages, estimated, estimated, int(estimated * LEAST_SHARE))
+    request = ModelRequest(messages, estimated, estimated, int(estimated * LEAST_SHARE))
     most_output = talk.output_limit(ctx.judge)
     try:
         affordable = check_request(ctx, model, request, most_output)

@@ -31,7 +31,7 @@ MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
 """The most that a provider takes (Anthropic); pictures alone have a lower bound (`thread.pictures`)."""
 
 
-class Request(NamedTuple):
+class ModelRequest(NamedTuple):
     """A request as it is sent, all but its head. `needed` are its input tokens, as the gateway is expected to count
     them, `estimated` as they are estimated here, and `least` the fewest that it has."""
 
@@ -61,14 +61,14 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
         raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
 
 
-def next_request(ctx: LoopContext) -> Request:
+def next_request(ctx: LoopContext) -> ModelRequest:
     """The next request as it would be sent now."""
     talk = ctx.conversation
     messages = talk.thread.encode_window(talk.head_tokens)
-    return Request(messages, estimate_input(ctx), talk.tokens, _least_input(ctx))
+    return ModelRequest(messages, estimate_input(ctx), talk.tokens, _least_input(ctx))
 
 
-def check_request(ctx: LoopContext, model: str, request: Request, most_output: int) -> int | None:
+def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_output: int) -> int | None:
     """Check what is really sent to `model` against every limit of a request: tokens, bytes, the session's budget,
     costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does.
 

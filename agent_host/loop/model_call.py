@@ -10,7 +10,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.compaction import clear_all_results
 from agent_host.loop.limits import (
     MAX_REQUEST_BYTES,
-    Request,
+    ModelRequest,
     check_before_call,
     check_request,
     emit_compacted,
@@ -49,7 +49,9 @@ class Attempts:
         return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
 
 
-async def ask(ctx: LoopContext, step_id: str, call: Callable[[Request, Attempts], Awaitable[ModelTurn]]) -> ModelTurn:
+async def ask(
+    ctx: LoopContext, step_id: str, call: Callable[[ModelRequest, Attempts], Awaitable[ModelTurn]]
+) -> ModelTurn:
     """The answer to the next request, which `call` sends.
 
     Raises what `fitting_request` and the client raise, TaskCancelled.
@@ -74,7 +76,7 @@ async def ask(ctx: LoopContext, step_id: str, call: Callable[[Request, Attempts]
             _fall_back(ctx, step_id, fallback)
 
 
-def fitting_request(ctx: LoopContext, step_id: str) -> Request:
+def fitting_request(ctx: LoopContext, step_id: str) -> ModelRequest:
     """Make the next request fit, and check that it may be sent. Where the newest turn alone would not fit, it shows its
     results in short, as all before it do.
 

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts
     from policy.scope import CommandScope
     from state.records import CallRow, FileEffect, FirstVersions
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 _MAX_NAME_CHARS = 200
 
 
 def prepare_calls(
-    ctx: LoopContext, calls: Sequence[ToolCall], on_record: Mapping[str, Call] | None = None
+    ctx: LoopContext, calls: Sequence[ToolCall], on_record: Mapping[str, OpenCall] | None = None
 ) -> tuple[CallRun, ...]:
     """Facts, policy and effects for each call in order (AH 4.2, phase 1), with the ids of their approvals (AH 10.1).
 
@@ -142,7 +142,7 @@ def bound_to(ctx: LoopContext, run: CallRun) -> str | None:
     return exact_call(run.call.name, run.call.arguments, run.facts, policy_hash(ctx.judge.bundle))
 
 
-def _restore_approval(ctx: LoopContext, run: CallRun, left: Call) -> None:
+def _restore_approval(ctx: LoopContext, run: CallRun, left: OpenCall) -> None:
     """Give the call what a crash left of its approval. One that was given for another directory or under another policy
     is none for this call: it is asked for again, under an id of its own."""
     run.renewed, run.edited = True, left.edited_arguments is not None

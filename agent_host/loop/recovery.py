@@ -25,7 +25,7 @@ from agent_host.thread.tokens import message_tokens
 from policy.rules.named_tools import is_repeatable
 from state.disk import boot_id
 from state.records import ApprovalAsked, TurnTaken
-from state.recovery import Outcome, Verdict, compare, judge, paths_of
+from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import LoopContext, Replay
     from agent_host.loop.prepare import CallRun
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
-_LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
+_LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
 _DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
 _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
 _PUT_BACK = "interrupted by a crash while the file was written: it was put back as it was"
@@ -59,17 +59,19 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     await _settle_recorded(ctx, step_id, step.calls)
     paths = {path for call in cut_off for path in paths_of(call)}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
-    repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
+    repeated = {call_id for call_id, outcome in outcomes.items() if outcome is CallOutcome.REPEAT}
     answers = await asyncio.gather(*(_ask(ctx, step_id, call) for call in cut_off if call.intent is None))
     answered = {result.tool_call_id for result in answers if result is not None}
     repeated |= {call.call_id for call in cut_off if call.call_id not in answered and _may_be_repeated(ctx, call)}
     for call, found in zip(cut_off, left, strict=True):
         if call.call_id not in repeated | answered:
-            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), found)
+            _report(ctx, step_id, call, outcomes.get(call.call_id, CallOutcome.UNKNOWN), found)
         if found.settle is not None and found.file != "changed":
             found.settle()
     to_run = {
-        call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
+        call.call_id: call
+        for call in step.calls
+        if verdicts[call.call_id] is ResumeVerdict.RUN or call.call_id in repeated
     }
     runs = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
     for run in runs:
@@ -80,7 +82,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     return runs
 
 
-async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
+async def _end_leftovers(ctx: LoopContext, step_id: str, call: OpenCall) -> Leftovers:
     """End the processes that the call has left: they could take effect after the model has read of it and has
     looked."""
     spec = ctx.judge.tools.get(call.tool_name)
@@ -89,7 +91,7 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
     return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
 
 
-async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[Call]) -> None:
+async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenCall]) -> None:
     """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
     alone; one whose call was given up, and the process died in its middle, is put back."""
     for call in calls:
@@ -104,7 +106,7 @@ async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[Call]
                 left.settle()
 
 
-async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
+async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None:
     """The result of a call that went to another place, where that place knows it: it is on record then. That place may
     not answer; how long it has is for the tool to say."""
     spec, tool_call = ctx.judge.tools.get(call.tool_name), call_on_record(call)
@@ -120,7 +122,7 @@ async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
     return await take_result(ctx, step_id, tool_call, spec, result, known)
 
 
-def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
+def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
     """True if policy has said that a call of the tool may be sent again where nobody knows what became of it."""
     spec = ctx.judge.tools.get(call.tool_name)
     return (
@@ -128,16 +130,16 @@ def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
     )
 
 
-def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
+def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
     """Report to the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
     edited = call.edited_arguments is not None
-    if outcome is Outcome.DONE or left.file == "done":
+    if outcome is CallOutcome.DONE or left.file == "done":
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
         seen = dict.fromkeys(paths_of(call))
         finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
         return
-    is_undone = outcome is Outcome.NOT_DONE or left.file == "not_done"
+    is_undone = outcome is CallOutcome.NOT_DONE or left.file == "not_done"
     said = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
     if left.file == "changed":
         said = f"{said}; {_CHANGED}"

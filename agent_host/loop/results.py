@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agent_host.services.workspace import ArtifactHome
     from state.checkpoint import Checkpoint
     from state.records import ReplayRow, UsedSkill
-    from state.recovery import Call
+    from state.recovery import OpenCall
     from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024
@@ -249,7 +249,7 @@ _START = "[The person who approved this call changed its arguments. It was run, 
 _END = "]"
 
 
-def call_on_record(call: Call) -> ToolCall:
+def call_on_record(call: OpenCall) -> ToolCall:
     """`call` as it is run, or was."""
     if call.edited_arguments is None:
         return ToolCall(call.call_id, call.tool_name, call.arguments, call.problem)

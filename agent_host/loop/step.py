@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.limits import Request
+    from agent_host.loop.limits import ModelRequest
     from agent_host.loop.model_call import Attempts
     from agent_host.loop.prepare import CallRun
     from agent_host.thread.messages import ToolCall
-    from state.records import TaskStatus, Window
+    from state.records import RequestWindow, TaskStatus
     from state.recovery import OpenStep
 
 # What a step that ends its task puts on record about it.
@@ -75,7 +75,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
     turn = await ask(ctx, step_id, lambda request, attempts: _call_model(ctx, step_id, request, attempts))
-    window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
+    window: RequestWindow = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     meaning = _meaning(ctx, turn)
     calls = () if meaning == "blocked" else _renumber(ctx, [_usable(ctx, call) for call in turn.tool_calls])
     assistant = _clean_turn(ctx, step_id, turn, calls)
@@ -269,7 +269,7 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
     return meaning_without_calls(ctx, turn.meaning, turn.text)
 
 
-async def _call_model(ctx: LoopContext, step_id: str, request: Request, attempts: Attempts) -> ModelTurn:
+async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk, needed = ctx.conversation, request.needed
     started = time.monotonic()

@@ -34,7 +34,7 @@ _FORM: Final[dict[str, Any]] = {
 }
 
 
-class Answer(NamedTuple):
+class PersonsAnswer(NamedTuple):
     """A person's answer to a question; `answers` are the fields of a form."""
 
     approved: bool
@@ -52,14 +52,14 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
     return elicitation.form is not None or elicitation.url is None  # with neither, forms are meant
 
 
-async def elicit(context: ServerRequestContext[Any, Any], question: Question) -> Answer:
+async def elicit(context: ServerRequestContext[Any, Any], question: Question) -> PersonsAnswer:
     """Ask within a request, of a client that takes requests. No answer is a denial."""
     try:
         result = await context.session.elicit_form(
             message_of(question), _form_of(question), related_request_id=context.request_id
         )
     except (MCPError, ValidationError):
-        return Answer(False, reason=_NO_ANSWER)
+        return PersonsAnswer(False, reason=_NO_ANSWER)
     return answer_in(question, result)
 
 
@@ -81,13 +81,13 @@ def message_of(question: Question) -> str:
     return f"{question.title}: {question.summary}{why}\n\nrisk: {question.risk}\n{question.details}"
 
 
-def answer_in(question: Question, result: types.ElicitResult) -> Answer:
+def answer_in(question: Question, result: types.ElicitResult) -> PersonsAnswer:
     """Read the answer in a form. All but an approval is a denial."""
     content: Mapping[str, Any] = result.content or {}
     if question.form is not None:
-        return Answer(result.action == "accept", answers=content)
+        return PersonsAnswer(result.action == "accept", answers=content)
     scope, reason = content.get("scope"), content.get("reason")
-    return Answer(
+    return PersonsAnswer(
         result.action == "accept" and content.get("decision") == "approve",
         scope if scope in ("once", "task", "session") else "once",
         reason[:2000] if isinstance(reason, str) else "",

@@ -18,7 +18,7 @@ _LEAVES_S: Final = 15.0
 _GOES_S: Final = 2.0
 
 
-class Refused(Exception):
+class HostRefused(Exception):
     """The host has refused a request: `name` is the documented code (interface section 2), `str()` what was wrong."""
 
     def __init__(self, name: str, message: str) -> None:
@@ -59,7 +59,7 @@ class HostChild:
         finally:
             del self._replies[number]
         if (error := message.get("error")) is not None:
-            raise Refused(error.get("data", {}).get("code", "INTERNAL_ERROR"), error["message"])
+            raise HostRefused(error.get("data", {}).get("code", "INTERNAL_ERROR"), error["message"])
         result: dict[str, Any] = message["result"]
         return result
 
@@ -103,5 +103,5 @@ class HostChild:
             reply.set_result(message)
 
 
-def _refuse_ended() -> Refused:
-    return Refused("INTERNAL_ERROR", "the process of the session has ended; standard error says why")
+def _refuse_ended() -> HostRefused:
+    return HostRefused("INTERNAL_ERROR", "the process of the session has ended; standard error says why")

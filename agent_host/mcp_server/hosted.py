@@ -11,13 +11,13 @@ from agent_host.errors import AgentHostError
 from agent_host.host.records import Owner
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.mcp_server.approving import question_in
-from agent_host.mcp_server.child import HostChild, Refused
+from agent_host.mcp_server.child import HostChild, HostRefused
 from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.mcp_server.approving import Answer, Question
+    from agent_host.mcp_server.approving import PersonsAnswer, Question
     from agent_host.mcp_server.records import Records
 
 CANCELLING: Final = "the task is being cancelled"
@@ -80,7 +80,7 @@ class HostedSession:
     async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
         """Hand it a task. Raises Refused, and is then as it was before."""
         if self.is_running:
-            raise Refused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
+            raise HostRefused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
         task_id = new_id("task")
         before = self.task_id, self._ending, self.since
         self.task_id, self._ending, self.since = task_id, None, now_rfc3339()
@@ -88,7 +88,7 @@ class HostedSession:
             await self._host.call(
                 "StartTask", sessionId=self.session_id, taskId=task_id, prompt=prompt, taskOptions=options
             )
-        except Refused:
+        except HostRefused:
             self.task_id, self._ending, self.since = before
             raise
 
@@ -112,19 +112,19 @@ class HostedSession:
             reply = await self._host.call(
                 "ApproveAction", approvalId=approval_id, decision=decision, scope=scope, **said
             )
-        except Refused:
+        except HostRefused:
             if question is not None:
                 self.questions[approval_id] = question
             raise
         return bool(reply["status"] == "delivered")
 
-    async def answer_as(self, approval_id: str, said: Answer) -> None:
+    async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
         """Answer as a person did. What is no answer to the question's form is a denial. Raises Refused."""
         try:
             await self.answer(
                 approval_id, approved=said.approved, scope=said.scope, reason=said.reason, answers=said.answers
             )
-        except Refused as error:
+        except HostRefused as error:
             if said.answers is None:
                 raise
             await self.answer(approval_id, approved=False, reason=str(error)[:_REASON_CHARS])
@@ -133,7 +133,7 @@ class HostedSession:
         """Cancel its task, where one goes on, at the next safe point."""
         if self.is_running:
             self.doing = CANCELLING
-            with contextlib.suppress(Refused):  # it has ended meanwhile
+            with contextlib.suppress(HostRefused):  # it has ended meanwhile
                 await self._host.call("CancelTask", sessionId=self.session_id, taskId=self.task_id)
 
     async def news(self) -> None:
@@ -145,7 +145,7 @@ class HostedSession:
         if self._child is None:
             return
         if self._ending is not None and self._ending["eventType"] in _OVER:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(HostRefused):
                 await self._child.call("Shutdown")
         await self._child.leave()
 
@@ -170,7 +170,7 @@ class HostedSession:
     @property
     def _host(self) -> HostChild:
         if self._child is None:
-            raise Refused("SESSION_NOT_FOUND", "the session has no process")
+            raise HostRefused("SESSION_NOT_FOUND", "the session has no process")
         return self._child
 
     def _take(self, event: dict[str, Any] | None) -> None:

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from agent_host.errors import AgentHostError
 from agent_host.ids import now_rfc3339
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicit, form_request
-from agent_host.mcp_server.child import Refused
+from agent_host.mcp_server.child import HostRefused
 from agent_host.mcp_server.hosted import HostedSession
 from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
 from agent_host.rpc.framing import MAX_LINE_BYTES
@@ -64,7 +64,7 @@ class TaskServer:
         self._allow_approve = allow_approve
         self._tools: dict[str, tuple[str, type[Arguments], Callable[..., Awaitable[Reply]]]] = {
             "run_task": (_RUN, RunTask, self._run_task),
-            "session_status": (_STATUS, SessionStatus, self._session_status),
+            "session_status": (_STATUS, SessionStatusParams, self._session_status),
         }
         self._tasks = TaskExtension(sessions, _result, allow_approve=allow_approve)
         if allow_approve:
@@ -107,7 +107,7 @@ class TaskServer:
             return _failure("INVALID_REQUEST", what_is_wrong(error))
         try:
             found = await run(context, params, arguments)
-        except Refused as error:
+        except HostRefused as error:
             return _failure(error.name, str(error))
         except AgentHostError as error:
             return _failure(str(error.code), str(error))
@@ -121,7 +121,7 @@ class TaskServer:
         session = self._session_of_answers(params)
         if session is None:
             if given.prompt is None and given.session_id is None:
-                raise Refused("INVALID_REQUEST", "$.prompt: give a prompt, or the session whose task is to go on")
+                raise HostRefused("INVALID_REQUEST", "$.prompt: give a prompt, or the session whose task is to go on")
             options = {"maxSteps": given.max_steps, "model": given.model}
             session = await self._sessions.run(
                 given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
@@ -133,14 +133,14 @@ class TaskServer:
         return await self._follow(context, session, given.wait_s)
 
     async def _session_status(
-        self, context: Context, params: types.CallToolRequestParams, given: SessionStatus
+        self, context: Context, params: types.CallToolRequestParams, given: SessionStatusParams
     ) -> Reply:
         session = self._session_of_answers(params)
         if session is not None:
             await self._take_answers(session, params)
         elif given.session_id is None:
             if given.task_id is not None:
-                raise Refused("INVALID_REQUEST", "$.taskId: give the session of the task as well")
+                raise HostRefused("INVALID_REQUEST", "$.taskId: give the session of the task as well")
             return {"sessions": await asyncio.to_thread(self._sessions.records.list_sessions)}
         else:
             session = self._sessions.get(given.session_id)
@@ -151,7 +151,7 @@ class TaskServer:
     async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
         session = self._sessions.get(given.session_id)
         if session is None or given.approval_id not in session.questions:
-            raise Refused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
+            raise HostRefused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
         approved = given.decision == "approved"
         await session.answer(
             given.approval_id, approved=approved, scope=given.scope, reason=given.reason, answers=given.answers
@@ -222,7 +222,7 @@ class TaskServer:
             return None
         session = self._sessions.get(params.request_state)
         if session is None:
-            raise Refused("SESSION_NOT_FOUND", "the session of this request is over")
+            raise HostRefused("SESSION_NOT_FOUND", "the session of this request is over")
         return session
 
     async def _take_answers(self, session: HostedSession, params: types.CallToolRequestParams) -> None:
@@ -286,7 +286,7 @@ class RunTask(Arguments):
     wait_s: WaitS = None
 
 
-class SessionStatus(Arguments):
+class SessionStatusParams(Arguments):
     """Of `session_status`."""
 
     session_id: Annotated[SessionId | None, Field(description="Default: all sessions on record, newest first")] = None
@@ -420,7 +420,7 @@ class TaskExtension:
     async def _refusable(answering: Any) -> None:
         try:
             await answering
-        except Refused as error:
+        except HostRefused as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
 
     async def _read_report(self, task_id: str) -> dict[str, Any]:
@@ -519,7 +519,7 @@ class Sessions:
         if session is None:
             session = await self._open_session(session_id, goes_on=prompt is None)
         elif prompt is None and not session.is_running:
-            raise Refused("INVALID_REQUEST", _NO_TASK)
+            raise HostRefused("INVALID_REQUEST", _NO_TASK)
         self._open[session.session_id] = self._open.pop(session.session_id, session)
         if prompt is not None:
             await session.start(prompt, options)
@@ -550,9 +550,11 @@ class Sessions:
         try:
             had_task = await session.open(self._argv, session_id, goes_on=goes_on)
             if had_task and not goes_on:
-                raise Refused("INVALID_REQUEST", "the session has an open task: leave out the prompt to go on with it")
+                raise HostRefused(
+                    "INVALID_REQUEST", "the session has an open task: leave out the prompt to go on with it"
+                )
             if session_id is not None and goes_on and not had_task:
-                raise Refused("INVALID_REQUEST", _NO_TASK)
+                raise HostRefused("INVALID_REQUEST", _NO_TASK)
         except BaseException:
             await session.leave()
             raise
@@ -567,7 +569,7 @@ class Sessions:
             free = (one for key, one in self._open.items() if not one.is_running and not self._turn(key).locked())
             idle = next(free, None)
             if idle is None:
-                raise Refused("RATE_LIMITED", f"{MAX_SESSIONS} tasks are running; wait for one of them")
+                raise HostRefused("RATE_LIMITED", f"{MAX_SESSIONS} tasks are running; wait for one of them")
             async with self._turn(idle.session_id):
                 await self._end(idle)
 

@@ -26,7 +26,7 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 
 
-class Fault(NamedTuple):
+class RpcError(NamedTuple):
     """An error to be answered: `code` as on the wire, `name` the documented one that goes into `data.code`."""
 
     code: int
@@ -36,23 +36,23 @@ class Fault(NamedTuple):
     details: Mapping[str, Any] | None = None
 
 
-class Request(NamedTuple):
+class RpcRequest(NamedTuple):
     """One request. `id_json` is the id as it goes back, None for a notification; `fault` where it cannot be served."""
 
     id_json: bytes | None
     method: str = ""
     params: Mapping[str, Any] = {}
-    fault: Fault | None = None
+    fault: RpcError | None = None
 
 
-class Line(NamedTuple):
+class RpcLine(NamedTuple):
     """The messages of one line. A batch is answered by one array."""
 
-    requests: Sequence[Request]
+    requests: Sequence[RpcRequest]
     is_batch: bool = False
 
 
-def parse(line: bytes) -> Line:
+def parse(line: bytes) -> RpcLine:
     """The requests of one line; what is wrong with one is in its `fault`. Responses, which answer no request of ours,
     are left out: nobody answers a response."""
     try:
@@ -64,15 +64,15 @@ def parse(line: bytes) -> Line:
         if value is None:
             return _refuse(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
     if not isinstance(value, list):
-        return Line(() if _is_response(value) else (_request(value),))
+        return RpcLine(() if _is_response(value) else (_request(value),))
     if not value:
         return _refuse(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
         return _refuse(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
-    return Line(tuple(_request(member) for member in value if not _is_response(member)), is_batch=True)
+    return RpcLine(tuple(_request(member) for member in value if not _is_response(member)), is_batch=True)
 
 
-def refuse_line(message: str) -> Line:
+def refuse_line(message: str) -> RpcLine:
     """A line that was not even read to its end."""
     return _refuse(INVALID_REQUEST, message)
 
@@ -82,7 +82,7 @@ def encode_result(id_json: bytes, result: Mapping[str, Any]) -> bytes:
     return b'{"jsonrpc":"2.0","id":' + id_json + b',"result":' + lenient_json.dumps(result) + b"}"
 
 
-def encode_fault(id_json: bytes, fault: Fault) -> bytes:
+def encode_fault(id_json: bytes, fault: RpcError) -> bytes:
     """The error object of one request (interface section 2)."""
     data: dict[str, Any] = {"code": fault.name, "retryable": fault.retryable}
     if fault.details:
@@ -96,15 +96,15 @@ def encode_event(envelope: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","method":"SessionEvent","params":' + envelope.rstrip(b"\n") + b"}"
 
 
-def _refuse(code: int, message: str) -> Line:
-    return Line((Request(b"null", fault=Fault(code, message)),))
+def _refuse(code: int, message: str) -> RpcLine:
+    return RpcLine((RpcRequest(b"null", fault=RpcError(code, message)),))
 
 
 def _is_response(value: Any) -> bool:
     return isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
 
 
-def _request(value: Any) -> Request:
+def _request(value: Any) -> RpcRequest:
     if not isinstance(value, dict):
         return _invalid(b"null", "a request is a JSON object")
     given = value.get("id")
@@ -119,15 +119,15 @@ def _request(value: Any) -> Request:
         return _invalid(answer_to, "a request names its method in a string")
     params = value.get("params", {})
     if isinstance(params, list):
-        fault = Fault(INVALID_PARAMS, "parameters are given by name, in an object")
-        return Request(id_json, method, fault=fault)
+        fault = RpcError(INVALID_PARAMS, "parameters are given by name, in an object")
+        return RpcRequest(id_json, method, fault=fault)
     if not isinstance(params, dict):
         return _invalid(answer_to, "params is an object")
-    return Request(id_json, method, params)
+    return RpcRequest(id_json, method, params)
 
 
-def _invalid(id_json: bytes, message: str) -> Request:
-    return Request(id_json, fault=Fault(INVALID_REQUEST, message))
+def _invalid(id_json: bytes, message: str) -> RpcRequest:
+    return RpcRequest(id_json, fault=RpcError(INVALID_REQUEST, message))
 
 
 def _load_with_half_characters(line: bytes) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode
 from agent_host.rpc.framing import Framing
-from agent_host.rpc.messages import Fault, encode_fault
+from agent_host.rpc.messages import RpcError, encode_fault
 from agent_host.rpc.methods import Methods
-from agent_host.rpc.server import Connection
+from agent_host.rpc.server import ClientConnection
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -38,7 +38,7 @@ class Server:
         self._methods = Methods(host, feed).table()
         self._reconnect_s = reconnect_s
         self._begin_s = begin_s
-        self._client: Connection | None = None
+        self._client: ClientConnection | None = None
         self._framing = Framing()  # of the last client
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.TimerHandle | None = None
@@ -50,14 +50,16 @@ class Server:
     def accept(self, channel: Channel) -> Receiver | None:
         """Serve the client, unless there is one already; then it gets an error, and None is returned."""
         if self._client is not None or self._left.is_set():
-            fault = Fault(_HELD, "another client is connected; one at a time", ErrorCode.SESSION_HELD, retryable=True)
+            fault = RpcError(
+                _HELD, "another client is connected; one at a time", ErrorCode.SESSION_HELD, retryable=True
+            )
             channel.write(self._framing.wrap(encode_fault(b"null", fault)))
             return None
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
         self._framing = Framing(before=self._framing)
-        self._client = Connection(channel, self._methods, self._feed.attach(), self._gone, self._framing)
+        self._client = ClientConnection(channel, self._methods, self._feed.attach(), self._gone, self._framing)
         self._host.attend()
         return self._client
 
@@ -84,7 +86,7 @@ class Server:
             left.cancel()
             await self._say_goodbye()
 
-    def _gone(self, client: Connection) -> None:
+    def _gone(self, client: ClientConnection) -> None:
         """The client has ended its side."""
         if client is not self._client:
             return
@@ -98,7 +100,7 @@ class Server:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _depart(self, client: Connection) -> None:
+    async def _depart(self, client: ClientConnection) -> None:
         """Do what a client asked for before it went, a Shutdown above all."""
         await _run_within(client.finish(), _ANSWERS_S)
         await client.close()

@@ -18,10 +18,10 @@ from agent_host.rpc.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    Fault,
     InvalidParams,
-    Line,
-    Request,
+    RpcError,
+    RpcLine,
+    RpcRequest,
     check,
     encode_event,
     encode_fault,
@@ -51,7 +51,7 @@ class Method(NamedTuple):
     serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
-class Connection:
+class ClientConnection:
     """A `Receiver` for one client. `on_end` is called when the client is gone; `framing` is how it speaks."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Connection:
         channel: Channel,
         methods: Mapping[str, Method],
         outbox: Outbox,
-        on_end: Callable[[Connection], None],
+        on_end: Callable[[ClientConnection], None],
         framing: Framing | None = None,
     ) -> None:
         self._channel = channel
@@ -139,7 +139,7 @@ class Connection:
     def _full(self) -> bool:
         return len(self._serving) >= _MAX_IN_FLIGHT or self._channel.waiting_bytes > _MAX_WAITING_BYTES
 
-    async def _serve_line(self, asked: Line) -> None:
+    async def _serve_line(self, asked: RpcLine) -> None:
         replies = [await self._serve(request) for request in asked.requests]
         answers = [reply for reply in replies if reply is not None]
         if not answers:
@@ -149,20 +149,20 @@ class Connection:
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drain()  # the request counts as in flight until there is room again
 
-    async def _serve(self, request: Request) -> bytes | None:
+    async def _serve(self, request: RpcRequest) -> bytes | None:
         """The answer to one request, None for a notification."""
         outcome = request.fault if request.fault is not None else await self._call(request)
         if request.id_json is None:
             return None
-        if isinstance(outcome, Fault):
+        if isinstance(outcome, RpcError):
             return encode_fault(request.id_json, outcome)
         return encode_result(request.id_json, outcome)
 
-    async def _call(self, request: Request) -> Mapping[str, Any] | Fault:
+    async def _call(self, request: RpcRequest) -> Mapping[str, Any] | RpcError:
         method = self._methods.get(request.method)
         if method is None:
             known = ", ".join(self._methods)
-            return Fault(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
+            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
         try:
             check(method.shape, request.params)
             result = await method.serve(dict(request.params))
@@ -182,14 +182,14 @@ class Connection:
                 self._balance()
 
 
-def _fault_of(error: Exception) -> Fault:
+def _fault_of(error: Exception) -> RpcError:
     """The one translation of exceptions to JSON-RPC errors (interface section 2)."""
     if isinstance(error, InvalidParams):
-        return Fault(INVALID_PARAMS, str(error), ErrorCode.INVALID_REQUEST)
+        return RpcError(INVALID_PARAMS, str(error), ErrorCode.INVALID_REQUEST)
     if isinstance(error, AgentHostError):
         name = str(error.details.get("code", error.code))
         details = {key: value for key, value in error.details.items() if key != "code"}
-        return Fault(error.rpc_code, str(error), name, error.retryable, details)
+        return RpcError(error.rpc_code, str(error), name, error.retryable, details)
     if os.environ.get(_DEBUG_VARIABLE) == "1":
         sys.excepthook(type(error), error, error.__traceback__)
-    return Fault(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", ErrorCode.INTERNAL_ERROR)
+    return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", ErrorCode.INTERNAL_ERROR)

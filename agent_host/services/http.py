@@ -46,7 +46,7 @@ _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
 
 
-class Body(Protocol):
+class UploadBody(Protocol):
     """A body that is made while it is sent."""
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class ServiceClient:
         self._making = asyncio.Lock()
         self._closed = False
 
-    async def post(self, path: str, body: bytes | Body, *, idempotency_key: str | None = None) -> Any:
+    async def post(self, path: str, body: bytes | UploadBody, *, idempotency_key: str | None = None) -> Any:
         """POST `body`, which is JSON, to `path` under the base URL; returns the answer's JSON, None for an empty one.
         What the pieces of a body raise is raised.
 
@@ -136,7 +136,7 @@ class ServiceClient:
             content = await self._content(response, displayable_url(self._base_url) + path)
             return HttpAnswer(response.status_code, response.headers, content)
 
-    async def _once(self, path: str, body: bytes | Body, key: str) -> Any:
+    async def _once(self, path: str, body: bytes | UploadBody, key: str) -> Any:
         shown = displayable_url(self._base_url) + path
         timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
         async with self._send("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
@@ -144,7 +144,7 @@ class ServiceClient:
 
     @asynccontextmanager
     async def _send(
-        self, method: str, path: str, body: bytes | Body, headers: Mapping[str, str], timeout_s: float
+        self, method: str, path: str, body: bytes | UploadBody, headers: Mapping[str, str], timeout_s: float
     ) -> AsyncIterator[httpx.Response]:
         """The response to one request, its body still to be read within the time-out."""
         http = await self._client()
@@ -273,7 +273,7 @@ async def _read_bounded(response: httpx.Response, limit: int) -> bytes:
     return bytes(body[:limit])
 
 
-async def _pieces(body: bytes | Body) -> AsyncIterator[bytes]:
+async def _pieces(body: bytes | UploadBody) -> AsyncIterator[bytes]:
     """The body in pieces. One given as bytes would stay alive with its request, which httpx ties into a cycle, until
     the next garbage collection."""
     if not isinstance(body, bytes):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent_host.judging.environment import Registry
     from agent_host.services.approval import ApprovalReporter
     from state.checkpoint import Checkpoint, SessionIdentity
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 
 # The task that asked has stopped; what is asked again by a resume is asked with all of it.
@@ -113,7 +113,7 @@ class ApprovalReports:
             )
         )
 
-    def _summary(self, call: Call) -> str:
+    def _summary(self, call: OpenCall) -> str:
         """The call in one line; what the person was shown of it is not on record."""
         spec = self._tools.get(call.tool_name)
         subject = "" if spec is None else f": {spec.summary(call.arguments)}"

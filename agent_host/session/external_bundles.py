@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from policy.bundle.model import CommandPolicy, PolicyBundle
-    from policy.bundle.placeholders import Places
+    from policy.bundle.placeholders import PlaceholderValues
 
 _GRANTED = "of the session service"
 
@@ -52,7 +52,7 @@ class FileSource:
         self._more_models = more_models
         self._steering = steering
 
-    def read(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+    def read(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle; `held`: a sandbox holds commands. Raises BundleProblems."""
         groups = place_groups()
         groups["steering"] = [*groups["steering"], *self._steering]
@@ -60,11 +60,11 @@ class FileSource:
         places = places._replace(groups=groups)
         return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
 
-    def parse(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+    def parse(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
         return _parse(lambda: self.read(places, now, held=held), self._name)
 
-    def usable(self, places: Places, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+    def usable(self, places: PlaceholderValues, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
         """The bundle, where it is for this session or for any. Raises PolicyBundleInvalid, PolicyExpired."""
         return _usable(self.parse(places, now, held=held), self._name, session_id, now)
 

@@ -16,7 +16,7 @@ from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import hint_at
 from policy.bundle.builtin import instantiate
 from policy.bundle.model import RedactionRule
-from policy.bundle.placeholders import Places, step_files
+from policy.bundle.placeholders import PlaceholderValues, step_files
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
@@ -167,10 +167,10 @@ def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapp
 
 def _places(
     environment: Environment, state_dir: str, session_id: str, tools: Mapping[str, Sequence[str]] = {}
-) -> Places:
+) -> PlaceholderValues:
     """The values of a bundle's placeholders in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    return Places(
+    return PlaceholderValues(
         workspace=environment.workspace,
         home=environment.home,
         state_dir=os.path.realpath(state_dir),
@@ -202,7 +202,9 @@ def _models(settings: Settings) -> tuple[str, ...]:
     return (settings.text("llm.model"),) if settings.text("llm.model") else ()
 
 
-def _built_in(settings: Settings, places: Places, session_id: str, now: datetime, *, held: bool) -> PolicyBundle:
+def _built_in(
+    settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
+) -> PolicyBundle:
     """Raises UsageError for programs of the configuration that are none."""
     return instantiate(
         template(settings.text("host.policy")),

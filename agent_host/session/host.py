@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_host.approval.request import Scope
     from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
-    from agent_host.session.lifecycle import Session
+    from agent_host.session.lifecycle import LiveSession
     from agent_host.session.patches import FilePatch
     from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Opened(NamedTuple):
     """A session that is ready, with what the Session Service said of it."""
 
-    session: Session
+    session: LiveSession
     compatibility_status: str
     feature_flags: Mapping[str, bool]
 
@@ -43,7 +43,7 @@ class Opener(Protocol):
         """The session that a former process left, not running yet."""
         ...
 
-    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+    async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
         """The session with a policy bundle that is asked for again (AH 8.6)."""
         ...
 
@@ -57,17 +57,17 @@ class SessionHost:
         self._stored = stored
         self._opening: asyncio.Task[Opened] | None = None
         self._refreshing = False
-        self._session: Session | None = None
+        self._session: LiveSession | None = None
         self._ending: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
         self.failure: BaseException | None = None
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> LiveSession | None:
         """The session, None before there is one."""
         return self._session
 
-    def running_session(self, session_id: str) -> Session:
+    def running_session(self, session_id: str) -> LiveSession:
         """The session of that id. Raises SessionNotReady, SessionNotFound."""
         session = self._session
         if session is None:

@@ -49,7 +49,7 @@ _UPLOADS_S = 1.0
 _CUT_OFF = "ended by force: what ran was cut off"
 
 
-class Session:
+class LiveSession:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
     `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the

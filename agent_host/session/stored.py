@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from agent_host.llm.deferred import KnownModels
     from agent_host.session.patches import FilePatch
-    from agent_host.session.transcripts import RunLog
+    from agent_host.session.transcripts import CallsOfRunLog
     from state.checkpoint import Checkpoint, EarlierTask, Task
 
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
@@ -341,7 +341,7 @@ class SessionRecord(NamedTuple):
     state: Checkpoint | None
     has_ended: bool
     messages: Sequence[bytes]
-    log: RunLog
+    log: CallsOfRunLog
     result: Mapping[str, Any]
     versions: Callable[[], Callable[[str], bytes | None]]
     cleaner: Cleaner

@@ -56,7 +56,7 @@ _OF_QUESTION = ("sessionId", "taskId", "stepId")
 _OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged", "denials")
 
 
-class RunLog(NamedTuple):
+class CallsOfRunLog(NamedTuple):
     """The run log of a session by calls, marks, and the usage of each turn of the model, by its step; `sandboxes` has
     the sandbox of commands at the start and after each resume: {level, wanted, why?, scope?}; `asked` are the questions
     of the last process that have no answer, by approval, and `denied` the calls that were denied. A log that was cut
@@ -70,9 +70,9 @@ class RunLog(NamedTuple):
     denied: dict[str, list[str]]
 
 
-def read_run_log(path: str) -> RunLog:
+def read_run_log(path: str) -> CallsOfRunLog:
     """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
-    found = RunLog({}, [], {}, [], {}, {})
+    found = CallsOfRunLog({}, [], {}, [], {}, {})
     for event in _events(path):
         kind, payload = event["eventType"], event["payload"]
         if kind == EventType.TOOL_REQUESTED:
@@ -96,7 +96,7 @@ def read_run_log(path: str) -> RunLog:
     return found
 
 
-def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
+def items_of(messages: Iterable[bytes], log: CallsOfRunLog) -> list[dict[str, Any]]:
     """The items of a transcript, each with `itemId`, `kind` and `timestamp`:
 
     - `message`: {role `user` or `assistant`, text, taskId?, stepId?, tokenCount}
@@ -174,7 +174,7 @@ def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any])
     )
 
 
-def _take_approval(found: RunLog, event: dict[str, Any]) -> None:
+def _take_approval(found: CallsOfRunLog, event: dict[str, Any]) -> None:
     payload, approval_id = event["payload"], str(event["payload"]["approvalId"])
     if event["eventType"] == EventType.APPROVAL_REQUESTED:
         found.asked[approval_id] = payload | {name: event[name] for name in _OF_QUESTION if name in event}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.dialect import BadRequest, has_mark_of, mark_of, progress, tool_id
-from agent_host.testing.prompt_cache import Piece
+from agent_host.testing.prompt_cache import CachePiece
 from agent_host.testing.script import RequestView
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Anthropic:
         """See `Dialect.read`."""
         return read_request(payload, headers)
 
-    def pieces(self, payload: Any) -> list[Piece]:
+    def pieces(self, payload: Any) -> list[CachePiece]:
         """See `Dialect.pieces`."""
         return pieces_of(payload)
 
@@ -236,7 +236,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     )
 
 
-def pieces_of(payload: dict[str, Any]) -> list[Piece]:
+def pieces_of(payload: dict[str, Any]) -> list[CachePiece]:
     """Tools, system prompt and the blocks of all messages, as a cache keeps them. A mark is no part of what is kept."""
     blocks: list[tuple[str, Any]] = [("tools", tool) for tool in payload.get("tools") or ()]
     blocks += [("system", block) for block in _to_blocks(payload.get("system") or ())]
@@ -252,13 +252,13 @@ def _to_blocks(content: Any) -> Sequence[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _piece(place: str, block: Any) -> Piece:
+def _piece(place: str, block: Any) -> CachePiece:
     if not isinstance(block, dict):
-        return Piece(orjson.dumps([place, block]))
+        return CachePiece(orjson.dumps([place, block]))
     kept = {name: value for name, value in block.items() if name != "cache_control"}
     mark = block.get("cache_control")
     is_long = isinstance(mark, dict) and mark.get("ttl") == "1h"
-    return Piece(orjson.dumps([place, kept]), marked=mark is not None, long=is_long)
+    return CachePiece(orjson.dumps([place, kept]), marked=mark is not None, long=is_long)
 
 
 def _require(payload: dict[str, Any], key: str, kind: type) -> Any:

@@ -11,7 +11,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agent_host.testing.prompt_cache import Piece
+    from agent_host.testing.prompt_cache import CachePiece
     from agent_host.testing.script import ErrorBody, RequestView, Turn
 
 
@@ -45,7 +45,7 @@ class Dialect(Protocol):
         """True if requests say what the provider is to keep; else it keeps what it can."""
         ...
 
-    def pieces(self, payload: Any) -> Sequence[Piece]:
+    def pieces(self, payload: Any) -> Sequence[CachePiece]:
         """A request that `read` took, in the order and the parts in which a provider's cache sees it."""
         ...
 

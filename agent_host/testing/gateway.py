@@ -256,7 +256,7 @@ STREAM_HEADERS: Mapping[str, str] = {"content-type": "text/event-stream; charset
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class AnswerBody:
     """A body cut to pieces; when not `complete`, the connection is to be closed after the last of them."""
 
     pieces: tuple[bytes, ...]
@@ -270,7 +270,7 @@ async def deliver(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply)
     await _DELIVERIES[turn.kind](turn, dialect, view, reply)
 
 
-def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> Body:
+def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> AnswerBody:
     """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
     events = dialect.stream_events(turn, view)
     if turn.stream_error is not None:
@@ -282,16 +282,16 @@ def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> Body:
     return _cut(turn, tuple(events))
 
 
-def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> Body:
+def _cut(turn: Turn, pieces: tuple[bytes, ...]) -> AnswerBody:
     if turn.cut_after_bytes is not None:
         pieces = (b"".join(pieces)[: turn.cut_after_bytes],)
     if (size := turn.split_bytes) is not None:
         joined = b"".join(pieces)
         pieces = tuple(joined[start : start + size] for start in range(0, len(joined), size))
-    return Body(pieces, complete=not turn.cut)
+    return AnswerBody(pieces, complete=not turn.cut)
 
 
-async def _send(turn: Turn, headers: Mapping[str, str], body: Body, reply: Reply) -> None:
+async def _send(turn: Turn, headers: Mapping[str, str], body: AnswerBody, reply: Reply) -> None:
     await reply.stream(
         turn.status,
         {**headers, **turn.headers},

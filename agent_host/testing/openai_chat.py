@@ -16,7 +16,7 @@ from agent_host.testing.script import RequestView
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.testing.prompt_cache import Piece
+    from agent_host.testing.prompt_cache import CachePiece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
@@ -54,7 +54,7 @@ class ChatCompletions:
         """See `Dialect.read`."""
         return read_request(payload, headers)
 
-    def pieces(self, payload: Any) -> list[Piece]:
+    def pieces(self, payload: Any) -> list[CachePiece]:
         """See `Dialect.pieces`."""
         parts = (*(payload.get("tools") or ()), *payload["messages"])
         return [piece for part in parts for piece in blocks_of(orjson.dumps(part))]

@@ -24,7 +24,7 @@ _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
 
 
-class Piece(NamedTuple):
+class CachePiece(NamedTuple):
     """A part of a request that is kept or sent anew as a whole. `marked`: a cache mark stands at its end, `long`: one
     that asks for an hour."""
 
@@ -33,9 +33,9 @@ class Piece(NamedTuple):
     long: bool = False
 
 
-def blocks_of(data: bytes) -> list[Piece]:
+def blocks_of(data: bytes) -> list[CachePiece]:
     """A part of a request as a provider without marks keeps it: by blocks, so that a beginning of it is found again."""
-    return [Piece(data[start : start + _BLOCK_BYTES]) for start in range(0, len(data), _BLOCK_BYTES)]
+    return [CachePiece(data[start : start + _BLOCK_BYTES]) for start in range(0, len(data), _BLOCK_BYTES)]
 
 
 class Counts(NamedTuple):
@@ -64,7 +64,7 @@ class PromptCache:
         self._minimum = minimum_tokens
         self._kept: OrderedDict[bytes, None] = OrderedDict()
 
-    def count(self, model: str, pieces: Sequence[Piece], *, has_marks: bool) -> Counts:
+    def count(self, model: str, pieces: Sequence[CachePiece], *, has_marks: bool) -> Counts:
         """Count a request that was answered, and keep what the provider would keep of it. Raises TooManyMarks."""
         ends = list(_prefixes(model, pieces))
         marks = [place for place, piece in enumerate(pieces) if piece.marked] if has_marks else [len(pieces) - 1]
@@ -99,7 +99,7 @@ class _Prefix(NamedTuple):
     tokens: int
 
 
-def _prefixes(model: str, pieces: Sequence[Piece]) -> Iterator[_Prefix]:
+def _prefixes(model: str, pieces: Sequence[CachePiece]) -> Iterator[_Prefix]:
     running, tokens = blake2b(model.encode(), digest_size=16), 0
     for piece in pieces:
         running.update(len(piece.data).to_bytes(8, "big") + piece.data)

@@ -191,7 +191,7 @@ class ScriptError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ScriptedCall:
     """A tool call in an answer. `raw_arguments` is sent as it stands and may be broken JSON."""
 
     name: str
@@ -236,7 +236,7 @@ class Turn:
     text: str = ""
     thinking: str = ""
     redacted_thinking: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[ScriptedCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     stop_reason: str = ""
     delay_ms: int = 0
@@ -375,11 +375,11 @@ def _arguments(raw: Any) -> Mapping[str, Any]:
     return dict(raw)
 
 
-def _tool_call(raw: Any) -> ToolCall:
+def _tool_call(raw: Any) -> ScriptedCall:
     values = table(raw, TOOL_CALL_KEYS, required=("name",))
     if "arguments" in values and "raw_arguments" in values:
         raise BadValue("and arguments exclude each other", "raw_arguments")
-    return ToolCall(**values)
+    return ScriptedCall(**values)
 
 
 def _error(raw: Any) -> ErrorBody:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.testing.http1 import HttpRequest, Reply
 
-__all__ = ["Artifact", "MockServices", "ServiceRequest", "Session"]
+__all__ = ["MockServices", "ServiceRequest", "ServiceSession", "StoredArtifact"]
 
 _MAX_RECORDS = 10_000
 _MAX_BODY_BYTES = 80 << 20
@@ -94,17 +94,17 @@ class MockServices(MockServer):
         return [request for request in self.requests if request.path.startswith(path_prefix)]
 
     @property
-    def sessions(self) -> dict[str, Session]:
+    def sessions(self) -> dict[str, ServiceSession]:
         """Sessions by id."""
         return dict(self._state.sessions)
 
     @property
-    def artifacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[StoredArtifact, ...]:
         """The artifacts that were stored, in order, without histories. A repeated Idempotency-Key stores nothing."""
         return tuple(self._state.artifacts.values())
 
     @property
-    def histories(self) -> dict[str, Artifact]:
+    def histories(self) -> dict[str, StoredArtifact]:
         """The last history of each session, by session id."""
         return dict(self._state.histories)
 
@@ -245,7 +245,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Session:
+class ServiceSession:
     """A session as the service has it. `status` is active or cancelled, `reason` why it is cancelled, `cursors` the
     checkpoint cursors of its resumes."""
 
@@ -257,7 +257,7 @@ class Session:
     cursors: list[str | None]
 
 
-class Artifact(NamedTuple):
+class StoredArtifact(NamedTuple):
     """One stored artifact; `fields` are those of the request without the content."""
 
     artifact_id: str
@@ -283,9 +283,9 @@ class ServiceState:
         self._flags = {"approvalUiEnabled": True, "mcpEnabled": True} if feature_flags is None else dict(feature_flags)
         self._incompatible = incompatible
         self.expired = set(expired)
-        self.sessions: dict[str, Session] = {}
-        self.artifacts: dict[str, Artifact] = {}
-        self.histories: dict[str, Artifact] = {}
+        self.sessions: dict[str, ServiceSession] = {}
+        self.artifacts: dict[str, StoredArtifact] = {}
+        self.histories: dict[str, StoredArtifact] = {}
         self.approvals: deque[Mapping[str, Any]] = deque(maxlen=_MAX_KEPT)
         self.events: dict[str, deque[Mapping[str, Any]]] = {
             path: deque(maxlen=_MAX_KEPT) for path in ("/audit/events", "/telemetry/events")
@@ -318,7 +318,7 @@ class ServiceState:
         _check(body, _NEW_SESSION)
         if self._incompatible is not None:
             return 201, {"compatibilityStatus": "incompatible", "incompatibilityReason": self._incompatible}
-        session = Session(f"sess_{_random()}", f"ws_{_random()}", body, "active", None, [])
+        session = ServiceSession(f"sess_{_random()}", f"ws_{_random()}", body, "active", None, [])
         self.sessions[session.session_id] = session
         return 201, self._grant(session)
 
@@ -354,7 +354,7 @@ class ServiceState:
         before = self.histories.get(session_id) if is_history else None
         artifact_id = before.artifact_id if before is not None else f"art_{_random()}"
         uri = f"workspaces/{workspace_id}/artifacts/{artifact_id}"
-        artifact = Artifact(artifact_id, uri, workspace_id, fields, data)
+        artifact = StoredArtifact(artifact_id, uri, workspace_id, fields, data)
         if is_history:
             self.histories[session_id] = artifact
         else:
@@ -377,13 +377,13 @@ class ServiceState:
         self.events[path].extend(events)
         return 202, None
 
-    def _session(self, session_id: str) -> Session:
+    def _session(self, session_id: str) -> ServiceSession:
         session = self.sessions.get(session_id)
         if session is None:
             raise Refused(404, f"no session {session_id}")
         return session
 
-    def _grant(self, session: Session) -> dict[str, Any]:
+    def _grant(self, session: ServiceSession) -> dict[str, Any]:
         grant: dict[str, Any] = {
             "sessionId": session.session_id,
             "workspaceId": session.workspace_id,

@@ -14,12 +14,12 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent_host.errors import ErrorCode
-from agent_host.tool_service.tool import Refusal
+from agent_host.tool_service.tool import HttpRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent_host.tool_service.configuration import Limits
+    from agent_host.tool_service.configuration import TenantLimits
 
 _RETRY_AFTER_S: Final = 1
 _FIRST_LOOK_S: Final = 0.01
@@ -82,7 +82,9 @@ class LocalSlots:
 class Admission:
     """The calls of one tenant in this worker. `clock` is that of `Slot.since`."""
 
-    def __init__(self, tenant: str, limits: Limits, slots: Slots, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, tenant: str, limits: TenantLimits, slots: Slots, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._tenant = tenant
         self._limits = limits
         self._slots = slots
@@ -165,9 +167,9 @@ class Admission:
         if not self._limits.max_queued:
             raise self._too_many()
 
-    def _too_many(self) -> Refusal:
+    def _too_many(self) -> HttpRefusal:
         limits = self._limits
-        return Refusal(
+        return HttpRefusal(
             429,
             ErrorCode.RATE_LIMITED,
             f"the tenant has as many calls under way as it may: {limits.max_concurrent} run at once, and "

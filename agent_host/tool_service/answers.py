@@ -24,7 +24,7 @@ _MAX_PLACES: Final = 200_000
 State = Literal["new", "running", "answered", "other_arguments", "lost"]
 
 
-class Place(NamedTuple):
+class IdempotencyScope(NamedTuple):
     """The scope of a key."""
 
     tenant: str
@@ -48,24 +48,24 @@ class Answers(Protocol):
     """Changes when answers may have been forgotten: a host that saw another one must not send a call again. Empty as
     long as it is not known; no call is taken then."""
 
-    async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
+    async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
         """Claim the key for a call of these arguments; the first to ask has it as `new`. A `repeatable` call that is
         lost is `new` again."""
         ...
 
-    async def release(self, place: Place) -> None:
+    async def release(self, place: IdempotencyScope) -> None:
         """Forget a key that was claimed and whose call has not begun."""
         ...
 
-    async def answer(self, place: Place, body: bytes) -> None:
+    async def answer(self, place: IdempotencyScope, body: bytes) -> None:
         """Keep the answer of a key that was claimed."""
         ...
 
-    async def find(self, place: Place) -> Known | None:
+    async def find(self, place: IdempotencyScope) -> Known | None:
         """The state of a key; None for an unknown one."""
         ...
 
-    async def wait(self, place: Place, timeout_s: float) -> Known | None:
+    async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """As `find`, once the call is not running any more, or the time is over."""
         ...
 
@@ -103,12 +103,12 @@ class MemoryAnswers:
         self.epoch = new_id("epoch")
         self._kept_s, self._max_bytes, self._max_places = kept_s, max_bytes, max_places
         self._clock = clock
-        self._running: dict[Place, _Entry] = {}
-        self._answered: OrderedDict[Place, _Entry] = OrderedDict()
-        self._with_text: OrderedDict[Place, _Entry] = OrderedDict()
+        self._running: dict[IdempotencyScope, _Entry] = {}
+        self._answered: OrderedDict[IdempotencyScope, _Entry] = OrderedDict()
+        self._with_text: OrderedDict[IdempotencyScope, _Entry] = OrderedDict()
         self._bytes = 0
 
-    async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
+    async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers."""
         entry = self._entry(place)
         if entry is None:
@@ -123,11 +123,11 @@ class MemoryAnswers:
             return Known("new")
         return known
 
-    async def release(self, place: Place) -> None:
+    async def release(self, place: IdempotencyScope) -> None:
         """See Answers."""
         self._running.pop(place).done.set()
 
-    async def answer(self, place: Place, body: bytes) -> None:
+    async def answer(self, place: IdempotencyScope, body: bytes) -> None:
         """See Answers."""
         entry = self._running.pop(place)
         entry.body, entry.kept_until = body, self._clock() + self._kept_s
@@ -141,12 +141,12 @@ class MemoryAnswers:
         while len(self._answered) > self._max_places:
             self._forget(next(iter(self._answered)))
 
-    async def find(self, place: Place) -> Known | None:
+    async def find(self, place: IdempotencyScope) -> Known | None:
         """See Answers."""
         entry = self._entry(place)
         return None if entry is None else _state_of(entry)
 
-    async def wait(self, place: Place, timeout_s: float) -> Known | None:
+    async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """See Answers."""
         entry = self._entry(place)
         if entry is None:
@@ -165,7 +165,7 @@ class MemoryAnswers:
     async def aclose(self) -> None:
         """See Answers."""
 
-    def _entry(self, place: Place) -> _Entry | None:
+    def _entry(self, place: IdempotencyScope) -> _Entry | None:
         now = self._clock()
         while self._answered:
             oldest, entry = next(iter(self._answered.items()))
@@ -174,7 +174,7 @@ class MemoryAnswers:
             self._forget(oldest)
         return self._running.get(place) or self._answered.get(place)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: IdempotencyScope) -> None:
         entry = self._answered.pop(place)
         if self._with_text.pop(place, None) is not None:
             self._bytes -= len(entry.body or b"")

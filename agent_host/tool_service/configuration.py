@@ -34,7 +34,7 @@ _MAX_LEVELS: Final = 16
 _LEAST_TOKEN: Final = 16
 
 
-class Limits(NamedTuple):
+class TenantLimits(NamedTuple):
     """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
     so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
     what a call stores has at most `max_stored_bytes` in all."""
@@ -53,7 +53,7 @@ class Tenant(NamedTuple):
     name: str
     token: str
     tools: Mapping[str, Mapping[str, Any]]
-    limits: Limits = Limits()
+    limits: TenantLimits = TenantLimits()
     bucket: BucketSettings | None = None
 
 
@@ -204,6 +204,6 @@ def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, B
 
 
 def _tenant(name: str, value: Mapping[str, Any]) -> Tenant:
-    limits = Limits()._replace(**{_WIRE_NAMES[key]: number for key, number in value.get("limits", {}).items()})
+    limits = TenantLimits()._replace(**{_WIRE_NAMES[key]: number for key, number in value.get("limits", {}).items()})
     bucket = BucketSettings.read(value["bucket"]) if "bucket" in value else None
     return Tenant(name, value["token"], value["tools"], limits, bucket)

@@ -30,7 +30,7 @@ _MAX_BACKLOG: Final = 2048
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class Room(NamedTuple):
+class ConnectionRoom(NamedTuple):
     """The number of connections that a process serves, and how many may wait to be accepted. asyncio accepts all of the
     latter at once, and fails loudly when it finds no descriptor for one."""
 
@@ -38,7 +38,7 @@ class Room(NamedTuple):
     backlog: int
 
     @classmethod
-    def found(cls) -> Room:
+    def found(cls) -> ConnectionRoom:
         """The number that the descriptors of this process allow, of which it takes as many as it may."""
         if sys.platform == "win32":
             return cls(_MAX_CONNECTIONS, _MAX_BACKLOG)
@@ -52,33 +52,33 @@ class Room(NamedTuple):
         return cls(min(_MAX_CONNECTIONS, limit // 2), min(_MAX_BACKLOG, max(1, limit // 16)))
 
 
-class Connections:
+class ServedConnections:
     """All connections of a process; uvicorn calls it for the protocol of each (`Config.http`)."""
 
     def __init__(self, most: int, request_s: float = _REQUEST_S) -> None:
         self.request_s = request_s
         self._most = most
-        self._open: set[_Connection] = set()
+        self._open: set[_BoundedConnection] = set()
         # Those that wait for a request, the longest first: without a token so far, and with one.
-        self._waiting: tuple[dict[_Connection, None], dict[_Connection, None]] = ({}, {})
+        self._waiting: tuple[dict[_BoundedConnection, None], dict[_BoundedConnection, None]] = ({}, {})
 
-    def __call__(self, **parts: Any) -> _Connection:
+    def __call__(self, **parts: Any) -> _BoundedConnection:
         """The protocol of a new connection."""
-        return _Connection(self, **parts)
+        return _BoundedConnection(self, **parts)
 
-    def enter(self, connection: _Connection) -> None:
+    def enter(self, connection: _BoundedConnection) -> None:
         """Count a new connection, and end another one, or this, if that makes too many."""
         self._open.add(connection)
         if len(self._open) > self._most:
             oldest = next((one for waiting in self._waiting for one in waiting), connection)
             oldest.abort()
 
-    def leave(self, connection: _Connection) -> None:
+    def leave(self, connection: _BoundedConnection) -> None:
         """Forget a connection."""
         self._open.discard(connection)
         self.set_waiting(connection, waiting=False)
 
-    def set_waiting(self, connection: _Connection, *, waiting: bool) -> None:
+    def set_waiting(self, connection: _BoundedConnection, *, waiting: bool) -> None:
         """Note that a connection waits for its next request from now on, or that it does not."""
         for kind in self._waiting:
             kind.pop(connection, None)
@@ -86,12 +86,12 @@ class Connections:
             self._waiting[connection.has_token][connection] = None
 
 
-class _Connection(HttpToolsProtocol):
+class _BoundedConnection(HttpToolsProtocol):
     """uvicorn's, which ends when a request does not arrive in its time or an answer is not taken."""
 
     has_token = False
 
-    def __init__(self, connections: Connections, **parts: Any) -> None:
+    def __init__(self, connections: ServedConnections, **parts: Any) -> None:
         super().__init__(**parts)
         self._all = connections
         self._timer: asyncio.TimerHandle | None = None

@@ -15,10 +15,10 @@ from starlette.routing import Route
 
 from agent_host.capability_grants import GRANT_HEADER
 from agent_host.errors import ErrorCode
-from agent_host.tool_service.answers import Place
+from agent_host.tool_service.answers import IdempotencyScope
 from agent_host.tool_service.connections import HAS_TOKEN
-from agent_host.tool_service.invocation import MAX_KEY_CHARS, Request, tool_of
-from agent_host.tool_service.tool import Refusal, database_is_away
+from agent_host.tool_service.invocation import MAX_KEY_CHARS, InvocationRequest, tool_of
+from agent_host.tool_service.tool import HttpRefusal, database_is_away
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ class HttpApp:
                 if not self._answers.epoch:
                     raise database_is_away()
                 return await handler(request)
-            except Refusal as refusal:
+            except HttpRefusal as refusal:
                 return self._on_refusal(refusal)
             except asyncio.CancelledError:
                 # uvicorn cancels requests when the time to drain is over, and nobody else does. What became of a call
                 # is not known here, so this is no 503, after which it would be sent again.
-                return self._on_refusal(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
+                return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
 
         return handle
 
@@ -109,8 +109,10 @@ class HttpApp:
         body = await _read_body(request, tenant.limits.max_request_bytes)
         key = request.headers.get(KEY_HEADER)
         if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
-            raise Refusal(400, ErrorCode.INVALID_REQUEST, f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters")
-        asked = Request(name, body, grant, key, request.headers.get(EPOCH_HEADER))
+            raise HttpRefusal(
+                400, ErrorCode.INVALID_REQUEST, f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters"
+            )
+        asked = InvocationRequest(name, body, grant, key, request.headers.get(EPOCH_HEADER))
         return self._json(await self._invoker.invoke(tenant, asked))
 
     async def _invocation(self, request: HttpRequest) -> Response:
@@ -118,13 +120,17 @@ class HttpApp:
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = self._invoker.read_grant(tenant, name, request.headers.get(GRANT_HEADER))
-        known = await self._answers.find(Place(tenant.name, grant.session_id, name, request.path_params["key"]))
+        known = await self._answers.find(
+            IdempotencyScope(tenant.name, grant.session_id, name, request.path_params["key"])
+        )
         if known is None:
-            raise Refusal(404, ErrorCode.INVALID_REQUEST, "no call of this key is known")
+            raise HttpRefusal(404, ErrorCode.INVALID_REQUEST, "no call of this key is known")
         if known.state == "running":
             return self._json(orjson.dumps({"status": "running"}), 202, {"retry-after": "1"})
         if known.body is None:
-            raise Refusal(410, ErrorCode.TOOL_INTERRUPTED, "the call of this key was cut off, or its answer is let go")
+            raise HttpRefusal(
+                410, ErrorCode.TOOL_INTERRUPTED, "the call of this key was cut off, or its answer is let go"
+            )
         return self._json(known.body)
 
     async def _tools(self, request: HttpRequest) -> Response:
@@ -148,19 +154,19 @@ class HttpApp:
         return self._json(orjson.dumps(document()))
 
     async def _not_found(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        return self._on_refusal(Refusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
+        return self._on_refusal(HttpRefusal(404, ErrorCode.INVALID_REQUEST, "there is nothing at this path"))
 
     async def _not_allowed(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        response = self._on_refusal(Refusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
+        response = self._on_refusal(HttpRefusal(405, ErrorCode.INVALID_REQUEST, "this path takes another method"))
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response
 
     async def _on_error(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
         """Nothing of the error is told: it may hold configuration. uvicorn logs it."""
-        return self._on_refusal(Refusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
+        return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service failed"))
 
-    def _on_refusal(self, refusal: Refusal) -> Response:
+    def _on_refusal(self, refusal: HttpRefusal) -> Response:
         self._metrics.refused.labels(str(refusal.status)).inc()
         headers = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
         if refusal.status == 401:
@@ -174,7 +180,7 @@ class HttpApp:
 
 async def _read_body(request: HttpRequest, most: int) -> bytes:
     """The body. Raises Refusal 413 for more than `most` bytes, before they are read where their number is given."""
-    refusal = Refusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
+    refusal = HttpRefusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > most:
         raise refusal
@@ -185,7 +191,7 @@ async def _read_body(request: HttpRequest, most: int) -> bytes:
             if len(body) > most:
                 raise refusal
     except ClientDisconnect:
-        raise Refusal(400, ErrorCode.INVALID_REQUEST, "the request is not whole") from None
+        raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, "the request is not whole") from None
     return bytes(body)
 
 

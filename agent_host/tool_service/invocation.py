@@ -13,9 +13,9 @@ from agent_host.capability_grants import KEY_VARIABLE, GrantRefused, verify
 from agent_host.contracts import Artifact
 from agent_host.errors import ErrorCode
 from agent_host.ids import rfc3339
-from agent_host.tool_service.answers import Place
-from agent_host.tool_service.telemetry import Outcome
-from agent_host.tool_service.tool import Call, Output, Refusal, ToolFault
+from agent_host.tool_service.answers import IdempotencyScope
+from agent_host.tool_service.telemetry import InvocationOutcome
+from agent_host.tool_service.tool import Call, HttpRefusal, Output, ToolFault
 from config import json_text
 from config.shapes import OBJECT, Leaf, Record, Text, first_problem
 
@@ -49,7 +49,7 @@ _LOST: Final = f"the service was stopped while the call ran, or its answer is no
 _STOPPED: Final = f"the service was stopped, and the time for calls to end was over: {_LOOK}"
 
 
-class Request(NamedTuple):
+class InvocationRequest(NamedTuple):
     """A request for an invocation as it came: the path's tool, the body's bytes, and headers."""
 
     tool_name: str
@@ -59,7 +59,7 @@ class Request(NamedTuple):
     epoch: str | None
 
 
-class Result(NamedTuple):
+class InvocationResult(NamedTuple):
     """The end of a tool's run: a status, text or an error, and what was stored."""
 
     status: str
@@ -97,16 +97,18 @@ class Invoker:
         self._metrics = metrics
         self._clock = clock
 
-    async def invoke(self, tenant: ServedTenant, request: Request) -> bytes:
+    async def invoke(self, tenant: ServedTenant, request: InvocationRequest) -> bytes:
         """The ToolResult of an invocation, as JSON. Raises Refusal where no tool ran."""
         tool = tool_of(tenant, request.tool_name)
         grant = self.read_grant(tenant, request.tool_name, request.grant)
         call = _call(tenant, request, grant)
         wrong = tool.judge(call.arguments)
         if wrong is not None:
-            return Result("failed", None, (ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}")).body(call)
+            return InvocationResult(
+                "failed", None, (ErrorCode.INVALID_REQUEST, f"the arguments are wrong: {wrong}")
+            ).body(call)
         if request.epoch is not None and request.epoch != self._answers.epoch:
-            raise Refusal(
+            raise HttpRefusal(
                 412, ErrorCode.TOOL_INTERRUPTED, "the service has started anew and may not know of the call any more"
             )
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -139,10 +141,12 @@ class Invoker:
             if tool_name not in grant.tool_names:
                 raise GrantRefused("the capability grant does not name this tool")
         except GrantRefused as refused:
-            raise Refusal(403, ErrorCode.CAPABILITY_DENIED, str(refused)) from None
+            raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, str(refused)) from None
         return grant
 
-    async def _once(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: Place) -> bytes:
+    async def _once(
+        self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: IdempotencyScope
+    ) -> bytes:
         with tenant.admission.enter():
             known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
             if known.state == "new":
@@ -160,16 +164,16 @@ class Invoker:
         self._metrics.repeated.labels(tenant.name).inc()
         return await self._answer_known(call, place, known)
 
-    async def _answer_known(self, call: Call, place: Place, known: Known) -> bytes:
+    async def _answer_known(self, call: Call, place: IdempotencyScope, known: Known) -> bytes:
         """The answer of a key that was sent before."""
         if known.state == "other_arguments":
-            raise Refusal(
+            raise HttpRefusal(
                 409, ErrorCode.INVALID_REQUEST, "this idempotency key was sent before, for other arguments of the tool"
             )
         if known.state == "running":
             found = await self._answers.wait(place, call.timeout_s)
             if found is None or found.state == "running":
-                raise Refusal(
+                raise HttpRefusal(
                     503, ErrorCode.TOOL_EXECUTION_TIMEOUT, "the call of this key still runs; ask again", retry_after_s=1
                 )
             known = found
@@ -192,24 +196,28 @@ class Invoker:
         code = None if result.error is None else result.error[0]
         self._metrics.calls.labels(*names, result.status, code or "").inc()
         text = (result.text or "").encode()
-        outcome = Outcome(result.status, code, len(text), hashlib.sha256(text).hexdigest(), result.artifact_uris)
+        outcome = InvocationOutcome(
+            result.status, code, len(text), hashlib.sha256(text).hexdigest(), result.artifact_uris
+        )
         self._watchers.completed(call, requested, outcome, high_risk=high_risk)
         return result.body(call)
 
-    async def _result(self, tenant: ServedTenant, tool: TenantTool, call: Call) -> Result:
+    async def _result(self, tenant: ServedTenant, tool: TenantTool, call: Call) -> InvocationResult:
         try:
             async with asyncio.timeout(call.timeout_s):
                 output = await tool.running.run(call)
                 return await _store(tenant, call, output)
         except ToolFault as fault:
-            return Result("failed", None, (fault.code, fault.message))
+            return InvocationResult("failed", None, (fault.code, fault.message))
         except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
-            return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED))
+            return InvocationResult("failed", None, (ErrorCode.TOOL_INTERRUPTED, _STOPPED))
         except TimeoutError:
             message = f"the tool did not end within {call.timeout_s:g} s"
-            return Result("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
+            return InvocationResult("failed", None, (ErrorCode.TOOL_EXECUTION_TIMEOUT, message))
         except Exception as error:  # noqa: BLE001  a tool may be of another package; its words may hold configuration
-            return Result("failed", None, (ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})"))
+            return InvocationResult(
+                "failed", None, (ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})")
+            )
 
 
 async def _slot(tenant: ServedTenant) -> Slot:
@@ -217,7 +225,7 @@ async def _slot(tenant: ServedTenant) -> Slot:
     try:
         return await tenant.admission.acquire()
     except asyncio.CancelledError:
-        raise Refusal(
+        raise HttpRefusal(
             503, ErrorCode.INTERNAL_ERROR, "the service is being stopped; the tool did not run", retry_after_s=1
         ) from None
 
@@ -226,35 +234,35 @@ def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
     """The tenant's tool. Raises Refusal 404."""
     tool = tenant.tools.get(name)
     if tool is None:
-        raise Refusal(404, ErrorCode.TOOL_NOT_FOUND, "the tenant has no tool of this name")
+        raise HttpRefusal(404, ErrorCode.TOOL_NOT_FOUND, "the tenant has no tool of this name")
     return tool
 
 
-def place_of(call: Call, key: str) -> Place:
+def place_of(call: Call, key: str) -> IdempotencyScope:
     """The scope of a call's key."""
-    return Place(call.tenant, call.session_id, call.tool_name, key)
+    return IdempotencyScope(call.tenant, call.session_id, call.tool_name, key)
 
 
 def lost_result(call: Call) -> bytes:
     """The ToolResult of a call whose outcome nobody knows."""
-    return Result("failed", None, (ErrorCode.TOOL_INTERRUPTED, _LOST)).body(call)
+    return InvocationResult("failed", None, (ErrorCode.TOOL_INTERRUPTED, _LOST)).body(call)
 
 
-def _call(tenant: ServedTenant, request: Request, grant: CapabilityGrant) -> Call:
+def _call(tenant: ServedTenant, request: InvocationRequest, grant: CapabilityGrant) -> Call:
     """The call that a request asks for. Raises Refusal."""
     try:
         body = json_text.loads(request.body)
     except orjson.JSONDecodeError:
-        raise Refusal(400, ErrorCode.INVALID_REQUEST, "the body is not JSON") from None
+        raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, "the body is not JSON") from None
     problem = first_problem(_REQUEST, body)
     if problem is not None:
-        raise Refusal(400, ErrorCode.INVALID_REQUEST, problem.sentence)
+        raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, problem.sentence)
     if body["toolName"] != request.tool_name:
-        raise Refusal(400, ErrorCode.INVALID_REQUEST, "toolName is not the tool of the path")
+        raise HttpRefusal(400, ErrorCode.INVALID_REQUEST, "toolName is not the tool of the path")
     if body["sessionId"] != grant.session_id:
-        raise Refusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another session")
+        raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another session")
     if grant.workspace_id and body["workspaceId"] != grant.workspace_id:
-        raise Refusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another workspace")
+        raise HttpRefusal(403, ErrorCode.CAPABILITY_DENIED, "the capability grant is for another workspace")
     return Call(
         tenant.name,
         body["sessionId"],
@@ -269,7 +277,7 @@ def _call(tenant: ServedTenant, request: Request, grant: CapabilityGrant) -> Cal
     )
 
 
-async def _store(tenant: ServedTenant, call: Call, output: Output) -> Result:
+async def _store(tenant: ServedTenant, call: Call, output: Output) -> InvocationResult:
     """The result of an output: what is large is stored, and the text says so. Where that fails the result has
     failed, with as much of the text as there is room for."""
     limits, encoded = tenant.limits, output.text.encode("utf-8", "replace")
@@ -289,10 +297,10 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Result:
             uris.append(await tenant.storage.store(call, artifact))  # noqa: PERF401  those that are stored stay known
     except ToolFault as fault:
         cut = text if whole else f"{text}\n[cut: {len(encoded):,} bytes in all; the rest is lost]"
-        return Result("failed", cut, (fault.code, f"the tool has run, but {fault.message}"), tuple(uris))
+        return InvocationResult("failed", cut, (fault.code, f"the tool has run, but {fault.message}"), tuple(uris))
     finally:
         for artifact in output.artifacts:
             artifact.close()
     if not whole:
         text = f"{text}\n[cut: {len(encoded):,} bytes in all; the whole output is stored as {uris[-1]}]"
-    return Result("succeeded", text, None, tuple(uris))
+    return InvocationResult("succeeded", text, None, tuple(uris))

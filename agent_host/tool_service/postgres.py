@@ -21,14 +21,14 @@ from agent_host.errors import UsageError
 from agent_host.ids import new_id
 from agent_host.tool_service.admission import Slot
 from agent_host.tool_service.answers import KEPT_S, Known
-from agent_host.tool_service.tool import Refusal, database_is_away
+from agent_host.tool_service.tool import HttpRefusal, database_is_away
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from psycopg import AsyncConnection
 
-    from agent_host.tool_service.answers import Place
+    from agent_host.tool_service.answers import IdempotencyScope
 
 _LOG: Final = logging.getLogger("agent_host.tool_service")
 _LOCK_CLASS: Final = 0x41474854
@@ -144,7 +144,7 @@ class PostgresAnswers:
         await self._pool.open()
         self.epoch = str(row[0]) if row else ""
 
-    async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
+    async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
         while True:
             if await self._insert({**self._values(place), "fingerprint": fingerprint}):
@@ -177,12 +177,12 @@ class PostgresAnswers:
                     raise database_is_away() from None
         raise AssertionError("the second time returns or raises")
 
-    async def release(self, place: Place) -> None:
+    async def release(self, place: IdempotencyScope) -> None:
         """See Answers."""
         async with self._connection() as connection:
             await connection.execute(_RELEASE, self._values(place))
 
-    async def answer(self, place: Place, body: bytes) -> None:
+    async def answer(self, place: IdempotencyScope, body: bytes) -> None:
         """See Answers. The claim is on disk; an answer that a crash of the database loses makes the call lost, and is
         not waited for. Where the database takes no answer, all calls of this worker become lost: none stays under
         way."""
@@ -190,17 +190,17 @@ class PostgresAnswers:
             async with self._connection() as connection:
                 await connection.execute(_ANSWER, {**self._values(place), "body": body})
                 await self._clean(connection)
-        except Refusal:
+        except HttpRefusal:
             if self._held is not None:
                 await self._held.close()
 
-    async def find(self, place: Place) -> Known | None:
+    async def find(self, place: IdempotencyScope) -> Known | None:
         """See Answers."""
         async with self._connection() as connection:
             row = await (await connection.execute(_FIND, self._values(place))).fetchone()
         return None if row is None else _state_of(row)
 
-    async def wait(self, place: Place, timeout_s: float) -> Known | None:
+    async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
         """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
         look_s, until = _FIRST_LOOK_S, time.monotonic() + timeout_s
         while True:
@@ -218,7 +218,7 @@ class PostgresAnswers:
         try:
             async with self._connection() as connection:
                 await connection.execute("SELECT 1")
-        except Refusal:
+        except HttpRefusal:
             return False
         return True
 
@@ -269,7 +269,7 @@ class PostgresAnswers:
             self._cleaned_at = time.monotonic()
             await connection.execute(_CLEAN, {"kept_s": self._kept_s, "class": _LOCK_CLASS})
 
-    def _values(self, place: Place) -> dict[str, Any]:
+    def _values(self, place: IdempotencyScope) -> dict[str, Any]:
         return {
             "tenant": place.tenant,
             "session": place.session_id,

@@ -30,7 +30,7 @@ from agent_host.services.http import ServiceClient
 from agent_host.tool_service.admission import LocalSlots
 from agent_host.tool_service.answers import MemoryAnswers
 from agent_host.tool_service.configuration import read_configuration
-from agent_host.tool_service.connections import Connections, Room
+from agent_host.tool_service.connections import ConnectionRoom, ServedConnections
 from agent_host.tool_service.http_app import HttpApp
 from agent_host.tool_service.invocation import Invoker
 from agent_host.tool_service.storage import LocalStorage, ServiceStorage
@@ -86,7 +86,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
     asyncio.run(_try_answers(configuration))  # a mistake is reported here, and not by a worker
     os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
     _bound_log()
-    room = Room.found()
+    room = ConnectionRoom.found()
     config = uvicorn.Config(
         "agent_host.tool_service.server:worker",
         factory=True,
@@ -96,7 +96,7 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         access_log=False,
         server_header=False,
         date_header=False,
-        http=Connections(room.connections),  # type: ignore[arg-type]  # what makes one, as a class does
+        http=ServedConnections(room.connections),  # type: ignore[arg-type]  # what makes one, as a class does
         ws="none",
         backlog=room.backlog,
         timeout_graceful_shutdown=int(options.drain_s) or 1,

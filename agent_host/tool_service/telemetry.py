@@ -35,7 +35,7 @@ _WANTED: Final = frozenset({EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED})
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
-class Outcome(NamedTuple):
+class InvocationOutcome(NamedTuple):
     """The end of a call: `status` of its result, `code` of its error, size and hash of the text that it gave, what was
     stored."""
 
@@ -131,7 +131,7 @@ class Watchers:
             self._telemetry.take(event)
         return event
 
-    def completed(self, call: Call, requested: CallEvent, outcome: Outcome, *, high_risk: bool) -> None:
+    def completed(self, call: Call, requested: CallEvent, outcome: InvocationOutcome, *, high_risk: bool) -> None:
         """A call has ended; `requested` is what was told at its beginning."""
         payload: dict[str, Any] = {
             "toolCallId": requested.payload["toolCallId"],

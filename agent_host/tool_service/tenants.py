@@ -13,7 +13,7 @@ import orjson
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.tool_service.admission import Admission
 from agent_host.tool_service.storage import Bucket
-from agent_host.tool_service.tool import OpenedSecret, Refusal, TenantServices, ToolFault
+from agent_host.tool_service.tool import HttpRefusal, OpenedSecret, TenantServices, ToolFault
 from agent_host.tool_service.tools.vault import VaultRead, VaultReadTool
 from tool_runtime.foreign_schema import foreign_judge
 
@@ -111,7 +111,7 @@ class Tenants:
                 if hmac.compare_digest(digest, sent):
                     found = tenant
         if found is None:
-            raise Refusal(401, ErrorCode.UNAUTHORIZED, "a bearer token of a tenant is needed")
+            raise HttpRefusal(401, ErrorCode.UNAUTHORIZED, "a bearer token of a tenant is needed")
         return found
 
 

@@ -144,7 +144,7 @@ class BackendTool(Protocol):
 # Errors before a tool runs, with the error body of all services: {code, message, retryable, details?}.
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """A request that is answered with an error. `retry_after_s` goes into Retry-After."""
 
     def __init__(self, status: int, code: ErrorCode, message: str, *, retry_after_s: int | None = None) -> None:
@@ -159,6 +159,6 @@ class Refusal(Exception):
         return {"code": str(self.code), "message": self.message, "retryable": self.status in (429, 503)}
 
 
-def database_is_away() -> Refusal:
+def database_is_away() -> HttpRefusal:
     """The refusal of what must not run while nobody counts it."""
-    return Refusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
+    return HttpRefusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)

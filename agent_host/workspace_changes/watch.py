@@ -52,11 +52,11 @@ class Changes(NamedTuple):
     modes: Mapping[str, str] = {}
 
 
-class Window:
+class WatchWindow:
     """The look before one command."""
 
     def __init__(
-        self, began_ns: int, found: Look, ignored: Ignored, index: Index, objects: str | None, problems: list[str]
+        self, began_ns: int, found: Look, ignored: PlainIgnores, index: Index, objects: str | None, problems: list[str]
     ) -> None:
         self.began_ns = began_ns
         self.found = found
@@ -88,12 +88,12 @@ class Watch:
         self._workspace = workspace
         self._excluded = frozenset(excluded)
         self._reader = IndexReader()
-        self._open: list[Window] = []
+        self._open: list[WatchWindow] = []
         self._guard = threading.Lock()
         # Stamps of files whose content was found to be that of the index, so that it is read once.
         self._read: dict[str, tuple[Stamp, bytes]] = {}
 
-    def begin(self) -> Window:
+    def begin(self) -> WatchWindow:
         """Look at the files before a command. `end` or `give_up` follows."""
         problems: list[str] = []
         began_ns = time.time_ns() - _CLOCK_STEP_NS
@@ -101,18 +101,18 @@ class Watch:
         ignored = read_ignored(self._workspace)
         found = look(self._workspace, ignored, index.files, self._excluded)
         objects = None if repository is None else repository.objects
-        window = Window(began_ns, found, ignored, index, objects, problems)
+        window = WatchWindow(began_ns, found, ignored, index, objects, problems)
         window.same_as_index = frozenset(self._same_as_index(window))
         with self._guard:
             self._open.append(window)
         return window
 
-    def give_up(self, window: Window) -> None:
+    def give_up(self, window: WatchWindow) -> None:
         """Nobody asks what changed since `window` began. Harmless when repeated."""
         with self._guard, contextlib.suppress(ValueError):
             self._open.remove(window)
 
-    def end(self, window: Window, may_keep: Callable[[str], bool]) -> Changes:
+    def end(self, window: WatchWindow, may_keep: Callable[[str], bool]) -> Changes:
         """Return the changes since `window` began. `may_keep`: whether what the file of this real path held may be
         kept.
 
@@ -136,7 +136,7 @@ class Watch:
             problems.append(f"git's index is not used: {why}")
             return None, _NO_INDEX
 
-    def _same_as_index(self, window: Window) -> list[str]:
+    def _same_as_index(self, window: WatchWindow) -> list[str]:
         room = _MAX_HASHED_BYTES
         same: list[str] = []
         for path in sorted(window.index.doubtful):
@@ -153,7 +153,7 @@ class Watch:
             same.append(path)
         return same
 
-    def _changes(self, window: Window, may_keep: Callable[[str], bool]) -> Changes:
+    def _changes(self, window: WatchWindow, may_keep: Callable[[str], bool]) -> Changes:
         problems = list(window.problems)
         after = look(self._workspace, window.ignored, window.index.files, self._excluded)
         changed = sorted(self._compare(window, after))
@@ -190,7 +190,7 @@ class Watch:
             problems.append(f"{odd} file(s) changed whose names are no UTF-8")
         return Changes(files, "; ".join(problems) or None, modes)
 
-    def _compare(self, window: Window, after: Look) -> list[str]:
+    def _compare(self, window: WatchWindow, after: Look) -> list[str]:
         """The paths of files that are new, gone or other ones than before."""
         before = window.found.files
         changed: list[str] = []
@@ -207,7 +207,7 @@ class Watch:
     def _is_gone(self, path: str) -> bool:
         return stamp_at(self._workspace, path) is None or not is_below_folders(self._workspace, path, {"": True})
 
-    def _first_open(self, window: Window, path: str) -> Window:
+    def _first_open(self, window: WatchWindow, path: str) -> WatchWindow:
         """The window that began first, of those that are open and know whether the file was there."""
         with self._guard:
             others = list(self._open)
@@ -227,7 +227,7 @@ class _Contents:
         for store in self._stores.values():
             store.close()
 
-    def is_only_touched(self, first: Window, path: str, real: str, now: Stamp | None) -> bool:
+    def is_only_touched(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bool:
         """True if the file at the real path `real` holds what it held, for all that git knows."""
         blob, then = first.blob_of(path), first.found.files.get(path)
         if blob is None or then is None or now is None or not stat.S_ISREG(now.mode):
@@ -237,7 +237,7 @@ class _Contents:
         self._compared_bytes -= now.size
         return _holds(real, now.size, blob)
 
-    def content_before(self, first: Window, path: str, real: str, now: Stamp | None) -> bytes | str | None:
+    def content_before(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bytes | str | None:
         """Return what the file at the real path `real` held when the window `first` began, as `Changes` has it."""
         then = first.found.files.get(path)
         if then is None:
@@ -355,7 +355,7 @@ class Look(NamedTuple):
     unread: int
 
 
-class Ignored(NamedTuple):
+class PlainIgnores(NamedTuple):
     """The part of a .gitignore that is read: the plain names of folders and files, those of them that mean the top
     alone, and endings."""
 
@@ -364,13 +364,13 @@ class Ignored(NamedTuple):
     endings: tuple[str, ...] = ()
 
 
-def read_ignored(workspace: str) -> Ignored:
+def read_ignored(workspace: str) -> PlainIgnores:
     """Read the plain words of the workspace's own .gitignore: `name`, `name/`, `/name` and `*.ending`. Other patterns
     leave nothing out, and a name that is taken back (`!name`) is not left out."""
     try:
         text = read_bounded(os.path.join(workspace, ".gitignore"), _MAX_IGNORE_BYTES).decode("utf-8", "replace")
     except OSError:
-        return Ignored()
+        return PlainIgnores()
     lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     kept = {line[1:].strip("/") for line in lines if line.startswith("!")}
     names: set[str] = set()
@@ -384,7 +384,7 @@ def read_ignored(workspace: str) -> Ignored:
             (at_top if line.startswith("/") else names).add(plain)
     if kept:  # what is taken back may have any of the endings
         endings.clear()
-    return Ignored(frozenset(names), frozenset(at_top), tuple(sorted(endings)[:_MAX_ENDINGS]))
+    return PlainIgnores(frozenset(names), frozenset(at_top), tuple(sorted(endings)[:_MAX_ENDINGS]))
 
 
 def stamp_of(found: os.stat_result) -> Stamp | None:
@@ -396,7 +396,7 @@ def stamp_of(found: os.stat_result) -> Stamp | None:
     return Stamp(found.st_mtime_ns, found.st_size, inode, found.st_ctime_ns, mode)
 
 
-def look(workspace: str, ignored: Ignored, tracked: Iterable[str], excluded: Collection[str] = ()) -> Look:
+def look(workspace: str, ignored: PlainIgnores, tracked: Iterable[str], excluded: Collection[str] = ()) -> Look:
     """The files below the real path `workspace`, folders near the top first, and those that are `tracked` wherever
     they are. Links are not followed, and folders in `excluded` (real paths) are not walked."""
     files: dict[str, Stamp] = {}
@@ -441,7 +441,9 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _walk(workspace: str, ignored: Ignored, excluded: Collection[str], files: dict[str, Stamp]) -> tuple[bool, int]:
+def _walk(
+    workspace: str, ignored: PlainIgnores, excluded: Collection[str], files: dict[str, Stamp]
+) -> tuple[bool, int]:
     """Put the files into `files`; whether all were looked at, and how many folders could not be read."""
     folders = deque([("", workspace)])
     room, unread = MAX_ENTRIES, 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from agent_host.approval.gate import UnattendedGate
 from agent_host.host.opening import SessionOpener
 from agent_host.rpc.feed import Feed
-from agent_host.rpc.server import Connection
+from agent_host.rpc.server import ClientConnection
 from agent_host.rpc.streams import StreamChannel
 from agent_host.services.session import NewSession
 from agent_host.session.opening import FixedOptions, ResolvedOptions
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
 
 
-def connect(feed: Feed, *, reads: bool) -> Connection:
+def connect(feed: Feed, *, reads: bool) -> ClientConnection:
     """A client on two pipes."""
     theirs, ours = os.pipe()
     stdin, _ = os.pipe()
     if reads:
         threading.Thread(target=read_slowly, args=(theirs,), daemon=True).start()
     channel = StreamChannel(stdin, ours)
-    connection = Connection(channel, {}, feed.attach(), lambda _: None)
+    connection = ClientConnection(channel, {}, feed.attach(), lambda _: None)
     channel.start(connection)
     return connection
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.bundle.placeholders import Places, expand_program, fill, is_for_configured_tools
+from policy.bundle.placeholders import PlaceholderValues, expand_program, fill, is_for_configured_tools
 from policy.names import CHANGING
 from policy.paths import is_absolute
 
@@ -53,7 +53,7 @@ def instantiate(
     of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
     ValueError, but for those that are OPTIONAL.
     """
-    places = Places(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
+    places = PlaceholderValues(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
     lines_ask = not held or asks_in_lines(template)
     template = adapt_to_sandbox(template) if held else template
     raw = {name: value for name, value in template.items() if name not in OF_TEMPLATES}
@@ -95,7 +95,7 @@ def expiry(template: Mapping[str, Any], now: datetime) -> datetime:
     return now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
 
 
-def _adapt_to_machine(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def _adapt_to_machine(entry: Mapping[str, Any], places: PlaceholderValues) -> dict[str, Any]:
     """One template is for every machine: allowed paths of another system are left out."""
     shape = fill(entry, places)
     if "allowedPaths" in shape:

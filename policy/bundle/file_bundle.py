@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from config.lean_typing import NamedTuple
 from policy.bundle.builtin import OF_TEMPLATES, adapt_to_sandbox, asks_in_lines, expiry
 from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning
-from policy.bundle.model import BundleProblems, PolicyBundle, Problem, json_names, nearest, together
+from policy.bundle.model import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
 from policy.bundle.placeholders import (
     GROUP_NAMES,
     PLACEHOLDERS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from policy.bundle.meaning import EntryChecks
-    from policy.bundle.placeholders import Places
+    from policy.bundle.placeholders import PlaceholderValues
 
 EXTENDS = "extends"
 _VERSION = "policyBundleVersion"
@@ -55,7 +55,7 @@ class BuiltIns(NamedTuple):
 
 
 def parse_file_bundle(
-    raw: bytes | dict[str, Any], *, places: Places, built_ins: BuiltIns, now: datetime, held: bool = False
+    raw: bytes | dict[str, Any], *, places: PlaceholderValues, built_ins: BuiltIns, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
     long as a built-in that begins now. `held`: a sandbox holds commands. Raises BundleProblems with all that is
@@ -146,15 +146,15 @@ def _base(shape: Mapping[str, Any], built_ins: BuiltIns) -> dict[str, Any] | Non
     return base
 
 
-def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[Problem]:
+def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[BundleProblem]:
     name = shape.get(EXTENDS, built_ins.names[0])
     if not isinstance(name, str):
-        yield Problem(EXTENDS, "must be text", f"the name of a built-in: {', '.join(built_ins.names)}")
+        yield BundleProblem(EXTENDS, "must be text", f"the name of a built-in: {', '.join(built_ins.names)}")
     elif name not in built_ins.names:
-        yield Problem(EXTENDS, f"{name!r} is not a built-in", nearest(name, built_ins.names))
+        yield BundleProblem(EXTENDS, f"{name!r} is not a built-in", nearest(name, built_ins.names))
 
 
-def _types(shape: Mapping[str, Any]) -> Iterator[Problem]:
+def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
     """Problems with types, but for what a file may leave out."""
     _, problems = read_typed({name: value for name, value in shape.items() if name != EXTENDS})
     for one in problems:
@@ -176,7 +176,7 @@ _NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
 """A blocked path that stands for whatever has a name, at any depth."""
 
 
-def file_checks(places: Places) -> EntryChecks:
+def file_checks(places: PlaceholderValues) -> EntryChecks:
     """The checks of a list's entries for a bundle given by file."""
 
     def check_allowed(value: str) -> tuple[str, str] | None:

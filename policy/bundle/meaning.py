@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from policy import patterns
-from policy.bundle.model import Capability, Problem, json_names, nearest
+from policy.bundle.model import BundleProblem, Capability, json_names, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, normalize, split_nested
@@ -35,7 +35,7 @@ _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
 
 def meaning(
     shape: dict[str, Any], *, checks: EntryChecks | None = None, more_rules: tuple[str, ...] = ()
-) -> Iterator[Problem]:
+) -> Iterator[BundleProblem]:
     """Find the problems in the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
     the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
     yield from _top(shape)
@@ -61,63 +61,63 @@ def meaning(
         yield from _redaction_rule(f"redactionRules[{place}]", rule)
 
 
-def _top(shape: dict[str, Any]) -> Iterator[Problem]:
+def _top(shape: dict[str, Any]) -> Iterator[BundleProblem]:
     if shape.get("schemaVersion", SCHEMA_VERSION) != SCHEMA_VERSION:
-        yield Problem("schemaVersion", f"{shape['schemaVersion']!r} is not known", f'must be "{SCHEMA_VERSION}"')
+        yield BundleProblem("schemaVersion", f"{shape['schemaVersion']!r} is not known", f'must be "{SCHEMA_VERSION}"')
     yield from _empty("", shape, "policyBundleVersion", "it stands in decisions and audit")
     if "expiresAt" in shape and not _is_moment(shape["expiresAt"]):
-        yield Problem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
+        yield BundleProblem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
     session = shape.get("sessionId")
     if isinstance(session, str) and session != ANY_SESSION and not re.fullmatch(SESSION_ID, session):
         said = "is empty" if not session else f"{session!r} names no session"
-        yield Problem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
+        yield BundleProblem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
 
 
-def _approval_timeout(value: Any) -> Iterator[Problem]:
+def _approval_timeout(value: Any) -> Iterator[BundleProblem]:
     low, high = APPROVAL_TIMEOUT_S
     if isinstance(value, int | float) and not isinstance(value, bool) and not low <= value <= high:
-        yield Problem("approvalTimeoutS", f"{value} is not between {low} and {high}", "seconds, such as 300")
+        yield BundleProblem("approvalTimeoutS", f"{value} is not between {low} and {high}", "seconds, such as 300")
 
 
-def _sandbox(value: Any) -> Iterator[Problem]:
+def _sandbox(value: Any) -> Iterator[BundleProblem]:
     if isinstance(value, dict) and value.get("allowOff") is True:
         for field in ("required", "minimumLevel"):
             if value.get(field):
-                yield Problem("sandbox.allowOff", f"says the opposite of {field}", "leave one of the two out")
+                yield BundleProblem("sandbox.allowOff", f"says the opposite of {field}", "leave one of the two out")
 
 
-def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[Problem]:
+def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[BundleProblem]:
     if shape.get(field) == "":
-        yield Problem(f"{path}.{field}" if path else field, "is empty", hint)
+        yield BundleProblem(f"{path}.{field}" if path else field, "is empty", hint)
 
 
-def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
+def _server(path: str, server: dict[str, Any]) -> Iterator[BundleProblem]:
     """Problems of a server entry; its required fields depend on the transport."""
     name = server.get("name")
     if isinstance(name, str) and not re.fullmatch(SERVER_NAME, name):
-        yield Problem(f"{path}.name", f"{name!r} names no server", "1 to 64 of A-Z a-z 0-9 _ - .")
+        yield BundleProblem(f"{path}.name", f"{name!r} names no server", "1 to 64 of A-Z a-z 0-9 _ - .")
     transport = str(server.get("transport"))
     if transport not in _SERVER_NEEDS:
         return
     needed, other = _SERVER_NEEDS[transport]
     if server.get(needed) in (None, ""):
-        yield Problem(f"{path}.{needed}", f"is needed for transport {transport}")
+        yield BundleProblem(f"{path}.{needed}", f"is needed for transport {transport}")
     if server.get(other) is not None:
-        yield Problem(f"{path}.{other}", f"means nothing for transport {transport}", f"it has {needed}")
+        yield BundleProblem(f"{path}.{other}", f"means nothing for transport {transport}", f"it has {needed}")
     url = server.get("url")
     if transport == "http" and isinstance(url, str) and url and not re.match(r"(?i)https?://", url):
-        yield Problem(f"{path}.url", f"{url!r} is not an http or https URL")
+        yield BundleProblem(f"{path}.url", f"{url!r} is not an http or https URL")
 
 
-def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
+def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[BundleProblem]:
     if rule.get("redactionRuleId") == "":
-        yield Problem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")
+        yield BundleProblem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")
     pattern = rule.get("pattern")
     try:
         if isinstance(pattern, str):
             patterns.rule_pattern(pattern)
     except patterns.UnusablePattern as error:
-        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", patterns.HINT)
+        yield BundleProblem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", patterns.HINT)
 
 
 def _is_moment(value: Any) -> bool:
@@ -127,34 +127,36 @@ def _is_moment(value: Any) -> bool:
         return False
 
 
-def _llm_policy(policy: Any) -> Iterator[Problem]:
+def _llm_policy(policy: Any) -> Iterator[BundleProblem]:
     if not isinstance(policy, dict):
         return
     if policy.get("allowedModels") == []:
-        yield Problem("llmPolicy.allowedModels", "is empty", "name at least one model")
+        yield BundleProblem("llmPolicy.allowedModels", "is empty", "name at least one model")
     models = policy.get("allowedModels")
     for place, model in enumerate(models if isinstance(models, (list, tuple)) else []):
         if model == "":
-            yield Problem(f"llmPolicy.allowedModels[{place}]", "is empty", "name a model, such as claude-sonnet-4-5")
+            yield BundleProblem(
+                f"llmPolicy.allowedModels[{place}]", "is empty", "name a model, such as claude-sonnet-4-5"
+            )
     yield from check_least("llmPolicy", policy, _TOKENS, "a number of tokens, such as 200000")
 
 
-def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> Iterator[Problem]:
+def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> Iterator[BundleProblem]:
     first: dict[str, int] = {}
     for place, item in items:
         name = item.get(field)
         if isinstance(name, str) and first.setdefault(name, place) != place:
-            yield Problem(
+            yield BundleProblem(
                 f"{path}[{place}].{field}", f"{name!r} stands at {path}[{first[name]}] already", "merge the two"
             )
 
 
 def _capability(
     path: str, entry: dict[str, Any], rules: tuple[str, ...], checks: EntryChecks | None
-) -> Iterator[Problem]:
+) -> Iterator[BundleProblem]:
     name = entry.get("name")
     if isinstance(name, str) and name not in ALL_CAPABILITIES:
-        yield Problem(f"{path}.name", f"{name!r} is not a capability", nearest(name, ALL_CAPABILITIES))
+        yield BundleProblem(f"{path}.name", f"{name!r} is not a capability", nearest(name, ALL_CAPABILITIES))
     rule = entry.get("approvalRuleId")
     if isinstance(rule, str):
         yield from rule_problems(path, rule, rules)
@@ -210,7 +212,7 @@ _WHOLE = "an entry covers everything below it: leave the stars out"
 _NESTED = "a name at any depth below ROOT is written ROOT/**/NAME, and only NAME may begin with a star"
 
 
-def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
     """Lists that restrict nothing, since calls of this capability are not judged by them."""
     name = entry.get("name")
     if not isinstance(name, str) or name not in SCOPES:
@@ -223,10 +225,10 @@ def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
         meant = [other for other in ALL_CAPABILITIES if field in SCOPES[other]]
         limits = ", ".join(one for one in json_names(Capability) if one in known)
         hint = f"{name} has {limits}" if limits else f"it is for {', '.join(meant)}"
-        yield Problem(f"{path}.{field}", f"restricts nothing in {name}", hint)
+        yield BundleProblem(f"{path}.{field}", f"restricts nothing in {name}", hint)
 
 
-def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[Problem]:
+def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[BundleProblem]:
     """Problems in the entries of a capability's lists beyond their types; `checks` are those of the wire unless others
     are given."""
     for field, check in (checks or ENTRY_CHECKS).items():
@@ -234,7 +236,7 @@ def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None =
         for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
             problem = check(value) if isinstance(value, str) else None
             if problem is not None:
-                yield Problem(f"{path}.{field}[{place}]", *problem)
+                yield BundleProblem(f"{path}.{field}[{place}]", *problem)
     for place, policy in objects(entry.get("commandPolicies")):
         yield from command_policy_problems(f"{path}.commandPolicies[{place}]", policy)
 
@@ -250,12 +252,12 @@ def is_whole(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
-def check_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[Problem]:
+def check_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[BundleProblem]:
     """The whole numbers of `shape` that are below their bounds."""
     for name, bound in least.items():
         value = shape.get(name)
         if value is not None and is_whole(value) and value < bound:
-            yield Problem(f"{path}.{name}", f"must be at least {bound}", hint)
+            yield BundleProblem(f"{path}.{name}", f"must be at least {bound}", hint)
 
 
 def path_entry(value: str) -> tuple[str, str] | None:
@@ -355,51 +357,51 @@ ENTRY_CHECKS: EntryChecks = {
 """By the name of a list: what is wrong with one of its entries, and what may help."""
 
 
-def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
+def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[BundleProblem]:
     """Problems of an entry of commandPolicies beyond its types."""
     command = policy.get("command")
     problem = command_entry(command) if isinstance(command, str) else None
     if problem is not None:
-        yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
+        yield BundleProblem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
     yield from check_least(path, policy, {"maxArguments": 0}, "0 stands for none")
     most = policy.get("maxArguments")
     for place, rule in objects(policy.get("arguments")):
         yield from _argument_problems(f"{path}.arguments[{place}]", rule, most)
 
 
-def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[Problem]:
+def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[BundleProblem]:
     yield from check_least(path, rule, {"index": 0}, "0 is the first argument")
     index = rule.get("index")
     if is_whole(index) and is_whole(most) and 0 <= most <= index:
-        yield Problem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
+        yield BundleProblem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
     pattern = rule.get("pattern")
     if pattern is None and rule.get("enum") is None:
-        yield Problem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
+        yield BundleProblem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
     said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
     if said is not None:
-        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
+        yield BundleProblem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
 
 
-def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[Problem]:
+def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[BundleProblem]:
     """Problems of an entry of toolPolicies beyond its types; `rules` are the ids of the approval rules."""
     tool = policy.get("tool")
     problem = _tool_entry(tool) if isinstance(tool, str) else None
     if problem is not None:
-        yield Problem(f"{path}.tool", *problem)
+        yield BundleProblem(f"{path}.tool", *problem)
     rule = policy.get("approvalRuleId")
     if isinstance(rule, str):
         yield from rule_problems(path, rule, rules)
     if isinstance(rule, str) and policy.get("requiresApproval") is not True:
-        yield Problem(f"{path}.approvalRuleId", "means nothing without an approval", "add requiresApproval: true")
+        yield BundleProblem(f"{path}.approvalRuleId", "means nothing without an approval", "add requiresApproval: true")
     if all(policy.get(name) is None for name in ("requiresApproval", "repeatable")):
-        yield Problem(path, "says nothing of the tool", "give requiresApproval, repeatable, or both")
+        yield BundleProblem(path, "says nothing of the tool", "give requiresApproval, repeatable, or both")
 
 
-def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[Problem]:
+def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[BundleProblem]:
     """Problems of an approvalRuleId."""
     if rule not in rules:
         hint = nearest(rule, rules) if rules else "approvalRules is empty"
-        yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
+        yield BundleProblem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
 
 
 assert set(ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names

@@ -292,7 +292,7 @@ def bundle_from_trusted(raw: Mapping[str, Any]) -> PolicyBundle:
 # What is wrong with a bundle, in words for the one who wrote it.
 
 
-class Problem(NamedTuple):
+class BundleProblem(NamedTuple):
     """One thing that is wrong: where (`capabilities[2].allowedPaths`, empty for the whole), what, and what may help."""
 
     path: str
@@ -307,12 +307,12 @@ class Problem(NamedTuple):
 class BundleProblems(ValueError):
     """A bundle that is refused; `problems` lists everything that is wrong with it, in the order of the document."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[BundleProblem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
 
-def together(of_types: Iterable[Problem], of_values: Iterable[Problem]) -> tuple[Problem, ...]:
+def together(of_types: Iterable[BundleProblem], of_values: Iterable[BundleProblem]) -> tuple[BundleProblem, ...]:
     """Both in one list, each once. Where a value is found to be wrong, that its type is wrong adds nothing."""
     first = tuple(of_values)
     places = {problem.path for problem in first}

@@ -33,7 +33,7 @@ CONFIGURED = "@configured"
 _LISTS = ("allowedPaths", "blockedPaths")
 
 
-class Places(NamedTuple):
+class PlaceholderValues(NamedTuple):
     """Values of the placeholders: real, absolute paths; None if there is no such place. `groups` are the lists of
     places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step leaves
     for later ones. `tools` are the names and patterns that CONFIGURED stands for, by capability."""
@@ -53,7 +53,7 @@ class Places(NamedTuple):
         return place
 
 
-def fill(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def fill(entry: Mapping[str, Any], places: PlaceholderValues) -> dict[str, Any]:
     """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
     dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are OPTIONAL."""
     shape = dict(entry)
@@ -69,7 +69,7 @@ def fill(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     return shape
 
 
-def paths_of_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> frozenset[str]:
+def paths_of_groups(entries: Sequence[Mapping[str, Any]], places: PlaceholderValues) -> frozenset[str]:
     """The paths that a group among the blockedPaths of these capabilities names, and no entry spells out."""
     listed = [path for entry in entries for path in entry.get("blockedPaths") or ()]
     groups = [one for one in listed if one.startswith("@")]
@@ -77,12 +77,12 @@ def paths_of_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> fro
     return frozenset(_paths(groups, places, allowed=False)).difference(_paths(spelled, places, allowed=False))
 
 
-def is_for_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
+def is_for_configured_tools(entry: Mapping[str, Any], places: PlaceholderValues) -> bool:
     """True if an entry is for tools of the user's configuration only, which names none."""
     return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])
 
 
-def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str]:
+def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) -> list[str]:
     found: list[str] = []
     for entry in entries:
         for one in places.groups[entry[1:]] if entry.startswith("@") else (entry,):
@@ -94,7 +94,7 @@ def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str
     return found
 
 
-def expand_path(entry: str, places: Places) -> str | None:
+def expand_path(entry: str, places: PlaceholderValues) -> str | None:
     """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
     path is one of the workspace; an absolute one stays as it is."""
     if entry.startswith("${"):
@@ -122,7 +122,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
     return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 
 
-def expand_program(entry: str, places: Places) -> str:
+def expand_program(entry: str, places: PlaceholderValues) -> str:
     """An entry of allowedCommands with the workspace's real path in it; any other entry as it is."""
     if not entry.startswith(PROGRAMS_BELOW):
         return entry

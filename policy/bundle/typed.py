@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.lean_typing import NamedTuple
 from policy.bundle import model
-from policy.bundle.model import NO_DEFAULT, Problem, is_part, json_names, members, nearest
+from policy.bundle.model import NO_DEFAULT, BundleProblem, is_part, json_names, members, nearest
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Place = tuple[int | str, ...]
     """Where a value stands: names of fields and numbers of items, from the top."""
-    Read = Callable[[Any, Place, list[Problem]], Any]
+    Read = Callable[[Any, Place, list[BundleProblem]], Any]
     """(JSON value, its place, problems, to be added to) → the value; WRONG where it is none of the type."""
 
 MISSING: Final = "is missing"
@@ -48,7 +48,7 @@ _EXAMPLES = {
 """What a required field may look like, by its name."""
 
 
-def read_object(cls: type, shape: Any, problems: list[Problem], place: Place = ()) -> Any:
+def read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
     """The value of the class, or WRONG with what is wrong added to `problems`, in the order of the class's fields."""
     if not isinstance(shape, dict):
         return _wrong(problems, place, "must be an object")
@@ -67,7 +67,7 @@ def read_object(cls: type, shape: Any, problems: list[Problem], place: Place = (
     return WRONG if unknown or any(value is WRONG for value in values.values()) else cls(**values)
 
 
-def read_list(cls: type, shape: Any, problems: list[Problem], place: Place = ()) -> Any:
+def read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
     """The same for a list of such objects, as a tuple."""
     return _many(lambda value, at, found: read_object(cls, value, found, at))(shape, place, problems)
 
@@ -104,7 +104,7 @@ def _reader(annotation: str) -> Read:
     return lambda value, place, problems: read_object(cls, value, problems, place)
 
 
-def _text(value: Any, place: Place, problems: list[Problem]) -> Any:
+def _text(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     if not isinstance(value, str):
         return _wrong(problems, place, "must be text", "in double quotes")
     try:
@@ -114,7 +114,7 @@ def _text(value: Any, place: Place, problems: list[Problem]) -> Any:
     return value
 
 
-def _whole(value: Any, place: Place, problems: list[Problem]) -> Any:
+def _whole(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -122,17 +122,17 @@ def _whole(value: Any, place: Place, problems: list[Problem]) -> Any:
     return _wrong(problems, place, "must be a whole number", "in digits, without quotes")
 
 
-def _number(value: Any, place: Place, problems: list[Problem]) -> Any:
+def _number(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return _wrong(problems, place, "must be a number", "in digits, without quotes")
 
 
-def _flag(value: Any, place: Place, problems: list[Problem]) -> Any:
+def _flag(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     return value if isinstance(value, bool) else _wrong(problems, place, "must be true or false", "without quotes")
 
 
-def _moment(value: Any, place: Place, problems: list[Problem]) -> Any:
+def _moment(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     try:
         return datetime.fromisoformat(value.upper())
     except (AttributeError, ValueError):
@@ -150,7 +150,7 @@ def _one_of(quoted: str) -> Read:
     """One of the texts that a Literal lists, with quotes and commas."""
     known = tuple(one.strip().strip("'\"") for one in quoted.split(","))
 
-    def read(value: Any, place: Place, problems: list[Problem]) -> Any:
+    def read(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
         if value in known:
             return value
         return _wrong(problems, place, f"must be {' or '.join(map(repr, known))}")
@@ -159,7 +159,7 @@ def _one_of(quoted: str) -> Read:
 
 
 def _many(read: Read) -> Read:
-    def read_all(value: Any, place: Place, problems: list[Problem]) -> Any:
+    def read_all(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
         if not isinstance(value, list):
             return _wrong(problems, place, "must be a list", "in square brackets")
         items = tuple(read(item, (*place, number), problems) for number, item in enumerate(value))
@@ -168,8 +168,8 @@ def _many(read: Read) -> Read:
     return read_all
 
 
-def _wrong(problems: list[Problem], place: Place, message: str, hint: str | None = None) -> Any:
-    problems.append(Problem(_json_path(place), message, hint))
+def _wrong(problems: list[BundleProblem], place: Place, message: str, hint: str | None = None) -> Any:
+    problems.append(BundleProblem(_json_path(place), message, hint))
     return WRONG
 
 

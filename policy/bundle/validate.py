@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.json_text import TooDeep, check_depth
 from policy.bundle.meaning import command_policy_problems, meaning
-from policy.bundle.model import BundleProblems, CommandPolicy, PolicyBundle, Problem, together
+from policy.bundle.model import BundleProblem, BundleProblems, CommandPolicy, PolicyBundle, together
 from policy.bundle.typed import WRONG, read_list, read_object
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
@@ -28,27 +28,29 @@ def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
     return bundle
 
 
-def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> list[Problem]:
+def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> list[BundleProblem]:
     """Why a valid bundle can't be used for this session now; empty when it can (AH 3.2 step 5, 8.6)."""
-    problems: list[Problem] = []
+    problems: list[BundleProblem] = []
     if bundle.schema_version != SCHEMA_VERSION:
-        problems.append(Problem("schemaVersion", f"is {bundle.schema_version}", f"this host reads {SCHEMA_VERSION}"))
+        problems.append(
+            BundleProblem("schemaVersion", f"is {bundle.schema_version}", f"this host reads {SCHEMA_VERSION}")
+        )
     if now >= bundle.expires_at:
-        problems.append(Problem("expiresAt", f"the bundle expired at {bundle.expires_at.isoformat()}"))
+        problems.append(BundleProblem("expiresAt", f"the bundle expired at {bundle.expires_at.isoformat()}"))
     if bundle.session_id not in {ANY_SESSION, session_id}:
-        problems.append(Problem("sessionId", f"the bundle is for session {bundle.session_id}, not {session_id}"))
+        problems.append(BundleProblem("sessionId", f"the bundle is for session {bundle.session_id}, not {session_id}"))
     return problems
 
 
 # Text to shape
 
 
-def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[BundleProblem]]:
     """The JSON object, and what is wrong with how it is written. Raises BundleProblems for no object."""
-    problems: list[Problem] = []
+    problems: list[BundleProblem] = []
     shape = _read(raw, problems) if isinstance(raw, bytes) else _load_json(raw)
     if not isinstance(shape, dict):
-        raise BundleProblems(tuple(problems) or (Problem("", "is not a JSON object"),))
+        raise BundleProblems(tuple(problems) or (BundleProblem("", "is not a JSON object"),))
     return shape, problems
 
 
@@ -58,14 +60,14 @@ def _load_json(raw: Any) -> Any:
         check_depth(text)
         return json.loads(text)
     except RecursionError:
-        raise BundleProblems((Problem("", f"is not JSON: {TooDeep()}"),)) from None
+        raise BundleProblems((BundleProblem("", f"is not JSON: {TooDeep()}"),)) from None
     except (ValueError, TypeError) as fault:
-        raise BundleProblems((Problem("", f"is not JSON: {fault}"),)) from None
+        raise BundleProblems((BundleProblem("", f"is not JSON: {fault}"),)) from None
 
 
-def _read(raw: bytes, problems: list[Problem]) -> Any:
+def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
     if len(raw) > MAX_BYTES:
-        problems.append(Problem("", f"is longer than {MAX_BYTES} bytes"))
+        problems.append(BundleProblem("", f"is longer than {MAX_BYTES} bytes"))
         return None
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
             left[name] -= 1
             if left[name] < 0:
                 twice[name] = None
-        problems.extend(Problem(name, "the field stands twice in one object") for name in twice)
+        problems.extend(BundleProblem(name, "the field stands twice in one object") for name in twice)
         return shape
 
     def refuse(constant: str) -> Any:
@@ -87,13 +89,13 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
         check_depth(text)
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except ValueError as fault:
-        problems.append(Problem("", f"is not JSON: {fault}"))
+        problems.append(BundleProblem("", f"is not JSON: {fault}"))
         return None
 
 
-def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[Problem]]:
+def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:
     """The bundle of a JSON shape, None where there are problems with its types."""
-    problems: list[Problem] = []
+    problems: list[BundleProblem] = []
     bundle = read_object(PolicyBundle, shape, problems)
     return None if bundle is WRONG else bundle, problems
 
@@ -109,10 +111,10 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     try:
         shape = json.loads(json.dumps(list(entries), allow_nan=False))
     except (ValueError, TypeError) as fault:
-        raise BundleProblems((Problem(name, f"is not JSON: {fault}"),)) from None
-    of_types: list[Problem] = []
+        raise BundleProblems((BundleProblem(name, f"is not JSON: {fault}"),)) from None
+    of_types: list[BundleProblem] = []
     policies = read_list(CommandPolicy, shape, of_types, (name,))
-    of_values: list[Problem] = []
+    of_values: list[BundleProblem] = []
     for place, entry in enumerate(entries):
         of_values += command_policy_problems(f"{name}[{place}]", entry)
         of_values += _grants(f"{name}[{place}]", entry)
@@ -122,6 +124,8 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     return tuple(policies)
 
 
-def _grants(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+def _grants(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
     if entry.get("startsPrograms") is True:
-        yield Problem(f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out")
+        yield BundleProblem(
+            f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out"
+        )

@@ -77,7 +77,7 @@ class GitDirectory(NamedTuple):
     is_strict: bool = True
 
 
-class Left(NamedTuple):
+class LeftEntry(NamedTuple):
     """One entry of it: `content` is a file's, None for one that is too large to be kept. `target` is the real path of
     what the content names (`target_of`), None for nothing."""
 
@@ -122,7 +122,7 @@ def target_of(content: bytes | None, directory: str) -> str | None:
 
 
 def find_left_problem(
-    of: GitDirectory, inside: Sequence[str], left: Left | None, before: Left | None, roots: Sequence[str]
+    of: GitDirectory, inside: Sequence[str], left: LeftEntry | None, before: LeftEntry | None, roots: Sequence[str]
 ) -> str | None:
     """Say why a command may not leave what it did in a git directory; None where it starts nothing.
 
@@ -155,7 +155,7 @@ def find_left_problem(
     return "git may start a program by it" if name in _LIKE_GIT else "git makes no such file there"
 
 
-def git_file_problem(left: Left, known: Iterable[str]) -> str | None:
+def git_file_problem(left: LeftEntry, known: Iterable[str]) -> str | None:
     """Say why a command may not leave an entry that is called `.git` and is no directory; `known` are the git
     directories that are judged."""
     if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
@@ -164,7 +164,7 @@ def git_file_problem(left: Left, known: Iterable[str]) -> str | None:
 
 
 def _configuration_problem(
-    of: GitDirectory, left: Left | None, before: Left | None, roots: Sequence[str]
+    of: GitDirectory, left: LeftEntry | None, before: LeftEntry | None, roots: Sequence[str]
 ) -> str | None:
     if left is None:
         return "a command may not remove it"
@@ -176,7 +176,7 @@ def _configuration_problem(
     return config_problem(left.content, earlier or b"", of.path, roots)
 
 
-def _leading_problem(name: str, left: Left | None, roots: Sequence[str]) -> str | None:
+def _leading_problem(name: str, left: LeftEntry | None, roots: Sequence[str]) -> str | None:
     if left is None:
         return None
     if left.kind != "file" or left.content is None:
@@ -186,11 +186,11 @@ def _leading_problem(name: str, left: Left | None, roots: Sequence[str]) -> str 
     return None if _is_within(left, roots) and (left.target or "").endswith("/.git") else "it leads elsewhere"
 
 
-def _is_within(left: Left, roots: Sequence[str]) -> bool:
+def _is_within(left: LeftEntry, roots: Sequence[str]) -> bool:
     return left.target is not None and any(is_under(left.target, root, "posix") for root in roots)
 
 
-def _is_of_template(inside: Sequence[str], left: Left) -> bool:
+def _is_of_template(inside: Sequence[str], left: LeftEntry) -> bool:
     """True for what `git init` copies from its templates, and what says no more than that."""
     if len(inside) == 1:
         return left.kind == ("file" if inside[0] == "description" else "directory") and inside[0] in _TEMPLATE
@@ -202,7 +202,7 @@ def _is_of_template(inside: Sequence[str], left: Left) -> bool:
 _TEMPLATE = frozenset({"description", "hooks", "info", "branches"})
 
 
-def _state_problem(folder: str, inside: Sequence[str], left: Left | None) -> str | None:
+def _state_problem(folder: str, inside: Sequence[str], left: LeftEntry | None) -> str | None:
     if left is None or left.kind == "directory":
         return None
     if left.content is None:
@@ -263,7 +263,7 @@ _STARTS_A_HELPER = r"-|[^/]*::|\w*!"
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 
-class Setting(NamedTuple):
+class GitSetting(NamedTuple):
     """One line: `section` and `key` in lower case, `name` as it is written; None where there is none. A key without a
     value has None."""
 
@@ -273,7 +273,7 @@ class Setting(NamedTuple):
     value: str | None
 
 
-def settings_of(content: bytes) -> list[Setting] | None:
+def settings_of(content: bytes) -> list[GitSetting] | None:
     """The settings of a configuration file in their order; None where git would not read all of it, or it is longer
     than MAX_BYTES."""
     if len(content) > MAX_BYTES or b"\0" in content:
@@ -307,7 +307,7 @@ def config_problem(content: bytes, before: bytes, directory: str, roots: Sequenc
     return f"a command may not set or remove {name}"
 
 
-def _is_harmless(one: Setting, directory: str, roots: Sequence[str]) -> bool:
+def _is_harmless(one: GitSetting, directory: str, roots: Sequence[str]) -> bool:
     if one.section == "core" and one.name is None and one.key == "worktree":
         tree = normalize(one.value or "", "posix", directory)
         return any(is_under(tree, root, "posix") for root in roots)
@@ -323,9 +323,9 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._rest = iter(text + "\n")
-        self._found: list[Setting] = []
+        self._found: list[GitSetting] = []
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[GitSetting]:
         section, name = "", None
         for character in self._rest:
             if character in " \t\r\n":
@@ -386,7 +386,7 @@ class _Reader:
         if character not in "=\n":
             raise ValueError(key)
         value = None if character == "\n" else self._value()
-        self._found.append(Setting(section, name, key.lower(), value))
+        self._found.append(GitSetting(section, name, key.lower(), value))
 
     def _value(self) -> str:
         value: list[str] = []

@@ -19,7 +19,7 @@ from policy.programs.table import base_name, family_of, program_named
 from policy.shell import tables as tables
 from policy.shell.assigned import assignments_of_builtin, note_assigned
 from policy.shell.file_effects import STRICT, note_files
-from policy.shell.findings import FileCase, Findings, Script, check_assignment, note_declared
+from policy.shell.findings import FileCase, Findings, ShellText, check_assignment, note_declared
 from policy.shell.options import Given, Used, read_options
 from policy.shell.program_texts import found_below, judge_git, judge_sed
 from policy.shell.shown import INPUT_FILES
@@ -376,7 +376,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         found.undecidable(f"{base} runs text that only the run knows")
     else:
         found.scripts.append(
-            Script(found.grammar, " ".join(text or "" for text in texts), True, base == "trap", knows_functions)
+            ShellText(found.grammar, " ".join(text or "" for text in texts), True, base == "trap", knows_functions)
         )
 
 
@@ -385,7 +385,7 @@ def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     if read is None:
         found.undecidable(f"{base} {args[0].text} runs other commands")
     elif read.is_code and read.word is not None and read.word.text is not None:
-        found.scripts.append(Script(grammar, read.word.text))
+        found.scripts.append(ShellText(grammar, read.word.text))
     elif read.is_code:
         if not found.run_shown(_text_shown(read.word), grammar):
             found.mark_opaque(program, "-c …", in_line=True)

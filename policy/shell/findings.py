@@ -154,7 +154,7 @@ class Opaque(NamedTuple):
         return f"{self.program} starts what the line does not show: {self.what}"
 
 
-class Script(NamedTuple):
+class ShellText(NamedTuple):
     """Shell text that a command of the line runs; `is_own` where the shell of the line itself does, `is_postponed`
     where it does later, and `knows_functions` where it has the line's functions then. `is_partial` where `UNKNOWN`
     stands in it for what only the run knows."""
@@ -176,7 +176,7 @@ class Findings:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
         self.dynamic: dict[str, None] = {}
         self.opaque: dict[Opaque, None] = {}
-        self.scripts: list[Script] = []
+        self.scripts: list[ShellText] = []
         self.uses: dict[FileUse, None] = {}
         self.grammar: Grammar = "bash"
         self.functions: frozenset[str] = frozenset()
@@ -210,7 +210,7 @@ class Findings:
     def run_shown(self, shown: Shown | None, grammar: Grammar, *, is_own: bool = False) -> bool:
         """Notes that a program runs shell text, of which the line shows this much; True if that is all of it."""
         if shown is not None:
-            self.scripts.append(Script(grammar, shown.text, is_own=is_own, is_partial=not shown.is_whole))
+            self.scripts.append(ShellText(grammar, shown.text, is_own=is_own, is_partial=not shown.is_whole))
         return shown is not None and shown.is_whole
 
     def mark_opaque(self, program: str, what: str, *, in_line: bool = False) -> None:

@@ -44,7 +44,7 @@ class Given:
         return [one.value for one in self.used if one.value is not None and not one.option.roles.isdisjoint(roles)]
 
 
-class _Reader:
+class _OptionReader:
     def __init__(self, row: Program, words: Sequence[Word]) -> None:
         self.options = options_of(row.options)
         self.stops = row.stops
@@ -153,4 +153,4 @@ def _cut_value(word: Word, value: str) -> Word:
 
 def read_options(row: Program, words: Sequence[Word]) -> Given:
     """A program's arguments by its row."""
-    return _Reader(row, words).read(bare=row.bare)
+    return _OptionReader(row, words).read(bare=row.bare)

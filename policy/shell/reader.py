@@ -12,7 +12,7 @@ from policy.shell.effects import expand_wrappers
 from policy.shell.findings import Findings, Operand, ParsedCommand, Redirection, SimpleCommand, join, split_pattern
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.shown import UNKNOWN
-from policy.shell.syntax import Command, Redirect, scan
+from policy.shell.syntax import ParsedWords, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import ShellName
-    from policy.shell.findings import Script
+    from policy.shell.findings import ShellText
     from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
@@ -117,7 +117,7 @@ class Reader:
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
-            if not isinstance(event, Command):
+            if not isinstance(event, ParsedWords):
                 self._redirect(event, max(step for at, step in began if at < event.start))
                 continue
             if event.is_own:
@@ -141,7 +141,7 @@ class Reader:
                 self._script(script, event, depth, repeats=repeats or event.repeats)
                 found.grammar = grammar
 
-    def _script(self, script: Script, event: Command, depth: int, *, repeats: bool) -> None:
+    def _script(self, script: ShellText, event: ParsedWords, depth: int, *, repeats: bool) -> None:
         """Reads a text that a command of the line hands to a shell."""
         if depth >= _MAX_INNER_SHELLS:
             self.found.give_up("shells inside shells")
@@ -152,7 +152,7 @@ class Reader:
             self.postponed = self.postponed or script.is_postponed
             self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
 
-    def _read_partly(self, script: Script, depth: int) -> None:
+    def _read_partly(self, script: ShellText, depth: int) -> None:
         """Takes the programs and files that a text names, of which a part is known only when it runs; whoever lists the
         shell consents to that part."""
         inner = Reader({})

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-class Command(NamedTuple):
+class ParsedWords(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
     is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
     same for commands of which each runs only if all in front of it succeeded (`a && b && c`). `input` is what the line
@@ -125,7 +125,7 @@ def scan(
     environment: Mapping[str, str] | None,
     learns: bool,
     functions: frozenset[str] = frozenset(),
-) -> list[Command | Redirect]:
+) -> list[ParsedWords | Redirect]:
     """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
     shell that may not know what bash has beyond POSIX. `environment` is what is known of the shell's variables, None
     where it is nothing; what the text itself sets is only known where it `learns`. `functions` are those that stand
@@ -158,7 +158,7 @@ class _Walk:
         found.evaluated.note_source(source)
         self.texts = Texts(source, self._read, found.grammar, variables.literals)
         self.expansion = (0, 0)  # the outermost one that was met last
-        self.events: list[Command | Redirect] = []
+        self.events: list[ParsedWords | Redirect] = []
         self.moves = _MOVES.search(source) is not None
         self.chains: dict[int, int] = {}
         self.dashes: set[int] = set()
@@ -180,7 +180,7 @@ class _Walk:
             "binary_expression": self._comparison,
         }
 
-    def run(self, root: Node) -> list[Command | Redirect]:
+    def run(self, root: Node) -> list[ParsedWords | Redirect]:
         stack: list[tuple[Node, bool, str]] = [(root, False, "")]
         while stack:
             node, repeats, around = stack.pop()
@@ -365,7 +365,7 @@ class _Walk:
             self.found.undecidable("a builtin whose name is an expansion")
         is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
         functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
-        self.events.append(Command(words, repeats, is_own, functions, self._chain(node), shown, node.start_byte))
+        self.events.append(ParsedWords(words, repeats, is_own, functions, self._chain(node), shown, node.start_byte))
 
     def _chain(self, node: Node) -> int:
         """The first byte of the chain of a command: the first command of a list that holds commands and `&&` only."""
@@ -445,7 +445,7 @@ class _Walk:
                 value = child.child_by_field_name("value")
                 if value is not None and value.type != "array":
                     self._declare(value)
-        self.events.append(Command(words, repeats, start=node.start_byte))
+        self.events.append(ParsedWords(words, repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _declare(self, value: Node) -> None:
@@ -472,7 +472,7 @@ class _Walk:
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":
-            self.events.append(Command([plain("["), *self._test_words(node)], repeats, start=node.start_byte))
+            self.events.append(ParsedWords([plain("["), *self._test_words(node)], repeats, start=node.start_byte))
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:

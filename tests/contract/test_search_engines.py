@@ -17,9 +17,9 @@ from tool_runtime.files import grep as engine
 from tool_runtime.files.grep import (
     GrepOutcome,
     GrepParams,
-    Question,
     Ripgrep,
     Search,
+    SearchQuestion,
     find_ripgrep,
     grep,
     translate_pattern,
@@ -126,7 +126,7 @@ def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> N
     if written is None or compile_pattern(pattern) is None:
         return
     assert RG is not None
-    search = Search(Question(RG, os.path.dirname(__file__), written, False, 1), 1)
+    search = Search(SearchQuestion(RG, os.path.dirname(__file__), written, False, 1), 1)
     search.add("", ["none"], complete=False)
     assert search.answer(Abandoned()) == {}
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import Job, Verdict, try_job
-from agent_host.faults.crash_run import CrashRun, Started, start_process
+from agent_host.faults.command import FaultJob, JobVerdict, try_job
+from agent_host.faults.crash_run import CrashRun, StartedProcess, start_process
 from agent_host.faults.faults import KillAtInstant
 from tests.support import warm_starts
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
+def _start(argv: Sequence[str], env: Mapping[str, str]) -> StartedProcess:
     return warm_starts.start_argv(argv, env) if argv[0] == sys.executable else start_process(argv, env)
 
 
@@ -24,12 +24,12 @@ def _start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
 def _starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are forked, but for those that are traced and those that may be killed while they import."""
     job = request.node.callspec.params.get("job") if hasattr(request.node, "callspec") else None
-    at_any_instant = isinstance(job, Job) and isinstance(job.fault, KillAtInstant)
+    at_any_instant = isinstance(job, FaultJob) and isinstance(job.fault, KillAtInstant)
     if warm_starts.can_start({}) and not at_any_instant:
         monkeypatch.setattr(CrashRun, "start", staticmethod(_start))
 
 
 @pytest.fixture
-def verdict(job: Job) -> Verdict:
+def verdict(job: FaultJob) -> JobVerdict:
     """What came of the test's `job`."""
     return try_job(job)

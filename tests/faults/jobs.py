@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import Job, Verdict
+from agent_host.faults.command import FaultJob, JobVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def runs(faults: Iterable[Fault], *, scenario: str = "effects", output: str = "text") -> pytest.MarkDecorator:
     """Parametrises a test that takes `job` and `verdict`."""
-    jobs = [Job(fault, scenario, output) for fault in faults]
+    jobs = [FaultJob(fault, scenario, output) for fault in faults]
     return pytest.mark.parametrize("job", jobs, ids=[" ".join(job.fault.arguments) for job in jobs])
 
 
-def passes(job: Job, verdict: Verdict) -> None:
+def passes(job: FaultJob, verdict: JobVerdict) -> None:
     """The run found nothing wrong; a failure starts with the command that does it again."""
-    assert verdict == Verdict([]), "\n".join([job.command, *verdict.problems])
+    assert verdict == JobVerdict([]), "\n".join([job.command, *verdict.problems])

@@ -23,14 +23,14 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.records import record_of
-from state.recovery import Verdict, judge
+from state.recovery import ResumeVerdict, judge
 from tests.support.beside import Later
 from tests.unit.state.helpers import OPTIONS, message
 
 if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
     from state.file_session import FileSession
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 STATE_DIR = "/home/state"
 SESSION = "s1"
@@ -278,15 +278,17 @@ class Host:
         for call in step.calls:
             verdict = judge(call, same_boot=same_boot)
             self._check_verdict(call, verdict)
-            if verdict is Verdict.RUN:
+            if verdict is ResumeVerdict.RUN:
                 to_run.append(planned[call.call_id])
-            elif verdict is not Verdict.REUSE:
+            elif verdict is not ResumeVerdict.REUSE:
                 self._finish(call.call_id, "failed", "interrupted")
         return to_run
 
-    def _check_verdict(self, call: Call, verdict: Verdict) -> None:
+    def _check_verdict(self, call: OpenCall, verdict: ResumeVerdict) -> None:
         happened = self.world.effects[call.call_id]
-        assert not (verdict is Verdict.RUN and call.side_effects and happened), f"{call.call_id} would happen twice"
+        assert not (verdict is ResumeVerdict.RUN and call.side_effects and happened), (
+            f"{call.call_id} would happen twice"
+        )
 
     def _run_call(self, call: Planned) -> None:
         if call.side_effects:

@@ -17,7 +17,7 @@ from tests.support.records import answered
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
-    from state.recovery import Call
+    from state.recovery import OpenCall
     from tests.support.person import Word
     from tests.support.process import Gateway, Outcome, Process, Turn
 
@@ -105,11 +105,11 @@ class Case:
         return FileCheckpointStore(str(self.host.state)).load(SESSION)
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[OpenCall]:
         step = self.on_disk.open_step
         return [] if step is None else step.calls
 
-    def unanswered(self) -> list[Call]:
+    def unanswered(self) -> list[OpenCall]:
         return [call for call in self.calls if call.result is None]
 
     def events(self, kind: str) -> list[dict[str, Any]]:

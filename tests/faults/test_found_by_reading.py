@@ -26,7 +26,7 @@ from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
 from state.memory_store import MemoryCheckpointStore
 from state.records import record_of
-from state.recovery import Verdict, judge
+from state.recovery import ResumeVerdict, judge
 from tests.support.process import PATIENCE_S, Host, call, gateway, say, shell, use
 from tests.unit.state.helpers import (
     SESSION,
@@ -157,7 +157,7 @@ def test_the_last_byte_of_a_start_record_does_not_make_its_call_unstarted(tmp_pa
     except Damaged:
         return
     assert found.open_step is not None
-    assert judge(found.open_step.calls[0], same_boot=True) is not Verdict.RUN
+    assert judge(found.open_step.calls[0], same_boot=True) is not ResumeVerdict.RUN
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -201,7 +201,7 @@ def test_a_call_whose_start_was_refused_by_the_disk_has_not_started(tmp_path: Pa
     store.close()
     step = load(tmp_path).open_step
     assert step is not None
-    assert judge(step.calls[0], same_boot=True) is Verdict.RUN
+    assert judge(step.calls[0], same_boot=True) is ResumeVerdict.RUN
 
 
 def test_deleting_what_was_never_there_ends_as_without_a_crash(host: Host) -> None:

@@ -22,7 +22,16 @@ from agent_host.faults.faults import (
     NoFault,
     NotReached,
 )
-from agent_host.faults.scenarios import Background, Brief, CutAnswer, Effects, Files, RunOutcome, Scenario, command
+from agent_host.faults.scenarios import (
+    BackgroundScenario,
+    Brief,
+    CutAnswer,
+    Effects,
+    FilesScenario,
+    RunOutcome,
+    Scenario,
+    command,
+)
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, encode
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -32,7 +41,7 @@ from tests.support.process import eventually
 from tool_runtime.sandbox.levels import look
 
 if TYPE_CHECKING:
-    from agent_host.faults.command import Job, Verdict
+    from agent_host.faults.command import FaultJob, JobVerdict
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
 RECORDS = 34
@@ -53,7 +62,7 @@ def test_undisturbed(tmp_path: Path) -> None:
 
 
 @runs(map(KillAfterRecord, range(1, RECORDS + 1)))
-def test_killed_after_each_record(job: Job, verdict: Verdict) -> None:
+def test_killed_after_each_record(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
@@ -62,8 +71,8 @@ def test_killed_after_each_record(job: Job, verdict: Verdict) -> None:
     [
         (Effects(), RECORDS),
         (CutAnswer(), CUT_ANSWER_RECORDS),
-        (Background(), BACKGROUND_RECORDS),
-        (Files(), FILES_RECORDS),
+        (BackgroundScenario(), BACKGROUND_RECORDS),
+        (FilesScenario(), FILES_RECORDS),
     ],
 )
 def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, scenario: Scenario, records: int) -> None:
@@ -77,42 +86,42 @@ def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, sce
 @pytest.mark.slow
 @pytest.mark.skipif(not look("namespace").works, reason=look("namespace").problem)
 @runs(map(KillHelpers, HELPER_SEEDS), scenario="helpers")
-def test_helpers_killed_whenever_the_model_is_asked(job: Job, verdict: Verdict) -> None:
+def test_helpers_killed_whenever_the_model_is_asked(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs(map(KillAtInstant, RANDOM_SEEDS), output="json")
-def test_killed_at_random_times(job: Job, verdict: Verdict) -> None:
+def test_killed_at_random_times(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs([KillDuringRecovery(*records) for records in RECOVERIES])
-def test_killed_again_while_it_recovers(job: Job, verdict: Verdict) -> None:
+def test_killed_again_while_it_recovers(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs([KillAfterRecord(1), KillAfterRecord(8), KillDuringRecovery(4, 3)], scenario="step-limit")
-def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
+def test_the_step_limit_is_kept(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs(map(KillAfterRecord, range(1, CUT_ANSWER_RECORDS + 1)), scenario="cut-answer")
-def test_an_answer_that_was_cut_goes_on_where_it_stopped(job: Job, verdict: Verdict) -> None:
+def test_an_answer_that_was_cut_goes_on_where_it_stopped(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs([*map(KillAfterRecord, range(2, BACKGROUND_RECORDS, 2)), KillDuringRecovery(6, 2)], scenario="background")
-def test_a_background_command_runs_once_and_is_gone(job: Job, verdict: Verdict) -> None:
+def test_a_background_command_runs_once_and_is_gone(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs(map(KillAfterRecord, range(3, FILES_RECORDS + 1, 2)), scenario="files")
-def test_edits_and_moves_happen_once(job: Job, verdict: Verdict) -> None:
+def test_edits_and_moves_happen_once(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 
 @runs(RACES)
-def test_one_of_several_processes_gets_the_session(job: Job, verdict: Verdict) -> None:
+def test_one_of_several_processes_gets_the_session(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.faults.disk import EXTREMES, Chosen, SimulatedDisk
+from agent_host.faults.disk import EXTREMES, PickedOutcome, SimulatedDisk
 from agent_host.faults.disk_faults import CODES, Faults
 from state import recovery
 from state.errors import StateError
-from state.journal import Journal
+from state.journal import JournalFile
 from tests.faults import scripted
 from tests.faults.scripted import SCRIPT, STATE_DIR, World, advance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent_host.faults.disk import Outcome
-    from state.recovery import Call
+    from agent_host.faults.disk import PowerLossOutcome
+    from state.recovery import OpenCall
 
 SHARDS = 4
 RANDOM_OUTCOMES = 2
@@ -70,10 +70,10 @@ def spoiled(faults: Faults, lasts: int = 0) -> tuple[SimulatedDisk, World]:
     return disk, world
 
 
-def outcomes(seed: int, number: int = RANDOM_OUTCOMES) -> Iterator[tuple[str, Outcome]]:
+def outcomes(seed: int, number: int = RANDOM_OUTCOMES) -> Iterator[tuple[str, PowerLossOutcome]]:
     yield from EXTREMES.items()
     for each in range(number):
-        yield f"seed {seed}-{each}", Chosen(random.Random(f"{seed}-{each}").randrange)
+        yield f"seed {seed}-{each}", PickedOutcome(random.Random(f"{seed}-{each}").randrange)
 
 
 def lose_power(disk: SimulatedDisk, world: World, seed: int, number: int = RANDOM_OUTCOMES) -> None:
@@ -139,7 +139,7 @@ def test_power_lost_again_while_it_recovers(shard: int) -> None:
     chance = random.Random(shard)
     for call in cuts(shard)[::3]:
         disk, world = spoiled(Faults(cut_before=call))
-        outcome = Chosen(random.Random(call).randrange)
+        outcome = PickedOutcome(random.Random(call).randrange)
         for again in chance.sample(range(1, 21), 4):
             plan = Faults(cut_before=again) if again % 2 else Faults(kill_before=again)
             second, later = disk.crash(outcome, plan), world.lose_power()
@@ -160,7 +160,7 @@ def chain(pick: Callable[[int], int]) -> None:
         for _ in range(1 + pick(3)):
             advance(disk, world)
             if pick(2):
-                disk, world = disk.crash(Chosen(pick), some_faults(pick)), world.lose_power()
+                disk, world = disk.crash(PickedOutcome(pick), some_faults(pick)), world.lose_power()
                 said.append("power lost")
             else:
                 disk = disk.kill(some_faults(pick))
@@ -197,18 +197,18 @@ def test_whatever_is_chosen(data: st.DataObject) -> None:
     chain(lambda n: data.draw(st.integers(0, n - 1)))
 
 
-def never_sync(journal: Journal) -> None:
+def never_sync(journal: JournalFile) -> None:
     journal._synced = journal.next_seq - 1
 
 
-def trust_a_failed_sync(journal: Journal) -> None:
+def trust_a_failed_sync(journal: JournalFile) -> None:
     try:
         journal._disk.sync(journal._fd)
     except OSError:
         journal._disk.sync(journal._fd)
 
 
-def blind_to_boots(call: Call, *, same_boot: bool) -> recovery.Verdict:
+def blind_to_boots(call: OpenCall, *, same_boot: bool) -> recovery.ResumeVerdict:
     return recovery.judge(call, same_boot=True)
 
 
@@ -217,9 +217,9 @@ def blind_to_boots(call: Call, *, same_boot: bool) -> recovery.Verdict:
 )
 def test_flaws_are_caught(monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
     if flaw == "never synced":
-        monkeypatch.setattr(Journal, "sync", never_sync)
+        monkeypatch.setattr(JournalFile, "sync", never_sync)
     elif flaw == "failed sync trusted":
-        monkeypatch.setattr(Journal, "sync", trust_a_failed_sync)
+        monkeypatch.setattr(JournalFile, "sync", trust_a_failed_sync)
     elif flaw == "old file removed first":
         replace = SimulatedDisk.replace
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agent_host.faults.crash_run import Started
+    from agent_host.faults.crash_run import StartedProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")]
 LINES = ("one", "two", "three")
@@ -99,7 +99,7 @@ class Appends(Scenario):
 class Approving(CrashRun):
     """A run whose resumes approve scripts, too: what is approved in advance is said to each process."""
 
-    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> Started:
+    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> StartedProcess:
         """See CrashRun."""
         return self._start(["resume", SESSION_ID, "--approve", "run_script"], crash, prefix)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent_host.faults.command import Job, Verdict
+    from agent_host.faults.command import FaultJob, JobVerdict
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -41,7 +41,7 @@ def tried() -> Iterator[FailSystemCall]:
 
 
 @runs(tried(), scenario="brief")
-def test_a_checkpoint_s_system_calls_fail(job: Job, verdict: Verdict) -> None:
+def test_a_checkpoint_s_system_calls_fail(job: FaultJob, verdict: JobVerdict) -> None:
     passes(job, verdict)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event
     from agent_host.host.run import Finished
-    from agent_host.session.lifecycle import Session
-    from state.recovery import Call
+    from agent_host.session.lifecycle import LiveSession
+    from state.recovery import OpenCall
 
 FOREVER, AT_ONCE = 3600.0, 0.01
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
@@ -44,7 +44,7 @@ class Client:
         self.answers: Answers = {}
         self.asked: list[Payload] = []
         self.on_event: Callable[[Event], None] = lambda _: None
-        self.session: Session | None = None
+        self.session: LiveSession | None = None
         self.patch = ""
         self.later: list[asyncio.Task[None]] = []
         self.policy()
@@ -83,7 +83,7 @@ class Client:
         policy = str(self.host.root / "policy.json")
         start = resolved_options(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
 
-        def opened(session: Session) -> None:
+        def opened(session: LiveSession) -> None:
             self.session = session
 
         def ended(_: Finished) -> None:
@@ -113,7 +113,7 @@ class Client:
 
         self.on_event = look
 
-    async def stop(self, session: Session, resumable: bool) -> None:
+    async def stop(self, session: LiveSession, resumable: bool) -> None:
         await self.waits(*(payload["approvalId"] for payload in self.asked))
         if resumable:
             session.interrupt()
@@ -127,7 +127,7 @@ class Client:
         return [event["payload"] for event in self.host.event_log(SESSION) if event["eventType"] == kind]
 
     @property
-    def open_calls(self) -> list[Call]:
+    def open_calls(self) -> list[OpenCall]:
         step = FileCheckpointStore(str(self.host.state)).load(SESSION).open_step
         return [] if step is None else [one for one in step.calls if one.result is None]
 

@@ -19,7 +19,7 @@ from state.tool_lists import ToolLists
 from tests.support.node_packages import FOLDER, NODE
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.remote.lists import RemoteTools, Terms
+from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
@@ -61,7 +61,7 @@ class Session:
         self.names: dict[str, Any] = {}
         self.router = LocalToolRouter(settings)
         source = McpSource(ServerConfig("peer", place, 60, 60), settings, self.router.start_program)
-        terms = Terms("Mcp.Invoke", isinstance(place, Http), 60, 60)
+        terms = SourceTerms("Mcp.Invoke", isinstance(place, Http), 60, 60)
         (folder / "state").mkdir(exist_ok=True)
         kept = ToolLists(os.fspath(folder / "state"), "peer")
         self.router.add_remote(RemoteTools(source, terms, kept, admits=lambda _: True, report=self.told.append))

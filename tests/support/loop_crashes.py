@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest, ToolResult
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.thread.messages import ToolCall
-    from state.recovery import Call
+    from state.recovery import OpenCall
     from state.store import CheckpointStore
 
 
@@ -61,7 +61,7 @@ async def resumed(loop: Loop, *, other_boot: bool = False, **more: Any) -> Loop:
     return following
 
 
-def open_calls(loop: Loop) -> list[Call]:
+def open_calls(loop: Loop) -> list[OpenCall]:
     """The calls of the open step."""
     step = loop.ctx.state.open_step
     assert step is not None

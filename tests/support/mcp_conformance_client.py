@@ -18,7 +18,7 @@ from mcp.shared.auth import AuthorizationCodeResult
 from agent_host.approval.forms import form_of
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from state.tool_lists import ToolLists
-from tool_runtime.remote.lists import RemoteTools, Terms
+from tool_runtime.remote.lists import RemoteTools, SourceTerms
 from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 from tool_runtime.remote.mcp.servers import Http, ServerConfig
 from tool_runtime.remote.mcp.source import McpSource
@@ -78,7 +78,7 @@ async def main(url: str, *, with_oauth: bool) -> int:
         source = McpSource(config, settings, router.start_program, browser=_browser(), ask_person=_person)
         remote = RemoteTools(
             source,
-            Terms("Mcp.Invoke", elsewhere=True, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S),
+            SourceTerms("Mcp.Invoke", elsewhere=True, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S),
             ToolLists(folder, url),
             admits=lambda _: True,
             report=lambda notice: print(notice.message),

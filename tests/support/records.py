@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from state.records import fields_of
 
 if TYPE_CHECKING:
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 _OF_THE_CALL = ("callId", "approvalId", "arguments")
 
 
-def answered(call: Call) -> dict[str, Any] | None:
+def answered(call: OpenCall) -> dict[str, Any] | None:
     """The fields of the answer to `call`, without those of the call; None where there is no answer."""
     if call.answer is None:
         return None

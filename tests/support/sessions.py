@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.events.emitter import Losses
 from agent_host.services.session import NewSession, SessionGrant
-from agent_host.session.lifecycle import Session
+from agent_host.session.lifecycle import LiveSession
 from config.load import load
 from state.locations import SessionPaths, make_private_dir
 from tests.support.loop import Loop
@@ -59,7 +59,7 @@ class Opened:
         resources.callback(self._release)
         gate, config = more.get("gate"), folder / "config.toml"
         config.touch()
-        self.session = Session(
+        self.session = LiveSession(
             self.loop.ctx,
             self.paths,
             pending_approvals=gate.pending_approvals if isinstance(gate, Person) else None,

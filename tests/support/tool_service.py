@@ -21,7 +21,7 @@ import uvicorn
 
 from agent_host.capability_grants import CapabilityGrant, sign
 from agent_host.tool_service.configuration import read_configuration
-from agent_host.tool_service.connections import Connections
+from agent_host.tool_service.connections import ServedConnections
 from agent_host.tool_service.server import all_tools, application
 from agent_host.tool_service.tool import Output
 from config.shapes import OBJECT
@@ -126,7 +126,7 @@ async def served(
     file: Mapping[str, Any],
     *kinds: BackendTool,
     environ: Mapping[str, str] | None = None,
-    connections: Connections | None = None,
+    connections: ServedConnections | None = None,
 ) -> AsyncIterator[Caller]:
     """The service in this loop, with `kinds` beside the shipped tools."""
     known = {**all_tools(), **{tool.name: tool for tool in kinds}}
@@ -141,7 +141,7 @@ async def served(
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=connections or Connections(1000),  # type: ignore[arg-type]  # as the service does it
+            http=connections or ServedConnections(1000),  # type: ignore[arg-type]  # as the service does it
             log_config=None,
             lifespan="on",
             access_log=False,

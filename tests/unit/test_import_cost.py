@@ -58,7 +58,7 @@ def note(cls, name, bases, body):
     return new(cls, name, bases, body)
 typing.NamedTupleMeta.__new__ = note
 import agent_host.session.lifecycle as lifecycle
-lifecycle.Session.warm_up = lambda _: print(*sys.modules, ";", *named_tuples, file=sys.stderr)
+lifecycle.LiveSession.warm_up = lambda _: print(*sys.modules, ";", *named_tuples, file=sys.stderr)
 from agent_host.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

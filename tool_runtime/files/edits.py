@@ -127,7 +127,7 @@ _MANY: Final = re.compile(r"\[(\s*)(?=\S).*?(\s*)\]", re.DOTALL)
 _DECODER: Final = json.JSONDecoder()
 
 
-class _Source(NamedTuple):
+class _CellSource(NamedTuple):
     """The source of a cell, and where its value begins and ends in the file's text."""
 
     text: str
@@ -160,7 +160,7 @@ def edit_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
         return found
 
 
-def _edit_in_cells(before: bytes, text: str, sources: Sequence[_Source], edits: Sequence[Edit]) -> EditedFile:
+def _edit_in_cells(before: bytes, text: str, sources: Sequence[_CellSource], edits: Sequence[Edit]) -> EditedFile:
     now = [source.text for source in sources]
     places = sum(_edit_cells(now, edit, number) for number, edit in enumerate(edits, 1))
     parts, at = [], 0
@@ -205,7 +205,7 @@ def _display(source: str) -> str:
     return source if not source or source.endswith("\n") else f"{source}\n"
 
 
-def _encode_source(text: str, source: _Source, changed: str) -> str:
+def _encode_source(text: str, source: _CellSource, changed: str) -> str:
     """The changed source as JSON, in the form that it had."""
     was = text[source.begin : source.end]
     ascii_alone = text.isascii() and "\\u" in text
@@ -224,7 +224,7 @@ def _encode_source(text: str, source: _Source, changed: str) -> str:
     return f"[{lead}{(',' + (lead or ' ')).join(lines)}{end}]"
 
 
-def _sources(text: str) -> Iterator[_Source]:
+def _sources(text: str) -> Iterator[_CellSource]:
     """The sources of all cells, in order. Raises ValueError for what is no notebook."""
     check_depth(text)
     cells = next((begin for name, begin, _ in _members(text, 0) if name == "cells"), None)
@@ -237,7 +237,7 @@ def _sources(text: str) -> Iterator[_Source]:
                 whole = "".join(value) if isinstance(value, list) else value
                 if not isinstance(whole, str):
                     raise ValueError("a source is no text")
-                yield _Source(whole, at, end)
+                yield _CellSource(whole, at, end)
                 break
         else:
             raise ValueError("a cell has no source")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import Folder
+    from tool_runtime.files.tree import FilteredFolder
     from tool_runtime.tool import Abandoned
 
 Mode = Literal["content", "files", "counts"]
@@ -72,7 +72,7 @@ class GrepParams(NamedTuple):
     hidden: HiddenNames | None = None
 
 
-class Line(NamedTuple):
+class MatchLine(NamedTuple):
     """A line of a file, from 1, without its end; `start` is where the match begins in it, None for context."""
 
     number: int
@@ -86,7 +86,7 @@ class Hit(NamedTuple):
 
     path: str
     matches: int = 0
-    lines: Sequence[Line] = ()
+    lines: Sequence[MatchLine] = ()
 
 
 class GrepOutcome(NamedTuple):
@@ -231,9 +231,9 @@ class _Search:
         written = translate_pattern(pattern, with_returns=self._with_returns)
         if written is None:
             return None
-        return Search(Question(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
+        return Search(SearchQuestion(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
 
-    def _names_to_search(self, folder: Folder, glob: Pattern | None) -> list[str]:
+    def _names_to_search(self, folder: FilteredFolder, glob: Pattern | None) -> list[str]:
         names = folder.files
         if glob is not None:
             names = [name for name in names if glob.search(path_bytes(folder.path + name)) is not None]
@@ -340,7 +340,7 @@ class _Search:
             at = end + 1
 
     def _lines(self, path: str, content: bytes) -> Hit | None:
-        shown: dict[int, Line] = {}
+        shown: dict[int, MatchLine] = {}
         count, number, counted_to = 0, 1, 0
         for start, end, match in self._matching(content):
             if not self._takes():
@@ -352,28 +352,28 @@ class _Search:
             counted_to = start
             for line in _context(content, start, number, self._params.before):
                 shown.setdefault(line.number, line)
-            shown[number] = Line(number, content[start:end], match)
+            shown[number] = MatchLine(number, content[start:end], match)
             for line in _context_behind(content, end, number, self._params.after):
                 shown.setdefault(line.number, line)
         return Hit(path, count, [shown[number] for number in sorted(shown)]) if count else None
 
 
-def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[Line]:
+def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[MatchLine]:
     """Up to `wanted` lines before the line `number` at `start`."""
     while wanted and start > 0:
         end = start - 1
         start = content.rfind(b"\n", 0, end) + 1
         number, wanted = number - 1, wanted - 1
-        yield Line(number, content[start:end], None)
+        yield MatchLine(number, content[start:end], None)
 
 
-def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Iterator[Line]:
+def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Iterator[MatchLine]:
     while wanted and end + 1 < len(content):
         start = end + 1
         end = content.find(b"\n", start)
         end = len(content) if end < 0 else end
         number, wanted = number + 1, wanted - 1
-        yield Line(number, content[start:end], None)
+        yield MatchLine(number, content[start:end], None)
 
 
 @contextmanager
@@ -439,7 +439,7 @@ class Ripgrep(NamedTuple):
     environment: dict[str, str]
 
 
-class Question(NamedTuple):
+class SearchQuestion(NamedTuple):
     """The question of one search for all files: `pattern` is in the words of `translate_pattern`."""
 
     rg: Ripgrep
@@ -458,7 +458,7 @@ class Question(NamedTuple):
 class Search:
     """One question, asked of files while they are found, by a process for some thousands of them."""
 
-    def __init__(self, question: Question, least_files: int) -> None:
+    def __init__(self, question: SearchQuestion, least_files: int) -> None:
         self._question = question
         self._least_files = least_files
         self._waiting: list[str] = []

@@ -14,7 +14,7 @@ MAX_LINE_CHARS: Final = 2_000
 """What is shown of a longer line."""
 
 
-class Wanted(NamedTuple):
+class WantedLines(NamedTuple):
     """`offset` is the number of the first line, from 1, `limit` a number of lines, None for all. A line that is asked
     for alone is shown without the bound on lines."""
 
@@ -22,10 +22,10 @@ class Wanted(NamedTuple):
     limit: int | None = None
 
 
-class Window:
+class LineWindow:
     """Picks the wanted lines; only their head and tail of `max_output_bytes` are kept. Line ends stay as they are."""
 
-    def __init__(self, wanted: Wanted, max_output_bytes: int) -> None:
+    def __init__(self, wanted: WantedLines, max_output_bytes: int) -> None:
         self.done = False
         self._kept = HeadTail(max_output_bytes)
         self._limit = max_output_bytes

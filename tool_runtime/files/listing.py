@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import Folder, Names
+    from tool_runtime.files.tree import FilteredFolder, Names
     from tool_runtime.tool import Abandoned
 
 
@@ -52,7 +52,7 @@ class FindParams(NamedTuple):
     ignored_too: bool = False
 
 
-class Listed(NamedTuple):
+class ListedEntry(NamedTuple):
     """An entry by its path from the directory that was asked for; `target` is where a link leads, `size` a file's in
     bytes."""
 
@@ -62,7 +62,7 @@ class Listed(NamedTuple):
     size: int | None = None
 
 
-_made: Callable[[tuple[str, Kind, str | None, int | None]], Listed] = functools.partial(tuple.__new__, Listed)
+_made: Callable[[tuple[str, Kind, str | None, int | None]], ListedEntry] = functools.partial(tuple.__new__, ListedEntry)
 """What Listed's own constructor makes, in half the time: a page has hundreds."""
 
 
@@ -70,7 +70,7 @@ class Listing(NamedTuple):
     """A page of entries out of `total`. The counts and `stopped` are those of the walk."""
 
     root: str
-    page: list[Listed]
+    page: list[ListedEntry]
     total: int
     left_out: int
     ignored: int
@@ -144,7 +144,7 @@ def glob_pattern(glob: str) -> Pattern:
 
 
 def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pattern | None) -> Listing:
-    page: list[Listed] = []
+    page: list[ListedEntry] = []
     total, end = 0, offset + limit
     with os_faults(asked):
         for folder in walk.folders():
@@ -159,7 +159,7 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
 
-def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
+def _fitting(folder: FilteredFolder, wanted: Pattern) -> list[tuple[str, Kind]]:
     """The entries but directories whose paths fit."""
     above, search = folder.path, wanted.search
     return [
@@ -169,7 +169,7 @@ def _fitting(folder: Folder, wanted: Pattern) -> list[tuple[str, Kind]]:
     ]
 
 
-def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
+def _files(folder: FilteredFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
     """As `_list_entries`, for files."""
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
@@ -178,7 +178,7 @@ def _files(folder: Folder, names: Sequence[str]) -> Iterator[Listed]:
     )
 
 
-def _list_entries(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[Listed]:
+def _list_entries(folder: FilteredFolder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
     above, size_of = folder.path, folder.sizes.get
     targets: Iterable[str | None] = itertools.repeat(None)
     if folder.links:
@@ -212,7 +212,7 @@ class FilesParams(NamedTuple):
     recursive: bool = False
 
 
-class Files(NamedTuple):
+class FoundFiles(NamedTuple):
     """`paths` are from the directory, sorted; links are among them. `stopped` says why not all of the tree was looked
     at, `left_out` how many entries policy does not let anybody see."""
 
@@ -240,7 +240,7 @@ class Excludes:
         return False
 
 
-def list_files(params: FilesParams, abandoned: Abandoned) -> Files:
+def list_files(params: FilesParams, abandoned: Abandoned) -> FoundFiles:
     """The files that are not left out. Raises ToolFault."""
     excludes = Excludes(params.exclude)
     root = resolve(params.path, params.scope)
@@ -251,7 +251,7 @@ def list_files(params: FilesParams, abandoned: Abandoned) -> Files:
         for folder in walk.folders():
             found = (folder.path + name for names in (folder.files, folder.links) for name in names)
             paths.extend(path for path in found if not excludes.leave_out(path))
-    return Files(sorted(paths), walk.stopped, walk.left_out)
+    return FoundFiles(sorted(paths), walk.stopped, walk.left_out)
 
 
 # Pages of a directory's entries. A page begins behind a name, so what comes or goes between two pages makes no other
@@ -291,7 +291,7 @@ class Page(NamedTuple):
     left_out: int
 
 
-class _Kept(NamedTuple):
+class _KeptWalk(NamedTuple):
     key: tuple[str, int, int, int, int]
     names: Names
 
@@ -301,7 +301,7 @@ class Pager:
     kept is replaced as a whole."""
 
     def __init__(self) -> None:
-        self._kept: _Kept | None = None
+        self._kept: _KeptWalk | None = None
 
     def page(self, params: PageParams, abandoned: Abandoned) -> Page:
         """One page. Raises ToolFault."""
@@ -358,7 +358,7 @@ class Pager:
         names = walk.names(root)
         _, device, _, modified_ns, changed_ns = key
         settled = max(modified_ns, changed_ns) < begun_ns - _SETTLED_NS
-        self._kept = _Kept(key, names) if settled and walk.stopped is None and is_local(device) else None
+        self._kept = _KeptWalk(key, names) if settled and walk.stopped is None and is_local(device) else None
         return names
 
 

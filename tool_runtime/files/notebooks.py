@@ -55,7 +55,7 @@ def render(data: bytes) -> Notebook:
     cells = value.get("cells") if isinstance(value, dict) else None
     if not isinstance(cells, list):
         raise NotANotebook("it has no list of cells, as notebooks since format 4 have")
-    writer = _Writer()
+    writer = _CellWriter()
     for number, cell in enumerate(cells, 1):
         writer.cell(number, cell if isinstance(cell, dict) else {})
     count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
@@ -63,7 +63,7 @@ def render(data: bytes) -> Notebook:
     return Notebook(head + "".join(writer.parts), tuple(writer.pictures))
 
 
-class _Writer:
+class _CellWriter:
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.pictures: list[Picture] = []

@@ -16,9 +16,9 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tool_runtime.files.lines import Window
+from tool_runtime.files.lines import LineWindow
 from tool_runtime.files.paths import open_file
-from tool_runtime.files.read import Seen, refuse_abandoned, refuse_size
+from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
 from tool_runtime.platform import current
 from tool_runtime.tool import os_faults
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from tool_runtime.files.lines import Wanted
+    from tool_runtime.files.lines import WantedLines
     from tool_runtime.files.read import ReadParams
     from tool_runtime.tool import Abandoned
 
@@ -55,7 +55,7 @@ class PdfOutcome(NamedTuple):
     text: str
     pages: int
     size_bytes: int
-    seen: Seen
+    seen: FileStamp
     past_end: bool
     problem: str | None
 
@@ -67,15 +67,15 @@ def find_extra() -> str | None:
 
 
 def read_pdf(
-    params: ReadParams, wanted: Wanted, place: str, abandoned: Abandoned, limits: PdfLimits = PDF_LIMITS
+    params: ReadParams, wanted: WantedLines, place: str, abandoned: Abandoned, limits: PdfLimits = PDF_LIMITS
 ) -> PdfOutcome:
     """The text of the file, or a window of its lines. `place` is what `installed` gave. Raises ToolFault."""
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
-            window = Window(wanted, params.max_output_bytes)
-            reading = _Reading(file, place, limits)
+            window = LineWindow(wanted, params.max_output_bytes)
+            reading = _PdfReading(file, place, limits)
             try:
                 for page in reading.pages():
                     refuse_abandoned(abandoned)
@@ -86,11 +86,11 @@ def read_pdf(
                 reading.close()
             problem = None if window.done else reading.problem
             return PdfOutcome(
-                window.text(), reading.count, status.st_size, Seen.make(status, None), window.past_end, problem
+                window.text(), reading.count, status.st_size, FileStamp.make(status, None), window.past_end, problem
             )
 
 
-class _Reading:
+class _PdfReading:
     """One run of the program, which `close` ends."""
 
     def __init__(self, file: IO[bytes], place: str, limits: PdfLimits) -> None:

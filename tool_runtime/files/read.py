@@ -12,7 +12,7 @@ import locale
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.files.images import MAX_BYTES, ImageFile, check_image, header_of
-from tool_runtime.files.lines import Wanted, Window
+from tool_runtime.files.lines import LineWindow, WantedLines
 from tool_runtime.files.paths import Scope, open_file
 from tool_runtime.output.text import candidates, is_encoding, looks_binary, strip_bom
 from tool_runtime.platform.disks import is_local
@@ -54,7 +54,7 @@ class ReadOutcome(NamedTuple):
 
     text: str | None
     size_bytes: int
-    seen: Seen
+    seen: FileStamp
     past_end: bool = False
     image: ImageFile | None = None
     is_pdf: bool = False
@@ -87,7 +87,7 @@ def _read(
                 return None
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
-            seen = Seen.make(status, head if len(head) == status.st_size else None)
+            seen = FileStamp.make(status, head if len(head) == status.st_size else None)
             if encoding is None and head.startswith(_PDF):
                 return ReadOutcome(None, status.st_size, seen, is_pdf=True)
             skip, marked = strip_bom(head)
@@ -96,7 +96,7 @@ def _read(
                 size = len(image.data) if image is not None and image.data is not None else status.st_size
                 return ReadOutcome(None, size, seen, image=image)
             for candidate in (marked,) if marked else candidates(encoding, locale.getpreferredencoding(False)):
-                window = Window(Wanted(params.offset, params.limit), params.max_output_bytes)
+                window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
                 try:
                     size = window.read(_Source(file, status, head, skip, params, abandoned).chunks(), candidate)
                 except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _read(
     raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the file is not {encoding or marked}: {params.path}")
 
 
-def _rest(window: Window, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
+def _rest(window: LineWindow, file: FileIO, params: ReadParams, abandoned: Abandoned) -> str:
     """Describe what the window leaves out and the next step, in lines for the model."""
     notes = []
     if window.cut_line is not None:
@@ -164,7 +164,7 @@ def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) ->
     return read_whole(path, scope, max_bytes, abandoned)[0]
 
 
-def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, Seen]:
+def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, FileStamp]:
     """`read_bytes`, and the file as it was then. Raises ToolFault."""
     found = whole_file(path, scope, max_bytes, abandoned)
     return found.data, found.stamp
@@ -178,9 +178,9 @@ class WholeFile(NamedTuple):
     status: os.stat_result
 
     @property
-    def stamp(self) -> Seen:
+    def stamp(self) -> FileStamp:
         """The stamp that a later call compares."""
-        return Seen.make(self.status, self.data if len(self.data) == self.status.st_size else None)
+        return FileStamp.make(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 
 def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
@@ -258,7 +258,7 @@ class _Source(NamedTuple):
 # What a call saw of a file, so that a later call can tell whether the file has changed since.
 
 
-class Seen(NamedTuple):
+class FileStamp(NamedTuple):
     """A file as it was seen. `stamp` is its size, time of change and number on the disk; `sha256` that of its content,
     empty where not all of it was read."""
 
@@ -266,13 +266,13 @@ class Seen(NamedTuple):
     sha256: str = ""
 
     @classmethod
-    def make(cls, status: os.stat_result, content: bytes | None = None) -> Seen:
+    def make(cls, status: os.stat_result, content: bytes | None = None) -> FileStamp:
         """A file with this status; `content` is all that it holds, where that is known."""
         stamp = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
         return cls(stamp, "" if content is None else hashlib.sha256(content).hexdigest())
 
     @classmethod
-    def parse(cls, text: str) -> Seen:
+    def parse(cls, text: str) -> FileStamp:
         """The inverse of `str()`."""
         stamp, _, digest = text.partition(" ")
         return cls(stamp, digest)

@@ -42,7 +42,7 @@ MAX_DEPTH: Final = 100
 GIT: Final = ".git"
 
 
-class Folder(NamedTuple):
+class FilteredFolder(NamedTuple):
     """A directory after filtering. `path` is from the root, empty for it, else with a slash at its end; `real` is
     absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes`
     has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
@@ -107,7 +107,7 @@ class Walk:
 
     def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
         """Those of the entries of a directory that policy lets anybody see; the others are counted."""
-        found = _Found("", real)
+        found = _OpenFolder("", real)
         for name, kind in entries:
             found.names_of(kind).append(name)
         before = self.left_out
@@ -117,14 +117,14 @@ class Walk:
         kept = {*found.files, *found.folders, *found.links, *found.others}
         return [entry for entry in entries if entry[0] in kept]
 
-    def folders(self, behind: str = "") -> Iterator[Folder]:
+    def folders(self, behind: str = "") -> Iterator[FilteredFolder]:
         """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
         entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
         been given up."""
         passed = behind.split("/")[:-1] if behind else []
         params = self._params
-        known = Ignored() if params.ignored_too else _inherited_patterns(params.root, self._rule)
-        waiting: list[tuple[str, str, int, Below, Ignored]] = [
+        known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
+        waiting: list[tuple[str, str, int, Below, IgnorePatterns]] = [
             ("", params.root, 1, self._rule.judge_below(params.root), known)
         ]
         while waiting and self.stopped is None:
@@ -154,9 +154,9 @@ class Walk:
                 inside = os.path.join(real, name)
                 waiting.append((f"{path}{name}/", inside, depth + 1, self._judge_below(inside, below, name), ignored))
 
-    def _list(self, path: str, real: str, opened: int | None = None) -> _Found:
+    def _list(self, path: str, real: str, opened: int | None = None) -> _OpenFolder:
         """All entries; of too many those that came first."""
-        found = _Found(path, real)
+        found = _OpenFolder(path, real)
         with _scan(real) if opened is None else os.scandir(opened) as entries:
             self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
             if self._left == 0 and next(entries, None) is not None:
@@ -168,7 +168,7 @@ class Walk:
             found.hide(name)
         return found
 
-    def _admit(self, found: _Found, below: Below) -> None:
+    def _admit(self, found: _OpenFolder, below: Below) -> None:
         """Take out what policy keeps from being named, links that lead to such a place included."""
         found.folders_to_walk = found.folders
         if found.links:
@@ -199,14 +199,14 @@ class Walk:
             return below
         return self._rule.judge_below(inside)
 
-    def _hide(self, found: _Found, hidden: HiddenNames) -> None:
+    def _hide(self, found: _OpenFolder, hidden: HiddenNames) -> None:
         names = {*found.names_to_check, *found.links, *found.folders_to_walk}
         gone = frozenset(name for name in names if hidden.hides(found.path + name))
         if gone:
             self.hidden += len(gone)
             found.leave_out(gone)
 
-    def _leave_out_ignored(self, found: _Found, ignored: Ignored) -> None:
+    def _leave_out_ignored(self, found: _OpenFolder, ignored: IgnorePatterns) -> None:
         gone = ignored.ignored_names(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
         if gone:
             self.ignored += len(gone)
@@ -226,7 +226,7 @@ def own_names(names: Sequence[str]) -> list[str]:
     return [name for name in there if is_own_name(name)]
 
 
-class _Found:
+class _OpenFolder:
     """A directory while it is looked at. `folders_to_walk` are those that are named, and those that only lead to what
     may be seen."""
 
@@ -305,12 +305,14 @@ class _Found:
             for names in (self.files, self.folders, self.links, self.others, self.folders_to_walk)
         )
 
-    def folder(self, *, complete: bool) -> Folder:
+    def folder(self, *, complete: bool) -> FilteredFolder:
         """The directory after filtering."""
-        return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete)
+        return FilteredFolder(
+            self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete
+        )
 
 
-def _inherited_patterns(root: str, rule: TreeRule) -> Ignored:
+def _inherited_patterns(root: str, rule: TreeRule) -> IgnorePatterns:
     """The patterns that hold at the root from above: those of the files up to the repository that it is in, as far as
     policy lets anybody read them. A root that is ignored itself was asked for all the same, and they do not count."""
     found: list[tuple[str, list[str]]] = []
@@ -325,17 +327,17 @@ def _inherited_patterns(root: str, rule: TreeRule) -> Ignored:
             break
         at = above
         found.append((at, _lines(at, NAME, rule)))
-    ignored = Ignored()
+    ignored = IgnorePatterns()
     for directory, lines in reversed(found):
         prefix = os.path.relpath(root, directory).replace(os.sep, "/") + "/" if directory != root else ""
         ignored = ignored.add_file("", lines, prefix=prefix)
     name = os.path.basename(root)
-    above_root = Ignored()
+    above_root = IgnorePatterns()
     for directory, lines in reversed(found):
         if directory != root:
             parent = os.path.relpath(os.path.dirname(root), directory).replace(os.sep, "/")
             above_root = above_root.add_file("", lines, prefix="" if parent == "." else parent + "/")
-    return Ignored() if above_root.ignored_names("", [], [name]) else ignored
+    return IgnorePatterns() if above_root.ignored_names("", [], [name]) else ignored
 
 
 def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
@@ -405,13 +407,13 @@ class _File(NamedTuple):
         return next((one.ignores for one in self.patterns if one.names(path, is_folder=is_folder)), None)
 
 
-class Ignored:
+class IgnorePatterns:
     """The patterns that hold in a directory: those of its own file and of the files above it. Immutable."""
 
     def __init__(self, files: tuple[_File, ...] = ()) -> None:
         self._files = files
 
-    def add_file(self, directory: str, lines: Sequence[str], *, prefix: str = "") -> Ignored:
+    def add_file(self, directory: str, lines: Sequence[str], *, prefix: str = "") -> IgnorePatterns:
         """With the lines of one more file of patterns; `directory` and `prefix` as in `_File`."""
         read = GitIgnoreSpec.from_lines(lines[:_MAX_PATTERNS], backend="simple").patterns
         patterns = [
@@ -421,7 +423,7 @@ class Ignored:
         ]
         if not any(one.ignores for one in patterns) and not self._files:
             return self
-        return Ignored((*self._files, _File(patterns, _any_of(patterns), directory, prefix)))
+        return IgnorePatterns((*self._files, _File(patterns, _any_of(patterns), directory, prefix)))
 
     def ignored_names(self, directory: str, files: Sequence[str], folders: Sequence[str]) -> frozenset[str]:
         """The names of a directory that are ignored; `directory` is empty or ends in a slash."""

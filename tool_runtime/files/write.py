@@ -17,7 +17,7 @@ from agent_host.ids import own_name
 from tool_runtime.files.edits import EditProblem, edit_content
 from tool_runtime.files.near_matches import nearest_lines, places
 from tool_runtime.files.paths import Scope, check_scope, open_regular, resolve, root_of
-from tool_runtime.files.read import Seen, refuse_abandoned, refuse_size
+from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
 from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     content."""
 
     sha256: str | None = None
-    seen: Seen | None = None
+    seen: FileStamp | None = None
     readable: bool = False
 
 
@@ -89,13 +89,13 @@ class WriteOutcome(NamedTuple):
     before: bytes | None
     before_bytes: int
     after: bytes
-    seen: Seen
+    seen: FileStamp
     places: int = 0
     also: tuple[str, ...] = ()
     kept: str | None = None
 
 
-class _Content(NamedTuple):
+class _NewContent(NamedTuple):
     """The content that a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see
     WriteParams."""
 
@@ -115,7 +115,7 @@ class _Found(NamedTuple):
 
 
 class _Written(NamedTuple):
-    seen: Seen
+    seen: FileStamp
     also: tuple[str, ...] = ()
     kept: str | None = None
 
@@ -139,7 +139,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        content = _Content(params.mark, data, params.scope, params.kept, params.mode)
+        content = _NewContent(params.mark, data, params.scope, params.kept, params.mode)
         written = _replace(directory, real, content, found, abandoned)
     size = 0 if found.status is None else found.status.st_size
     return WriteOutcome(found.status is not None, found.content, size, data, written.seen, 0, *written[1:])
@@ -162,7 +162,7 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         except EditProblem as problem:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, _explain(problem, params)) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
-        content = _Content(params.mark, after, params.scope, params.kept)
+        content = _NewContent(params.mark, after, params.scope, params.kept)
         written = _replace(directory, real, content, found, abandoned)
     return WriteOutcome(True, found.content, len(found.content), after, written.seen, replaced, *written[1:])
 
@@ -202,7 +202,7 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
         if not os.access(directory.path_of(name), os.W_OK, dir_fd=directory.fd):
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
         content = file.readall() if status.st_size <= most else None
-        now = Seen.make(status)
+        now = FileStamp.make(status)
         # A stamp that is the same may still hide a change within one tick of the clock; a content that is known not.
         if expected.sha256 is not None or (
             expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
@@ -220,7 +220,7 @@ def _digest(file: FileIO) -> str:
     return digest.hexdigest()
 
 
-def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> None:
+def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -> None:
     """Raises ToolFault(CHANGED), with the hash that lets the call go on."""
     seen = expected.seen
     if expected.sha256 is not None:
@@ -234,7 +234,9 @@ def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> Non
         raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
 
 
-def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Found, abandoned: Abandoned) -> _Written:
+def _replace(
+    directory: OpenDirectory, real: str, content: _NewContent, found: _Found, abandoned: Abandoned
+) -> _Written:
     """Put the content in the file's place, durably. A file that changed while it was made is not replaced."""
     name, temporary, status = os.path.basename(real), _temporary(real, content.mark), found.status
     if status is not None and status.st_nlink > 1:
@@ -251,22 +253,22 @@ def _replace(directory: OpenDirectory, real: str, content: _Content, found: _Fou
         if not isinstance(error, OSError) or status is None or error.errno not in _NO_NEW_FILE:
             raise
         return _write_in_place(directory, real, content, status, abandoned)
-    return _Written(Seen.make(new, content.data))
+    return _Written(FileStamp.make(new, content.data))
 
 
 def _write_in_place(
-    directory: OpenDirectory, real: str, content: _Content, status: os.stat_result, abandoned: Abandoned
+    directory: OpenDirectory, real: str, content: _NewContent, status: os.stat_result, abandoned: Abandoned
 ) -> _Written:
     from tool_runtime.files import in_place  # few files need it
 
     also = in_place.other_names(real, status, content.scope) if status.st_nlink > 1 else ()
     new = in_place.NewContent(real, content.data, content.mode, content.kept)
     written = in_place.write(directory, os.path.basename(real), status, new, abandoned)
-    return _Written(Seen.make(written, content.data), tuple(also), content.kept)
+    return _Written(FileStamp.make(written, content.data), tuple(also), content.kept)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
-    if (None if now is None else Seen.make(now)) != (None if found is None else Seen.make(found)):
+    if (None if now is None else FileStamp.make(now)) != (None if found is None else FileStamp.make(found)):
         raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
 
 

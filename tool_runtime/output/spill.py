@@ -24,7 +24,7 @@ PIECE_BYTES: Final = 1024 * 1024
 _LONGEST_CHARACTER: Final = 4
 
 
-class Room:
+class SpillRoom:
     """The bytes that may still be kept of all streams of a call together."""
 
     def __init__(self, left: int) -> None:
@@ -38,7 +38,7 @@ class Spill:
     place for temporary files. `problem` says why that file could not be written: what there was until then is kept.
     """
 
-    def __init__(self, room: Room, buffer_bytes: int, directory: str | None) -> None:
+    def __init__(self, room: SpillRoom, buffer_bytes: int, directory: str | None) -> None:
         self.problem: str | None = None
         self._room = room
         self._buffer_bytes = buffer_bytes

@@ -54,7 +54,7 @@ class View(NamedTuple):
     has_processes: bool = True
 
 
-class Seen(NamedTuple):
+class SeenPlaces(NamedTuple):
     """The files that the places of a view are, as far as they are there. A view that was made before is the one that
     would be made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and
     the folders of guarded ones, `others` (device, inode, time of the inode's last change) guarded and hidden places,
@@ -66,11 +66,11 @@ class Seen(NamedTuple):
     granted: dict[str, tuple[int, int]]
 
 
-def look_at(view: View, granted: Iterable[str]) -> Seen:
+def look_at(view: View, granted: Iterable[str]) -> SeenPlaces:
     """Look at the places of `view` and of its rules, by their names in this process."""
     trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
     others = map(_status, (*view.guarded, *view.hidden))
-    return Seen(
+    return SeenPlaces(
         _keys(trees),
         tuple(found and (found.st_dev, found.st_ino, found.st_ctime_ns) for found in others),
         _keys(find_shared(view, granted)),

@@ -68,7 +68,7 @@ def reap(pid: int) -> None:
     """Nothing to do: an ended process has no place in the table."""
 
 
-class Job:
+class JobObject:
     """A Job Object that ends its processes when its last handle is closed, as the end of this process does. With
     `memory_bytes` none of them gets more."""
 
@@ -105,7 +105,7 @@ def start_limited(
         cwd=cwd,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
-    job = Job(memory_bytes)
+    job = JobObject(memory_bytes)
     job.add(process)
     return process, job.close
 

@@ -31,7 +31,7 @@ GRACE_AT_END_S: Final = 1.0
 OnEnd = Callable[[CommandEnd], None]
 
 
-class Piece(NamedTuple):
+class OutputPiece(NamedTuple):
     """A part of a command's output: the bytes `start` to `end` of `total`, of which the first `skipped` are kept no
     more. `data` has no character and no escape that is cut at its end, unless nothing else is left."""
 
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     skipped: int = 0
 
 
-class Background:
+class BackgroundCommand:
     """One background command. `end` is None as long as it runs; `seen` is up to where its output was read."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Background:
         """The number of bytes that it has printed."""
         return self._command.stdout.ends.total
 
-    def read(self, start: int, limit: int) -> Piece:
+    def read(self, start: int, limit: int) -> OutputPiece:
         """Up to `limit` bytes of the output from byte `start` on. Raises ToolFault."""
         output, total = self._command.stdout, self.total
         start = min(start, total)
@@ -101,7 +101,7 @@ class Background:
             characters = whole_end(data)
             data = drop_unfinished(characters) or characters or data
             end = first + len(data)
-        return Piece(data, start, end, total, first - start)
+        return OutputPiece(data, start, end, total, first - start)
 
     def discard(self) -> None:
         """Let go of the output."""
@@ -154,10 +154,10 @@ class BackgroundCommands:
         self._guard = guard
         self._most = most
         self._before = self._count = before
-        self._all: dict[str, Background] = {}
+        self._all: dict[str, BackgroundCommand] = {}
         self._strays: list[str] = []
 
-    def start(self, params: CommandParams, sandbox: Sandbox | None = None) -> Background:
+    def start(self, params: CommandParams, sandbox: Sandbox | None = None) -> BackgroundCommand:
         """A command that runs, held by `sandbox` where there is one; `Background.follow` has to be next. Raises
         ToolFault where as many run as may, and where the shell cannot be started."""
         running = [one.command_id for one in self._all.values() if one.end is None]
@@ -165,12 +165,12 @@ class BackgroundCommands:
             named = f": stop one of {', '.join(running)} first" if running else ""
             raise ToolFault(FaultKind.SYSTEM, f"{len(running)} commands run in the background, and no more may{named}")
         command_id = f"cmd_{self._count + 1}"
-        started = Background(command_id, params, self._pool, self._guard, sandbox)
+        started = BackgroundCommand(command_id, params, self._pool, self._guard, sandbox)
         self._count += 1
         self._all[command_id] = started
         return started
 
-    def get(self, command_id: str) -> Background:
+    def get(self, command_id: str) -> BackgroundCommand:
         """The command of this id. Raises ToolFault(INVALID_ARGUMENT), which names those that there are."""
         found = self._all.get(command_id)
         if found is None:
@@ -199,12 +199,12 @@ class BackgroundCommands:
         strays, self._strays = self._strays, []
         return NOBODY if self._guard is not None else await end_marked(strays, self._pool)
 
-    def _drop(self, one: Background) -> None:
+    def _drop(self, one: BackgroundCommand) -> None:
         if one.end is not None and one.end.left:
             self._strays.append(one.mark)
         one.discard()
         del self._all[one.command_id]
 
 
-def _state(one: Background) -> str:
+def _state(one: BackgroundCommand) -> str:
     return "running" if one.end is None else one.end.note()

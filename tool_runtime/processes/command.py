@@ -15,12 +15,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
+from tool_runtime.output.spill import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 from tool_runtime.processes.kill_tree import NOBODY, kill_until_quiet
-from tool_runtime.processes.pipes import Watch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.processes.pipes import PipeWatch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.tool import fault_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Captured:
     """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. What is shown of it
     is what a terminal would show. One stream for both is read piece by piece, and not shown."""
 
-    def __init__(self, params: CommandParams, name: StreamName, room: Room) -> None:
+    def __init__(self, params: CommandParams, name: StreamName, room: SpillRoom) -> None:
         self.ends = HeadTail(params.max_output_bytes)
         self.spill = Spill(room, params.buffer_bytes, params.spool_directory)
         self._name = name
@@ -187,10 +187,10 @@ class Command:
         value = f"{params.mark}#{os.urandom(8).hex()}"
         self._mark = f"{MARK_NAME}={value}"
         self._known: dict[int, int] = {}
-        self._exit: Watch | None = None
-        self._outputs: list[Watch] = []
-        self._input: Watch | None = None
-        room = Room(params.artifact_max_bytes)
+        self._exit: PipeWatch | None = None
+        self._outputs: list[PipeWatch] = []
+        self._input: PipeWatch | None = None
+        room = SpillRoom(params.artifact_max_bytes)
         self.stdout = Captured(params, "stdout", room)
         self.stderr = self.stdout if params.one_stream else Captured(params, "stderr", room)
         self._loop = asyncio.get_running_loop()

@@ -48,13 +48,13 @@ class ProcessGuard:
         self._has_reported = False
         self._known: dict[int, int] = {}
         self._cgroup: str | None = None
-        self._job: windows.Job | None = None
+        self._job: windows.JobObject | None = None
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]], mark: str) -> subprocess.Popen[bytes]:
         """The process that `start` starts, under guard. `mark` (`NAME=value`) is in its environment. Raises what
         `start` raises."""
         if WINDOWS:
-            self._job = self._job or windows.Job()
+            self._job = self._job or windows.JobObject()
             process = start()
             self._job.add(process)
             return process

@@ -33,7 +33,7 @@ _AHEAD: Final = 8
 Take = Callable[[bytes], None]
 
 
-class Watch(Protocol):
+class PipeWatch(Protocol):
     """Something under way until `done` is; `close` ends it early and releases what it holds."""
 
     done: asyncio.Future[None]
@@ -42,7 +42,7 @@ class Watch(Protocol):
         """End; harmless when it is over."""
 
 
-def watch_exit(process: subprocess.Popen[bytes]) -> Watch:
+def watch_exit(process: subprocess.Popen[bytes]) -> PipeWatch:
     """Done when `process` has exited. On POSIX it is not reaped yet, so its group keeps its number."""
     try:
         return _ExitByDescriptor(os.pidfd_open(process.pid))
@@ -50,12 +50,12 @@ def watch_exit(process: subprocess.Popen[bytes]) -> Watch:
         return _ExitByThread(process)
 
 
-def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> Watch:
+def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> PipeWatch:
     """Hands what `pipe` brings to `take`, on the loop, until the pipe's end. Owns the pipe."""
     return _ReadByThread(pipe, take) if threaded else _ReadByDescriptor(pipe, take)
 
 
-def feed_pipe(pipe: IO[bytes], data: bytes, *, threaded: bool) -> Watch:
+def feed_pipe(pipe: IO[bytes], data: bytes, *, threaded: bool) -> PipeWatch:
     """Writes `data` to `pipe` and closes it; a child that does not want it all is no error. Owns the pipe."""
     return _FeedByThread(pipe, data) if threaded else _FeedByDescriptor(pipe, data)
 

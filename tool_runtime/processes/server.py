@@ -54,7 +54,7 @@ class ServerParams(NamedTuple):
     scope: CommandScope | None = None
 
 
-class LineTooLong(Exception):
+class ProgramLineTooLong(Exception):
     """The program printed a line beyond the bound."""
 
 
@@ -104,7 +104,7 @@ class ServerProcess:
         self._room.release()
         self._has_spoken = True
         if len(line) > self._params.max_line_bytes:
-            raise LineTooLong(f"a line of more than {self._params.max_line_bytes} bytes")
+            raise ProgramLineTooLong(f"a line of more than {self._params.max_line_bytes} bytes")
         return line
 
     def write(self, data: bytes) -> None:

@@ -61,7 +61,7 @@ class Definition(NamedTuple):
         return _sha256(self.to_json())
 
 
-class Listed(NamedTuple):
+class ToolList(NamedTuple):
     """The usable tools that a source listed, and the problems of the others, by name."""
 
     definitions: tuple[Definition, ...]
@@ -110,7 +110,7 @@ class Source(Protocol):
         """Its name, by which records know it."""
         ...
 
-    async def list(self) -> Listed:
+    async def list(self) -> ToolList:
         """Its tools now. Raises ToolFault where it cannot be asked."""
         ...
 
@@ -128,7 +128,7 @@ class Source(Protocol):
         ...
 
 
-class Terms(NamedTuple):
+class SourceTerms(NamedTuple):
     """The terms on which a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over
     the network. `timeout_s` is a call's. `connect_timeout_s` is for how long a first task waits for a source that
     nothing is known of. A source whose tools are known is asked `ask_after_s` after the session's start, or with the
@@ -149,7 +149,7 @@ class RemoteTools:
     def __init__(
         self,
         source: Source,
-        terms: Terms,
+        terms: SourceTerms,
         kept: KeptLists,
         *,
         admits: Callable[[str], bool],
@@ -324,7 +324,7 @@ def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
     )
 
 
-def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> Listed:
+def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:
     """Those of a source's tools that can be used, and why the others cannot: names, schemas and how many there are have
     bounds, and descriptions lose what is beyond them. Schemas are mended where it is plain what they mean. Each tool
     stands once; the first of a name counts."""
@@ -336,7 +336,7 @@ def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) 
         except UnusableSchema as error:
             if len(wrong) < MAX_TOOLS:
                 wrong[displayable_name(one.name)] = str(error)
-    return Listed(tuple(found.values()), wrong)
+    return ToolList(tuple(found.values()), wrong)
 
 
 def displayable_name(name: str) -> str:
@@ -361,7 +361,7 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
     return one._replace(description=text, input_schema=arguments, output_schema=output)
 
 
-def _notice_of_list(name: str, listed: Listed) -> SourceNotice:
+def _notice_of_list(name: str, listed: ToolList) -> SourceNotice:
     count, rejected = len(listed.definitions), listed.rejected
     return SourceNotice(name, "listed", f"{name} has {count} tools{listed.note}", count, rejected=sorted(rejected))
 

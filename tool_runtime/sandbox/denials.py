@@ -47,7 +47,7 @@ _MAX_BEFORE: Final = 3
 _MAX_FOUND: Final = 20
 
 
-class Disk(Protocol):
+class Permissions(Protocol):
     """Plain permissions of this process, without any sandbox."""
 
     def real(self, path: str) -> str:
@@ -114,7 +114,7 @@ def denials_in(
     exit_code: int,
     scope: CommandScope,
     cwd: str,
-    disk: Disk,
+    disk: Permissions,
     closed: Callable[[], Sequence[str]] = nothing_closed,
 ) -> list[Denial]:
     """Return the denials of `scope` to a command in `cwd` by its output, each once, in the order of the lines; none if
@@ -181,7 +181,7 @@ def _claim(
     paths: list[str],
     exit_code: int,
     scope: CommandScope,
-    disk: Disk,
+    disk: Permissions,
     closed: Callable[[], Sequence[str]],
 ) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
@@ -212,7 +212,7 @@ def _claim(
             return
 
 
-def _is_write(path: str, exit_code: int, disk: Disk) -> bool:
+def _is_write(path: str, exit_code: int, disk: Permissions) -> bool:
     """True if it may have been about writing: a plain file that was to be run is refused by anybody."""
     if disk.is_plain_file(path):
         return exit_code != _NOT_EXECUTABLE and not path.endswith(_SHELL_SCRIPT)

@@ -59,13 +59,13 @@ class Work(NamedTuple):
     processes: bool
 
 
-class Held(NamedTuple):
+class ProgramSandbox(NamedTuple):
     """The sandbox of a program: its view, and the fields of its `Restriction`."""
 
     view: tuple[Any, ...]
     restriction: tuple[Any, ...]
 
-    def look(self) -> mounts.Seen:
+    def look(self) -> mounts.SeenPlaces:
         """Look at its places."""
         return mounts.look_at(mounts.View(*self.view), (path for path, _ in self.restriction[0]))
 
@@ -83,8 +83,8 @@ class Ready(NamedTuple):
 
     taken: int
     mounted: int
-    held: Held | None
-    seen: mounts.Seen | None
+    held: ProgramSandbox | None
+    seen: mounts.SeenPlaces | None
 
 
 def serve(work: Work) -> None:
@@ -108,7 +108,7 @@ def serve(work: Work) -> None:
             return
 
 
-def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes, Held | None]:
+def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> tuple[bytes, ProgramSandbox | None]:
     """Make a process ready, held as `held` says if that is given, and wait until it has taken a request or has ended:
     what it says of that, nothing if it was ended, and how the next one may be held."""
     read, taken = os.pipe()
@@ -135,12 +135,12 @@ def make_ready(work: Work, is_asked_for: bool, held: Held | None) -> tuple[bytes
         end = os.read(read, 1) if wait_for((read, work.host)) == read else b""
         if end == OUTDATED:
             return end, held
-        return end, Held(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
+        return end, ProgramSandbox(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
     finally:
         os.close(read)
 
 
-def look_if_settled(held: Held) -> mounts.Seen | None:
+def look_if_settled(held: ProgramSandbox) -> mounts.SeenPlaces | None:
     """The places as they are now; None if a later change of one might not be seen."""
     now = time.time_ns()
     seen = held.look()
@@ -313,7 +313,7 @@ def take(
     this process has, if it is held."""
     request, (answer, *streams) = message
     reply = socket.socket(fileno=answer)
-    held = Held(*request["held"])
+    held = ProgramSandbox(*request["held"])
     is_held = ready.held is not None
     if has_changed(ready.mounted) or (is_held and (held, request["seen"]) != (ready.held, ready.seen)):
         os.write(ready.taken, AGAIN)
@@ -332,12 +332,12 @@ def take(
         tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
 
 
-def hold_view(work: Work, held: Held) -> dict[str, tuple[int, int]]:
+def hold_view(work: Work, held: ProgramSandbox) -> dict[str, tuple[int, int]]:
     """Give this process its view: which files were mounted. Raises OSError."""
     return mounts.make(mounts.View(*held.view), work.known)
 
 
-def hold(held: Held) -> tuple[int | None, dict[str, tuple[int, int]]]:
+def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
     """Have this process give up its rights: the descriptor that asks about its sockets, if there is one, and which
     shared files were granted. Raises OSError."""
     restriction = held.make_restriction()
@@ -367,7 +367,7 @@ def has_changed(mounted: int) -> bool:
 
 def start(request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, taken: int) -> None:
     """Becomes the program. Raises OSError."""
-    held = Held(*request["held"])
+    held = ProgramSandbox(*request["held"])
     os.setsid()
     os.chdir(request["cwd"])
     if listener is not None:

@@ -32,7 +32,7 @@ _NAME: Final = "the process that starts programs in the sandbox"
 _ENDING_S: Final = 1.0
 
 
-class Started(NamedTuple):
+class StartedProgram(NamedTuple):
     """A program that runs. `listener` is the descriptor that asks about its sockets."""
 
     pid: int
@@ -79,7 +79,7 @@ class Launcher:
         streams: Sequence[int],
         view: View,
         restriction: Restriction,
-    ) -> Started:
+    ) -> StartedProgram:
         """Start a program, whose standard streams are `streams`. Raises OSError where it cannot be started or held."""
         rules = tuple(map(tuple, restriction.rules))
         request = {
@@ -111,7 +111,7 @@ class Launcher:
 
     def _request(
         self, request: dict[str, Any], streams: Sequence[int], program: str, restriction: Restriction
-    ) -> Started | None:
+    ) -> StartedProgram | None:
         """The program; None where nobody has answered, or whoever did cannot start it any more."""
         data = marshal.dumps(request)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,7 +130,7 @@ class Launcher:
             ours.settimeout(_PATIENCE_S)
             return self._await_start(ours, program, restriction)
 
-    def _await_start(self, reply: socket.socket, program: str, restriction: Restriction) -> Started | None:
+    def _await_start(self, reply: socket.socket, program: str, restriction: Restriction) -> StartedProgram | None:
         """Wait for the outcome of a request: the program runs or has failed once the other ends of the reply are
         closed."""
         replies: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class Launcher:
             return None
         self._hear()
         self._children.discard(replies["program"])  # from here on it is reaped by who waits for it
-        return Started(replies["program"], listener)
+        return StartedProgram(replies["program"], listener)
 
     def _abandon(self, replies: Mapping[str, Any], listener: int | None) -> None:
         if "program" in replies:

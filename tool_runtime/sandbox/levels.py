@@ -20,7 +20,7 @@ LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 """The strongest first."""
 
 
-class Found(NamedTuple):
+class LevelFinding(NamedTuple):
     """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
     `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
     `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
@@ -36,14 +36,14 @@ class Found(NamedTuple):
     is_passing: bool = False
 
 
-NOTHING: Final = Found("none", works=True, unheld=("anything",))
+NOTHING: Final = LevelFinding("none", works=True, unheld=("anything",))
 
 
 _looking: Final = threading.Lock()
-_known: Final[dict[Level, Found]] = {}
+_known: Final[dict[Level, LevelFinding]] = {}
 
 
-def look(level: Level, directory: str = "/tmp") -> Found:  # noqa: S108  the names of its files are random
+def look(level: Level, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  the names of its files are random
     """Try whether `level` works here, by files in `directory`; from any thread. Once in a process, but for a trial that
     failed for a reason of its own."""
     with _looking:
@@ -55,18 +55,18 @@ def forget() -> None:
     _known.clear()
 
 
-def _look(level: Level, directory: str) -> Found:
+def _look(level: Level, directory: str) -> LevelFinding:
     found = _known.get(level)
     if found is None or found.is_passing:
         found = _known[level] = _try(level, directory)
     return found
 
 
-def _try(level: Level, directory: str) -> Found:
+def _try(level: Level, directory: str) -> LevelFinding:
     if level == "none":
         return NOTHING
     if sys.platform != "linux":
-        return Found(level, works=False, problem=f"there is no such level on {sys.platform}")
+        return LevelFinding(level, works=False, problem=f"there is no such level on {sys.platform}")
     from tool_runtime.sandbox import probe
 
     if level == "landlock":
@@ -74,7 +74,7 @@ def _try(level: Level, directory: str) -> Found:
     return probe.namespace_level(directory, lambda: _look("landlock", directory))
 
 
-def find(settings: SandboxSettings, directory: str = "/tmp") -> Found:  # noqa: S108  as for `look`
+def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  # noqa: S108  as for `look`
     """The level that commands are held by under `settings`, tried in `directory` unless it is known by now. Raises
     ToolFault where a level is required that does not work, and where a trial failed for a reason of its own."""
     looked = [look(one, directory) for one in (LEVELS if settings.level == "auto" else (settings.level,))]

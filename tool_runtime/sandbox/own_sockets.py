@@ -23,7 +23,7 @@ _LOOPBACK_6: Final = bytes(15) + b"\1"
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
-class Place(NamedTuple):
+class SocketAddress(NamedTuple):
     """An internet address as a program gave it: `raw` is a `struct sockaddr`, `address` packed (an IPv4 address that is
     mapped into IPv6 is packed as IPv4)."""
 
@@ -53,7 +53,7 @@ class Place(NamedTuple):
         """True if it leads to this machine by its own loopback; all addresses, as a target, do."""
         return self.is_any or self.address == _LOOPBACK_6 or (len(self.address) == 4 and self.address[0] == 127)
 
-    def move_to(self, address: bytes) -> Place:
+    def move_to(self, address: bytes) -> SocketAddress:
         """The same port at another address, in a form that a socket of this family takes. Raises ValueError for an IPv6
         address and a socket of IPv4."""
         port = struct.pack(">H", self.port)
@@ -64,19 +64,21 @@ class Place(NamedTuple):
         else:
             whole = _MAPPED + address if len(address) == 4 else address
             raw = struct.pack("=H", self.family) + port + bytes(4) + whole + bytes(4)
-        return Place(self.family, address, self.port, raw)
+        return SocketAddress(self.family, address, self.port, raw)
 
 
-def place_of(raw: bytes) -> Place | None:
+def place_of(raw: bytes) -> SocketAddress | None:
     """The internet address that a `struct sockaddr` holds; None for any other."""
     if len(raw) < 8:
         return None
     family, port = struct.unpack_from("=H", raw)[0], struct.unpack_from(">H", raw, 2)[0]
     if family == socket.AF_INET:
-        return Place(family, raw[4:8], port, raw[:16].ljust(16, b"\0"))
+        return SocketAddress(family, raw[4:8], port, raw[:16].ljust(16, b"\0"))
     if family == socket.AF_INET6 and len(raw) >= 24:
         address = raw[8:24]
-        return Place(family, address[12:] if address.startswith(_MAPPED) else address, port, raw[:28].ljust(28, b"\0"))
+        return SocketAddress(
+            family, address[12:] if address.startswith(_MAPPED) else address, port, raw[:28].ljust(28, b"\0")
+        )
     return None
 
 
@@ -100,7 +102,7 @@ class OwnSockets:
         """True if a command bound a unix socket there."""
         return identity in self._unix
 
-    def reach(self, wanted: Place) -> tuple[Place | None, bool]:
+    def reach(self, wanted: SocketAddress) -> tuple[SocketAddress | None, bool]:
         """The address at which a socket of ours answers at the port of `wanted`, None for nowhere; and whether a socket
         of somebody else listens there. Raises OSError."""
         foreign = False
@@ -111,7 +113,7 @@ class OwnSockets:
             foreign = foreign or inode is not None
         return None, foreign
 
-    def takes_datagrams(self, wanted: Place, sender: int) -> bool:
+    def takes_datagrams(self, wanted: SocketAddress, sender: int) -> bool:
         """True if a socket of ours gets what the port `sender` sends to a place of the loopback. Raises OSError."""
         address = _LOOPBACK_4 if wanted.is_any and wanted.family == socket.AF_INET else wanted.address
         address = _LOOPBACK_6 if not any(address) else address
@@ -123,7 +125,7 @@ def _family(address: bytes) -> int:
     return socket.AF_INET if len(address) == 4 else socket.AF_INET6
 
 
-def _candidates(wanted: Place) -> Iterator[bytes]:
+def _candidates(wanted: SocketAddress) -> Iterator[bytes]:
     """A server that asks for all addresses is given one, of version 4: `localhost` may lead to the other first."""
     if not wanted.is_any:
         yield wanted.address
@@ -133,7 +135,7 @@ def _candidates(wanted: Place) -> Iterator[bytes]:
         yield _LOOPBACK_6
 
 
-def loopback_for(wanted: Place, *, only_6: bool) -> Place:
+def loopback_for(wanted: SocketAddress, *, only_6: bool) -> SocketAddress:
     """The address to bind for a socket that asks for all addresses."""
     return wanted.move_to(_LOOPBACK_6 if only_6 and wanted.family == socket.AF_INET6 else _LOOPBACK_4)
 

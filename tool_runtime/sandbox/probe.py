@@ -14,7 +14,7 @@ from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import Namespaces, View
 from tool_runtime.sandbox.launching import Launcher
-from tool_runtime.sandbox.levels import Found, run_in_fresh_thread
+from tool_runtime.sandbox.levels import LevelFinding, run_in_fresh_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ _NO_LISTENER: Final = _NONE_HERE | {errno.EINVAL, errno.EBUSY}
 """seccomp answers so, too, where there are no listeners, or this process is held by one. Landlock does without."""
 
 
-class Problem(NamedTuple):
+class TrialProblem(NamedTuple):
     """Why a trial failed. `is_passing`: for a reason of its own, which says nothing about the level."""
 
     text: str
@@ -77,25 +77,27 @@ def _remove(directory: OpenDirectory, name: str) -> None:
     directory.remove_directory(name)
 
 
-def landlock_level(directory: str) -> Found:
+def landlock_level(directory: str) -> LevelFinding:
     """Try by files in `directory` whether threads can hold programs by Landlock."""
     if linux_calls.numbers() is None:
-        return Found("landlock", works=False, problem=f"it is not known for {linux_calls.machine()}")
+        return LevelFinding("landlock", works=False, problem=f"it is not known for {linux_calls.machine()}")
     try:
         abi = landlock.abi()
     except OSError as error:
-        return Found("landlock", works=False, problem=_problem(error, _NONE_HERE).text, is_passing=True)
+        return LevelFinding("landlock", works=False, problem=_problem(error, _NONE_HERE).text, is_passing=True)
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
-        return Found("landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
+        return LevelFinding(
+            "landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed"
+        )
     problem = _try_thread(directory, abi, with_listener=True)
     unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
     if problem is None:
-        return Found("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
+        return LevelFinding("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
     without = _try_thread(directory, abi, with_listener=False)
     if without is None:
         # Then every connection is refused: nothing is held less, and less works.
-        return Found(
+        return LevelFinding(
             "landlock",
             works=True,
             problem=f"no supervisor, so that no connection is made: {problem.text}",
@@ -103,10 +105,10 @@ def landlock_level(directory: str) -> Found:
             unheld=unheld,
             is_passing=problem.is_passing,
         )
-    return Found("landlock", works=False, problem=without.text, abi=abi, is_passing=without.is_passing)
+    return LevelFinding("landlock", works=False, problem=without.text, abi=abi, is_passing=without.is_passing)
 
 
-def _try_thread(directory: str, abi: int, *, with_listener: bool) -> Problem | None:
+def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProblem | None:
     """Why a thread cannot hold a program so; None where it can."""
     rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
     network: Network = "supervised" if with_listener else "closed"
@@ -131,7 +133,7 @@ def _start(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[
         raise
 
 
-def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> Problem | None:
+def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialProblem | None:
     """The problem of the program that was tried; raises OSError if its descriptors cannot be had."""
     with process:
         try:
@@ -144,10 +146,10 @@ def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> Proble
             if listener is not None:
                 os.close(listener)
     code = process.returncode
-    return None if code == 0 else Problem(f"a held program ended with {code}", is_passing=True)
+    return None if code == 0 else TrialProblem(f"a held program ended with {code}", is_passing=True)
 
 
-def namespace_level(directory: str, below: Callable[[], Found]) -> Found:
+def namespace_level(directory: str, below: Callable[[], LevelFinding]) -> LevelFinding:
     """Try by files in `directory` whether programs can be given a view of the machine of their own, held as Landlock's
     level holds them: `below` finds that one."""
     kinds = [
@@ -176,7 +178,7 @@ def namespace_level(directory: str, below: Callable[[], Found]) -> Found:
         problems.append(problem)
     if not problems:
         _end(first)
-        return _no_namespaces(Problem(under.problem, under.is_passing))
+        return _no_namespaces(TrialProblem(under.problem, under.is_passing))
     return _no_namespaces(problems[-1]._replace(is_passing=any(one.is_passing for one in problems)))
 
 
@@ -184,11 +186,11 @@ def _end(launcher: Launcher) -> None:
     threading.Thread(target=launcher.close, name="sandbox-launcher-end").start()
 
 
-def _no_namespaces(problem: Problem) -> Found:
-    return Found("namespace", works=False, problem=problem.text, is_passing=problem.is_passing)
+def _no_namespaces(problem: TrialProblem) -> LevelFinding:
+    return LevelFinding("namespace", works=False, problem=problem.text, is_passing=problem.is_passing)
 
 
-def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under: Found) -> Problem | None:
+def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under: LevelFinding) -> TrialProblem | None:
     """Why a program cannot be given `kinds` by `launcher`, which ends; None where it can. Raises OSError."""
     with ExitStack() as stack:
         stack.callback(_end, launcher)
@@ -207,11 +209,11 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         if began.listener is not None:
             os.close(began.listener)
         code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
-        return None if code == 0 else Problem(f"a program with a view of its own ended with {code}")
+        return None if code == 0 else TrialProblem(f"a program with a view of its own ended with {code}")
 
 
-def _problem(error: OSError, settled: frozenset[int]) -> Problem:
+def _problem(error: OSError, settled: frozenset[int]) -> TrialProblem:
     """The problem behind an error of a trial; one with an errno of `settled` means that there is no such level."""
     at = f" ({error.filename})" if error.filename else ""
     is_passing = isinstance(error, _NoScratch) or error.filename == _SHELL or error.errno not in settled
-    return Problem(f"{error.strerror or error}{at}", is_passing)
+    return TrialProblem(f"{error.strerror or error}{at}", is_passing)

@@ -21,7 +21,7 @@ import orjson
 
 from agent_host.contracts import Denial
 from agent_host.safe_open import open_regular
-from policy.rules.git_directory import Left
+from policy.rules.git_directory import LeftEntry
 from policy.scope import CommandScope
 from tool_runtime.files.writer import NEW_DIRECTORY, PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.sandbox.workspace_places import Entry, Look, WorkspacePlaces, head_of
@@ -346,11 +346,11 @@ class Guarded:
             return None
         return found.problem(path, self._read_left(path, left), self._read_left(path, base.get(path)), base, scope)
 
-    def _read_left(self, path: str, entry: Entry | None) -> Left | None:
+    def _read_left(self, path: str, entry: Entry | None) -> LeftEntry | None:
         if entry is None:
             return None
         kind: Kind = "file" if stat.S_ISREG(entry.mode) else "directory" if stat.S_ISDIR(entry.mode) else "other"
-        return Left(kind, self._data(path, entry.content) if kind == "file" else None)
+        return LeftEntry(kind, self._data(path, entry.content) if kind == "file" else None)
 
     def _trust(self, found: WorkspacePlaces) -> None:
         """Remember what the user's repositories have, so that they can be copied and moved with their hooks."""

@@ -129,13 +129,13 @@ class DomainProxy:
         try:
             async with asyncio.timeout(_HEAD_S):
                 wanted = await read_request(reader)
-        except (BadRequest, UrlProblem) as error:
+        except (NoProxyRequest, UrlProblem) as error:
             await _refuse(writer, "400 Bad Request", str(error))
             return
         if wanted is not None:
             await self._answer(wanted, reader, writer)
 
-    async def _answer(self, wanted: Wanted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, wanted: ProxyRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             server_reader, server_writer = await self._connect(wanted)
         except ToolFault as fault:
@@ -157,12 +157,12 @@ class DomainProxy:
         finally:
             await _close(server_writer)
 
-    def _upstream(self, wanted: Wanted) -> Upstream | None:
+    def _upstream(self, wanted: ProxyRequest) -> Upstream | None:
         if self._gate.is_local(wanted.host):
             return None
         return self._params.upstream.get("https" if wanted.is_tunnel else "http")
 
-    async def _connect(self, wanted: Wanted) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connected to a host that may be asked. Raises ToolFault where it may not, OSError, TimeoutError."""
         self._gate.check_url(wanted.url)
         upstream = self._upstream(wanted)
@@ -221,11 +221,11 @@ MAX_HEAD_BYTES: Final = 32 * 1024
 _OF_THE_HOP: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"connection", b"keep-alive"})
 
 
-class BadRequest(ValueError):
+class NoProxyRequest(ValueError):
     """A program sent what is no request to a proxy; the message says why."""
 
 
-class Wanted(NamedTuple):
+class ProxyRequest(NamedTuple):
     """One request. `line` is its first line, `fields` its header lines as they came."""
 
     host: str
@@ -269,13 +269,13 @@ def _path_of(target: bytes) -> bytes:
     return rest[at:] if rest[at : at + 1] == b"/" else b"/" + rest[at:]
 
 
-async def read_request(reader: asyncio.StreamReader) -> Wanted | None:
+async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
     """The head of a request; None for a connection on which nothing came. Raises BadRequest, UrlProblem,
     asyncio.IncompleteReadError."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise BadRequest("the head of the request is too long") from error
+        raise NoProxyRequest("the head of the request is too long") from error
     except asyncio.IncompleteReadError as error:
         if not error.partial:
             return None
@@ -283,25 +283,25 @@ async def read_request(reader: asyncio.StreamReader) -> Wanted | None:
     return request_of(head)
 
 
-def request_of(head: bytes) -> Wanted:
+def request_of(head: bytes) -> ProxyRequest:
     """The request in `head`, which ends in an empty line. Raises BadRequest, UrlProblem."""
     if len(head) > MAX_HEAD_BYTES:
-        raise BadRequest("the head of the request is too long")
+        raise NoProxyRequest("the head of the request is too long")
     line, *fields = head[:-4].split(b"\r\n")
     parts = line.split(b" ")
     if len(parts) != 3 or not parts[2].startswith(b"HTTP/1.") or not parts[1].isascii():
-        raise BadRequest("this is a proxy of HTTP/1.1: no request for one was sent")
+        raise NoProxyRequest("this is a proxy of HTTP/1.1: no request for one was sent")
     if any(b"\n" in field or b"\r" in field or field[:1] in b" \t" or b":" not in field for field in fields):
-        raise BadRequest("a header line is malformed")
+        raise NoProxyRequest("a header line is malformed")
     method, target = parts[0], parts[1].decode("ascii")
     if method == b"CONNECT":
         host, port = target_of(f"https://{target}/")
-        return Wanted(host, port, True, line, tuple(fields))
+        return ProxyRequest(host, port, True, line, tuple(fields))
     if not target.lower().startswith("http://"):
         raise UrlProblem("a proxy is asked for whole URLs of http; https goes by CONNECT")
     host, port = target_of(target)
     _check_host(fields, host, port)
-    return Wanted(host, port, False, line, tuple(fields))
+    return ProxyRequest(host, port, False, line, tuple(fields))
 
 
 def _check_host(fields: list[bytes], host: str, port: int) -> None:
@@ -309,6 +309,6 @@ def _check_host(fields: list[bytes], host: str, port: int) -> None:
     pairs = (field.partition(b":") for field in fields)
     named = [value.strip() for name, _, value in pairs if name.strip().lower() == b"host"]
     if len(named) != 1:
-        raise BadRequest("there must be one Host header")
+        raise NoProxyRequest("there must be one Host header")
     if not named[0].isascii() or target_of(f"http://{named[0].decode('ascii')}/") != (host, port):
-        raise BadRequest("the Host header and the URL name different hosts")
+        raise NoProxyRequest("the Host header and the URL name different hosts")

@@ -19,7 +19,7 @@ from tool_runtime.platform.mounts import folders_between
 from tool_runtime.sandbox.levels import directory_of, find, run_in_fresh_thread
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
-from tool_runtime.sandbox.sockets import Held, HeldSockets
+from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
 from tool_runtime.sandbox.supervisor import Supervisor
 from tool_runtime.sandbox.variables import agent_sockets, offline_variables, proxy_variables, session_variables
 from tool_runtime.sandbox.workspace_places import writable_roots
@@ -318,7 +318,7 @@ class Sandbox:
         if self._supervisor is None:
             self._supervisor = Supervisor()
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
-        held = Held(
+        held = SocketRules(
             command.scope,
             restriction._replace(ruleset=None),
             own,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agent_host.contracts import Denial
 from policy.rules.sandbox import refusal
 from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
-from tool_runtime.sandbox.own_sockets import OwnSockets, Place, loopback_for, place_of
+from tool_runtime.sandbox.own_sockets import OwnSockets, SocketAddress, loopback_for, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class Connect(NamedTuple):
     place: int = -1
 
 
-class Held(NamedTuple):
+class SocketRules(NamedTuple):
     """The rules for a command's sockets. `proxy_port` is that of the host's proxy for the command, None for none.
     `private` are places of which programs have their own. `is_open`: any public address may be reached, and
     `address_allowed` says which is; `opens_here` which address and port of the loopback may be reached though somebody
@@ -65,7 +65,7 @@ class Held(NamedTuple):
 class HeldSockets:
     """For one command, in the supervisor's thread."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: SocketRules) -> None:
         self._held = held
 
     def decide(self, listener: int, notice: Notice) -> int | Connect | Done:
@@ -185,7 +185,7 @@ class HeldSockets:
             return self._refuse(Denial("port", place.label, "network", "listen"))
         return self._bind_at(copy, place)
 
-    def _bind_at(self, copy: int, place: Place) -> int:
+    def _bind_at(self, copy: int, place: SocketAddress) -> int:
         if 0 < place.port < _first_free_port():
             return self._refuse(Denial("port", place.label, "ports", "listen"))
         code = seccomp_notify.socket_call("bind", copy, place.raw, len(place.raw))
@@ -197,7 +197,7 @@ class HeldSockets:
         with socket.socket(fileno=os.dup(copy)) as one:
             name = one.getsockname() if one.family in (socket.AF_INET, socket.AF_INET6) else ("", 1)
         if not name[1]:  # it would listen at all addresses
-            empty = Place(one.family, b"", 0, b"")
+            empty = SocketAddress(one.family, b"", 0, b"")
             code = self._bind_at(copy, loopback_for(empty, only_6=_is_6_only(copy, one.family)))
             if code:
                 return code
@@ -334,7 +334,7 @@ def is_datagram(copy: int) -> bool:
         return one.family in _INTERNET and one.type == socket.SOCK_DGRAM
 
 
-def place_error(held: Held, copy: int, place: Place) -> int:
+def place_error(held: SocketRules, copy: int, place: SocketAddress) -> int:
     """The number of the error by which datagrams for a place are refused, 0 where they may go there. The socket is
     remembered: what it sends to may answer."""
     held.own.add_internet(os.fstat(copy).st_ino)
@@ -360,7 +360,7 @@ def is_of_routes(copy: int) -> bool:
         return one.family == socket.AF_NETLINK and one.proto == socket.NETLINK_ROUTE
 
 
-def send(held: Held, listener: int, notice: Notice, copy: int) -> int | Done:
+def send(held: SocketRules, listener: int, notice: Notice, copy: int) -> int | Done:
     """The answer to `sendto` with an address, `sendmsg` and `sendmmsg`. Nobody waits for a socket whose buffer is full:
     its call ends with ENOBUFS where the program would have waited. Raises OSError."""
     thread, arguments = notice.thread, notice.arguments
@@ -405,7 +405,7 @@ def _ask_routes(listener: int, notice: Notice, copy: int) -> int | Done:
             return error.errno or errno.EACCES
 
 
-def _send_all(held: Held, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
+def _send_all(held: SocketRules, copy: int, messages: list[_Message], flags: int) -> tuple[list[int], int]:
     """The sizes of what was sent, in order, and the number of the error that ended it."""
     sizes: list[int] = []
     with socket.socket(fileno=os.dup(copy)) as one:
@@ -420,7 +420,7 @@ def _send_all(held: Held, copy: int, messages: list[_Message], flags: int) -> tu
     return sizes, 0
 
 
-def _send_one(held: Held, copy: int, one: socket.socket, message: _Message, flags: int) -> int:
+def _send_one(held: SocketRules, copy: int, one: socket.socket, message: _Message, flags: int) -> int:
     flags |= socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
     if not message.name:
         return one.sendmsg([message.data], message.along, flags)
@@ -433,7 +433,7 @@ def _send_one(held: Held, copy: int, one: socket.socket, message: _Message, flag
     return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
-def _address(place: Place, family: int) -> Any:
+def _address(place: SocketAddress, family: int) -> Any:
     if family == socket.AF_INET:
         if place.family != socket.AF_INET:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))

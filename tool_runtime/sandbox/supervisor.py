@@ -36,7 +36,7 @@ _MAX_WAITING: Final = 128
 _HUNG_UP: Final = select.EPOLLHUP | select.EPOLLERR
 
 
-class _Waiting(NamedTuple):
+class _PendingConnection(NamedTuple):
     """A connection that is not made yet, for a program that waits for it."""
 
     listener: int
@@ -61,8 +61,8 @@ class Supervisor:
         self._poll.register(self._wake, select.EPOLLIN)
         self._held: dict[int, tuple[HeldSockets, Callable[[], None]]] = {}
         self._closing_one = threading.Lock()
-        self._connecting: dict[int, _Waiting] = {}
-        self._again: list[_Waiting] = []
+        self._connecting: dict[int, _PendingConnection] = {}
+        self._again: list[_PendingConnection] = []
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="sandbox-supervisor", daemon=True)
         self._thread.start()
@@ -143,9 +143,9 @@ class Supervisor:
             else:
                 seccomp_notify.answer(listener, notice.notice_id, 0, answer.value)
         else:
-            self._connect(_Waiting(listener, notice.notice_id, answer, time.monotonic()))
+            self._connect(_PendingConnection(listener, notice.notice_id, answer, time.monotonic()))
 
-    def _connect(self, waiting: _Waiting) -> None:
+    def _connect(self, waiting: _PendingConnection) -> None:
         """Begin a connection without waiting for it."""
         copy, address = waiting.wanted.copy, waiting.wanted.address
         flags = fcntl.fcntl(copy, fcntl.F_GETFL)
@@ -168,7 +168,7 @@ class Supervisor:
         else:
             self._answer(waiting, code)
 
-    def _on_connection(self, waiting: _Waiting) -> None:
+    def _on_connection(self, waiting: _PendingConnection) -> None:
         with suppress(OSError):
             self._poll.unregister(waiting.wanted.copy)
         self._answer(waiting, seccomp_notify.socket_error(waiting.wanted.copy))
@@ -183,7 +183,7 @@ class Supervisor:
             else:
                 self._connect(waiting)
 
-    def _answer(self, waiting: _Waiting, code: int) -> None:
+    def _answer(self, waiting: _PendingConnection, code: int) -> None:
         waiting.close()
         if waiting.listener in self._held:
             seccomp_notify.answer(waiting.listener, waiting.notice_id, code)

@@ -21,7 +21,7 @@ from policy.rules.git_directory import (
     STATE_FOLDERS,
     STEERING,
     GitDirectory,
-    Left,
+    LeftEntry,
     find_left_problem,
     git_file_problem,
     is_free,
@@ -329,7 +329,7 @@ class WorkspacePlaces:
     # Judging
 
     def problem(
-        self, path: str, left: Left | None, before: Left | None, known: Look, scope: CommandScope
+        self, path: str, left: LeftEntry | None, before: LeftEntry | None, known: Look, scope: CommandScope
     ) -> str | None:
         """Say why a command may not leave this of an entry of a git directory, or of a file `.git`; None where it may.
         `known` is what was looked at before: a git directory that is not in it is the command's own."""
@@ -367,13 +367,13 @@ def _is_named_git(path: str) -> bool:
     return os.path.basename(path).lower() == _GIT
 
 
-def _leading(left: Left, directory: str) -> Left:
+def _leading(left: LeftEntry, directory: str) -> LeftEntry:
     """With the real path of what a file names by its content."""
     target = target_of(left.content, directory) if left.kind == "file" else None
     return left if target is None else left._replace(target=os.path.realpath(target))
 
 
-def _add_tree(left: Left, directory: str) -> Left:
+def _add_tree(left: LeftEntry, directory: str) -> LeftEntry:
     """With the real path of the working tree that a configuration names."""
     tree = tree_of(left.content, directory) if left.kind == "file" and left.content is not None else None
     return left if tree is None else left._replace(target=os.path.realpath(tree))

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from tool_runtime.threads import DaemonPool
 
-__all__ = ["Connections", "DomainScope", "Network"]
+__all__ = ["ConnectionPools", "DomainScope", "Network"]
 
 _MAX_POOLS: Final = 32
 
 
-class Connections:
+class ConnectionPools:
     """Pools of connections; made on a running loop, closed on the same."""
 
     def __init__(self, pool: DaemonPool, network: Network) -> None:

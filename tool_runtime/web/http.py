@@ -16,7 +16,7 @@ import httpx
 
 from policy.urls import UrlProblem, host_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web.connections import Connections, DomainScope
+from tool_runtime.web.connections import ConnectionPools, DomainScope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -78,7 +78,7 @@ class HttpClient:
 
     def __init__(self, pool: DaemonPool, limits: HttpLimits, network: Network) -> None:
         self._limits = limits
-        self._connections = Connections(pool, network)
+        self._connections = ConnectionPools(pool, network)
 
     async def fetch(self, params: HttpParams) -> HttpOutcome:
         """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""

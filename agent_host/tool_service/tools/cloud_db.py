@@ -68,7 +68,7 @@ class Database(Protocol):
     async def aclose(self) -> None: ...  # noqa: D102  as RunningTool
 
 
-class _Connection(NamedTuple):
+class _Database(NamedTuple):
     database: Database
     caps: Caps
     secrets: frozenset[str]
@@ -97,7 +97,7 @@ class CloudDbQueryTool:
 class CloudDbQuery:
     """The databases of one tenant."""
 
-    def __init__(self, connections: Mapping[str, _Connection], services: TenantServices) -> None:
+    def __init__(self, connections: Mapping[str, _Database], services: TenantServices) -> None:
         self._connections = connections
         self._services = services
 
@@ -122,7 +122,7 @@ class CloudDbQuery:
         for connection in self._connections.values():
             await connection.database.aclose()
 
-    async def _parameter(self, value: Any, connection: _Connection, secrets: dict[str, str]) -> Any:
+    async def _parameter(self, value: Any, connection: _Database, secrets: dict[str, str]) -> Any:
         if not isinstance(value, dict):
             return value
         opened = await self._services.opened(value["secret"])
@@ -132,7 +132,7 @@ class CloudDbQuery:
         return opened.value
 
 
-def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -> _Connection:
+def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -> _Database:
     """Raises ValueError, with no value in its text."""
     url, caps = value["url"], Caps.read(value)
     secrets = frozenset(value.get("secrets", ()))
@@ -140,7 +140,7 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
         path = unquote(urlsplit(url).path)
         if not path.startswith("/") or urlsplit(url).netloc:
             raise ValueError(f"connections.{name}.url: an SQLite file is named as sqlite:///PATH")
-        return _Connection(SqliteDatabase("/" + path.lstrip("/")), caps, secrets)
+        return _Database(SqliteDatabase("/" + path.lstrip("/")), caps, secrets)
     if isinstance(url, str) and not url.startswith(("postgresql:", "postgres:")):
         raise ValueError(f"connections.{name}.url: must begin with postgresql: or sqlite:")
     # Imported with the first such connection: psycopg takes 60 ms, and who has SQLite alone need not have it.
@@ -154,7 +154,7 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
         extra = {} if password is None else {"password": await _reveal(password, services)}
         return make_conninfo(address, **extra)
 
-    return _Connection(PostgresDatabase(conninfo, value.get("functions", ())), caps, secrets)
+    return _Database(PostgresDatabase(conninfo, value.get("functions", ())), caps, secrets)
 
 
 async def _reveal(value: Any, services: TenantServices) -> str:

@@ -252,7 +252,7 @@ async def _reset(connection: BoundedConnection) -> None:
 def _fault(error: psycopg.Error) -> ToolFault:
     """The fault for the server's error about the query. Errors without a state are of the connection, and their text
     names its host."""
-    if isinstance(error, AnswerTooLarge):
+    if isinstance(error, RowsTooLarge):
         return ToolFault(
             ErrorCode.TOOL_EXECUTION_FAILED, "the database's answer is too large: a plan or an error holds a huge value"
         )
@@ -292,7 +292,7 @@ class UnreadableSql(Exception):
     """The text cannot be split with certainty; `str()` says why."""
 
 
-class Name(NamedTuple):
+class SqlName(NamedTuple):
     """A name in a statement, as the catalog would have it. `called`: an opening parenthesis follows. `member`: a dot
     stands before it, so that it may be a function of the value before."""
 
@@ -306,7 +306,7 @@ class Statement(NamedTuple):
     """One statement: its text without a semicolon at its end, and the names in it."""
 
     text: str
-    names: tuple[Name, ...]
+    names: tuple[SqlName, ...]
 
     @property
     def verb(self) -> str:
@@ -341,7 +341,7 @@ def one_statement(sql: str) -> Statement:
         if token.kind in ("word", "quoted"):
             after = tokens[place + 1].text if place + 1 < len(tokens) and tokens[place + 1].kind == "sign" else ""
             before = tokens[place - 1].text if place and tokens[place - 1].kind == "sign" else ""
-            names.append(Name(_fold_name(token), after == "(", before == ".", token.kind == "quoted"))
+            names.append(SqlName(_fold_name(token), after == "(", before == ".", token.kind == "quoted"))
     return Statement(sql[: tokens[-1].end], tuple(names))
 
 
@@ -445,7 +445,7 @@ _READ, _WRITE, _BOTH = waiting.Wait.R, waiting.Wait.W, waiting.Wait.RW
 _READABLE, _WRITABLE = waiting.Ready.R, waiting.Ready.W
 
 
-class AnswerTooLarge(psycopg.OperationalError):
+class RowsTooLarge(psycopg.OperationalError):
     """The server sent more than `limit_bytes` in answer to one request: rows, a plan, an error, notices."""
 
 
@@ -464,7 +464,7 @@ class BoundedConnection(psycopg.AsyncConnection[Any]):
         passing = self._gate.passing(gen, self.limit_bytes)
         try:
             return await waiting.wait_async(passing, self._gate.server.fileno(), interval=interval, timeout=timeout)
-        except AnswerTooLarge:
+        except RowsTooLarge:
             self.pgconn.finish()
             self._gate.close()
             raise
@@ -513,7 +513,7 @@ class _Gate:
                     if ready & _READABLE:
                         received += self._pass_answers()
                     if received > limit_bytes:
-                        raise AnswerTooLarge("the answer is too large")
+                        raise RowsTooLarge("the answer is too large")
         except StopIteration as stop:
             while self._take_requests():
                 yield _WRITE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.tool_service.connections import Connections
+from agent_host.tool_service.connections import ServedConnections
 from tests.support.tool_service import ACME, PATIENCE_S, FunctionTool, caller, grant, process, served, tenants
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def echo(_: Call) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, connections: Connections, *kinds: FunctionTool) -> AsyncIterator[Caller]:
+async def serving(folder: Path, connections: ServedConnections, *kinds: FunctionTool) -> AsyncIterator[Caller]:
     kinds = kinds or (FunctionTool("Echo", echo),)
     async with served(folder, tenants({kind.name: {} for kind in kinds}), *kinds, connections=connections) as service:
         yield service
@@ -98,14 +98,14 @@ def url_of(service: Caller) -> str:
 async def test_a_request_that_does_not_arrive_ends_its_connection(
     tmp_path: Path, connect: Connect, sent: bytes, answer: bytes
 ) -> None:
-    async with serving(tmp_path, Connections(100, request_s=0.2)) as service:
+    async with serving(tmp_path, ServedConnections(100, request_s=0.2)) as service:
         peer = await connect(url_of(service), sent)
         assert await peer.answer() == answer
         assert await peer.ended()
 
 
 async def test_whoever_does_not_read_answers_is_let_go(tmp_path: Path, connect: Connect) -> None:
-    async with serving(tmp_path, Connections(100, request_s=0.2)) as service:
+    async with serving(tmp_path, ServedConnections(100, request_s=0.2)) as service:
         peer = await connect(url_of(service), b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it reads as well
         async with asyncio.timeout(PATIENCE_S):
@@ -122,7 +122,7 @@ async def test_of_too_many_connections_the_oldest_without_a_token_ends(tmp_path:
         await goes_on.wait()
         return "done"
 
-    async with serving(tmp_path, Connections(4), FunctionTool("Echo", waits)) as service:
+    async with serving(tmp_path, ServedConnections(4), FunctionTool("Echo", waits)) as service:
         await service.http.aclose()
         url = url_of(service)
         async with caller(url) as client:
@@ -143,7 +143,7 @@ async def test_of_too_many_connections_the_oldest_without_a_token_ends(tmp_path:
 
 
 async def test_the_rest_of_a_request_that_was_refused_is_read(tmp_path: Path) -> None:
-    async with serving(tmp_path, Connections(100)) as service:
+    async with serving(tmp_path, ServedConnections(100)) as service:
         for token, status in ((ACME, 413), ("nobody", 401)):
             assert (await service.invoke("Echo", {"text": "x" * 20_000_000}, token=token)).status_code == status
         assert (await service.invoke("Echo")).json()["outputText"] == "done"

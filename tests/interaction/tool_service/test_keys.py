@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from agent_host.tool_service.answers import Known, MemoryAnswers, Place
+from agent_host.tool_service.answers import IdempotencyScope, Known, MemoryAnswers
 from tests.support.tool_service import ACME, OTHER, FunctionTool, grant, invocation, served, tenants
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ async def test_a_call_is_refused_where_another_epoch_was_expected(tmp_path: Path
         assert len(tool.calls) == 1
 
 
-def place(key: str) -> Place:
-    return Place("acme", "sess_1", "Count", key)
+def place(key: str) -> IdempotencyScope:
+    return IdempotencyScope("acme", "sess_1", "Count", key)
 
 
 async def test_answers_are_kept_for_so_long_and_no_more_than_so_large() -> None:

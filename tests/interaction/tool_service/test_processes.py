@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from agent_host.testing.services import MockServices
-from agent_host.tool_service.answers import Known, Place
+from agent_host.tool_service.answers import IdempotencyScope, Known
 from agent_host.tool_service.postgres import PostgresAnswers
 from tests.support.process import eventually as until
 from tests.support.tool_service import (
@@ -243,7 +243,7 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
-PLACE = Place("acme", "sess_1", "Tool", "k")
+PLACE = IdempotencyScope("acme", "sess_1", "Tool", "k")
 
 
 async def test_answers_in_a_database(database: str) -> None:

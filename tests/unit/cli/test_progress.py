@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.cli.display import TextOutput
-from agent_host.cli.progress import Progress
+from agent_host.cli.progress import ProgressLines
 from agent_host.events.kinds import EventType
 from tests.support.clock import SetClock
 from tests.support.events import emitter
@@ -42,7 +42,7 @@ def screen() -> Iterator[Screen]:
 class Task:
     """Emits the events of a task to one output."""
 
-    def __init__(self, output: Progress) -> None:
+    def __init__(self, output: ProgressLines) -> None:
         self._emitter: Emitter = emitter(output)
         self.emit(EventType.TASK_STARTED, maxSteps=40)
         self.emit(EventType.STEP_STARTED, stepId="st", stepCount=3)
@@ -76,10 +76,10 @@ class Task:
 # Off the terminal
 
 
-@pytest.mark.parametrize("form", [Progress, TextOutput])
-def test_a_line_now_and_then_says_what_runs(form: type[Progress]) -> None:
+@pytest.mark.parametrize("form", [ProgressLines, TextOutput])
+def test_a_line_now_and_then_says_what_runs(form: type[ProgressLines]) -> None:
     clock, err = SetClock(), io.StringIO()
-    output = TextOutput(io.StringIO(), err, clock=clock) if form is TextOutput else Progress(err, clock=clock)
+    output = TextOutput(io.StringIO(), err, clock=clock) if form is TextOutput else ProgressLines(err, clock=clock)
     task = Task(output)
     task.begins("c1", "make\ttest \x1b[2J")
     before = err.getvalue()
@@ -97,14 +97,14 @@ def test_a_line_now_and_then_says_what_runs(form: type[Progress]) -> None:
     assert clock.waiting == []
 
 
-@pytest.mark.parametrize("form", [Progress, TextOutput])
+@pytest.mark.parametrize("form", [ProgressLines, TextOutput])
 @pytest.mark.parametrize("verbose", [True, False])
-def test_what_the_model_thinks_is_shown_where_all_is_asked_for(form: type[Progress], verbose: bool) -> None:
+def test_what_the_model_thinks_is_shown_where_all_is_asked_for(form: type[ProgressLines], verbose: bool) -> None:
     clock, err = SetClock(), io.StringIO()
     output = (
         TextOutput(io.StringIO(), err, verbose=verbose, clock=clock)
         if form is TextOutput
-        else Progress(err, verbose=verbose, clock=clock)
+        else ProgressLines(err, verbose=verbose, clock=clock)
     )
     task = Task(output)
     task.asks_model()
@@ -120,7 +120,7 @@ def test_what_the_model_thinks_is_shown_where_all_is_asked_for(form: type[Progre
 
 def test_the_line_says_what_is_waited_for() -> None:
     clock, err = SetClock(), io.StringIO()
-    task = Task(Progress(err, clock=clock))
+    task = Task(ProgressLines(err, clock=clock))
     task.asks_model()
     clock.advance(10)
     task.emit(EventType.LLM_REQUEST_COMPLETED)
@@ -158,12 +158,12 @@ def test_what_is_printed_puts_the_line_off() -> None:
 
 
 def test_all_output_is_printed_under_the_call_that_it_is_of() -> None:
-    for form in (Progress, TextOutput):
+    for form in (ProgressLines, TextOutput):
         clock, err = SetClock(), io.StringIO()
         output = (
             TextOutput(io.StringIO(), err, verbose=True, clock=clock)
             if form is TextOutput
-            else Progress(err, verbose=True, clock=clock)
+            else ProgressLines(err, verbose=True, clock=clock)
         )
         task = Task(output)
         task.begins("c1", "make")
@@ -186,7 +186,7 @@ def test_all_output_is_printed_under_the_call_that_it_is_of() -> None:
             "[   0.00s]   output  RunCommand make",
             "             | four",
         ]
-        rest = [] if form is Progress else ["[   0.00s]   tool    RunCommand make — exit code 2, 5 ms"]
+        rest = [] if form is ProgressLines else ["[   0.00s]   tool    RunCommand make — exit code 2, 5 ms"]
         assert said[8:] == rest
 
 
@@ -325,7 +325,7 @@ def test_nothing_is_drawn_or_printed_while_a_question_stands_there(screen: Scree
 def test_what_waits_for_an_answer_is_bounded_and_printed_at_the_end() -> None:
     clock = SetClock()
     err = io.StringIO()
-    output = Progress(err, verbose=True, asks=True, clock=clock)
+    output = ProgressLines(err, verbose=True, asks=True, clock=clock)
     task = Task(output)
     for call in ("c1", "c2"):
         task.begins(call, call)
@@ -377,7 +377,7 @@ def test_where_nothing_can_be_drawn_there_is_a_line_now_and_then(
 
 def test_no_line_now_and_then_for_json_at_a_terminal(screen: Screen) -> None:
     clock = SetClock()
-    task = Task(Progress(screen.stream, clock=clock))
+    task = Task(ProgressLines(screen.stream, clock=clock))
     task.begins("c1", "make")
     clock.advance(100)
     assert (screen.shown, clock.waiting) == ("", [])

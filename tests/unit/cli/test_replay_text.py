@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent_host.cli import replay
-from agent_host.host.replay import Refusals, Replayed
+from agent_host.host.replay import ReplayDenials, Replayed
 
 SCOPE: dict[str, Any] = {
     "level": "landlock", "reads": None, "writes": ["/w"], "hidden": [], "guarded": [], "domains": [],
@@ -15,8 +15,12 @@ SCOPE: dict[str, Any] = {
 
 def test_how_commands_are_held_and_what_was_refused_then_and_now() -> None:
     then, now = {"level": "namespace", "wanted": "auto"}, {"level": "landlock", "wanted": "auto", "scope": SCOPE}
-    refusals = (Refusals(2, "RunCommand", ("write /a: refused", "read /b: refused"), ("read /b: refused", "x\x1b: y")),)
-    said = replay._text(Replayed(2, None, None, then, now, (*refusals, Refusals(3, "look", (), (), {"off": True}))))
+    refusals = (
+        ReplayDenials(2, "RunCommand", ("write /a: refused", "read /b: refused"), ("read /b: refused", "x\x1b: y")),
+    )
+    said = replay._text(
+        Replayed(2, None, None, then, now, (*refusals, ReplayDenials(3, "look", (), (), {"off": True})))
+    )
     assert said.splitlines() == [
         "2 calls, all as on record",
         "commands are held at the level landlock:",

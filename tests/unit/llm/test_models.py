@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.deferred import KnownModels
-from agent_host.llm.models import ROWS, Cost, Limits, ModelFacts, Models, Prices, format_picos
+from agent_host.llm.models import ROWS, Cost, ModelFacts, ModelLimits, Models, Prices, format_picos
 from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_families_have_their_limits(model: str, context: int, output: int, cache
 
 @pytest.mark.parametrize("model", ["", "m", "my-claude", "mo3", "llama-3.3-70b", "claude", "*", "x" * 10_000])
 def test_of_other_models_nothing_is_known(model: str) -> None:
-    assert of(model) == ModelFacts(Limits(), None)
+    assert of(model) == ModelFacts(ModelLimits(), None)
 
 
 def test_some_models_refuse_a_thread_that_was_changed() -> None:
@@ -71,7 +71,7 @@ def test_every_row_is_of_use(row: Any) -> None:
     assert pattern == pattern.lower()
     assert "." not in pattern
     assert 0 < output < context
-    assert of(pattern.replace("*", "")).limits == Limits(*row[1:])
+    assert of(pattern.replace("*", "")).limits == ModelLimits(*row[1:])
 
 
 def test_a_configuration_goes_over_the_table_and_exact_names_over_patterns() -> None:
@@ -81,7 +81,7 @@ def test_a_configuration_goes_over_the_table_and_exact_names_over_patterns() -> 
         "claude-sonnet-4-5": {"context_tokens": 3, "thinking": False},
     }
     limits = of("claude-sonnet-4-5", **entries).limits
-    assert limits == Limits(3, 10, 1024, False, False, False, None)
+    assert limits == ModelLimits(3, 10, 1024, False, False, False, None)
     assert of("claude-sonnet-4-6", **entries).limits.context_tokens == 2
     assert of("claude-opus-5", **entries).limits.context_tokens == 1
     assert of("Claude-opus-5", **entries).limits.context_tokens == 1_000_000, "they are the user's own words"

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
-from agent_host.llm.urls import Place, check_url, place_of, request_url
+from agent_host.llm.urls import GatewayAddress, check_url, place_of, request_url
 
 CHAT = "/v1/chat/completions"
 
@@ -44,18 +44,18 @@ def test_each_dialect_has_its_own_path() -> None:
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("http://h/v1/messages", Place("http", "h", None, "/v1/messages", "h", None)),
-        ("HTTPS://API.Example.com:443/x", Place("https", "api.example.com", 443, "/x", "api.example.com", None)),
-        ("http://h:8080/", Place("http", "h", 8080, "/", "h:8080", None)),
-        ("https://[::1]:8443/a?b=c", Place("https", "::1", 8443, "/a?b=c", "[::1]:8443", None)),
-        ("http://[2001:db8::7]/", Place("http", "2001:db8::7", None, "/", "[2001:db8::7]", None)),
-        ("https://bücher.example/ü?ö=1", Place("https", "xn--bcher-kva.example", None, "/%C3%BC?%C3%B6=1",
+        ("http://h/v1/messages", GatewayAddress("http", "h", None, "/v1/messages", "h", None)),
+        ("HTTPS://API.Example.com:443/", GatewayAddress("https", "api.example.com", 443, "/", "api.example.com", None)),
+        ("http://h:8080/", GatewayAddress("http", "h", 8080, "/", "h:8080", None)),
+        ("https://[::1]:8443/a?b=c", GatewayAddress("https", "::1", 8443, "/a?b=c", "[::1]:8443", None)),
+        ("http://[2001:db8::7]/", GatewayAddress("http", "2001:db8::7", None, "/", "[2001:db8::7]", None)),
+        ("https://bücher.example/ü?ö=1", GatewayAddress("https", "xn--bcher-kva.example", None, "/%C3%BC?%C3%B6=1",
                                                "xn--bcher-kva.example", None)),
-        ("http://me:a%40b@h/", Place("http", "h", None, "/", "h", "me:a@b")),
-        ("http://token@h/%7Ea/b", Place("http", "h", None, "/%7Ea/b", "h", "token:")),
+        ("http://me:a%40b@h/", GatewayAddress("http", "h", None, "/", "h", "me:a@b")),
+        ("http://token@h/%7Ea/b", GatewayAddress("http", "h", None, "/%7Ea/b", "h", "token:")),
     ],
 )  # fmt: skip
-def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: Place) -> None:
+def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: GatewayAddress) -> None:
     assert place_of(url) == place
 
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 
-def on_record(loop: Loop, call_id: str) -> Call:
+def on_record(loop: Loop, call_id: str) -> OpenCall:
     """The call as the next process would find it now."""
     step = loop.kept().open_step
     assert step is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent_host.loop.results import arguments_in_note, arguments_to_keep, call_on_record, note_of_edit
 from agent_host.thread.messages import ToolCall
 from state.records import ApprovalAnswered
-from state.recovery import Call
+from state.recovery import OpenCall
 from tests.support.loop import Loop
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Loop:
 
 
 def test_the_call_as_it_is_run() -> None:
-    made = Call("c", "RunCommand", {"command": "make"}, side_effects=True, problem="cut")
+    made = OpenCall("c", "RunCommand", {"command": "make"}, side_effects=True, problem="cut")
     assert call_on_record(made) == ToolCall("c", "RunCommand", {"command": "make"}, "cut")
     made.answer = ApprovalAnswered("c", "a", True, "once", "", arguments={"command": "ls"})
     assert call_on_record(made) == ToolCall("c", "RunCommand", {"command": "ls"})

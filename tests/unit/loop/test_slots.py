@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
-from agent_host.loop.admission import PathOrder, Slots
+from agent_host.loop.admission import PathOrder, TurnSlots
 from agent_host.loop.cancellation import Cancellation, TaskCancelled
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
@@ -204,7 +204,7 @@ async def test_a_refused_call_needs_no_slot(tmp_path: Path) -> None:
 
 async def test_a_slot_that_comes_as_its_call_is_given_up_goes_to_the_next() -> None:
     cancellation = Cancellation()
-    slots = Slots({"commands": 1})
+    slots = TurnSlots({"commands": 1})
     first, second, third = (slots.slot("commands", number) for number in range(3))
     assert not await first.take(cancellation)
     waits = [asyncio.ensure_future(slot.take(cancellation)) for slot in (second, third)]
@@ -245,7 +245,7 @@ PLANS = st.lists(st.builds(Plan, PATHS, PATHS, st.integers(0, 4), st.integers(0,
 @settings(deadline=None)
 @given(PLANS, st.integers(1, 3))
 def test_slots_and_paths_together_leave_nobody_waiting(plans: list[Plan], at_once: int) -> None:
-    order, slots, cancellation = PathOrder(), Slots({"files": at_once}), Cancellation()
+    order, slots, cancellation = PathOrder(), TurnSlots({"files": at_once}), Cancellation()
     ran: list[int] = []
     running = 0
 

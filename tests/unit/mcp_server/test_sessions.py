@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.mcp_server import server as module
 from agent_host.mcp_server.approving import message_of, question_in
-from agent_host.mcp_server.child import Refused
+from agent_host.mcp_server.child import HostRefused
 from agent_host.mcp_server.records import Records
 from agent_host.mcp_server.server import Sessions
 from tests.support.process import PATIENCE_S
@@ -86,7 +86,7 @@ async def test_a_task_that_is_refused_changes_nothing_of_the_one_that_runs(sessi
     refused = asyncio.create_task(sessions.run("another", session.session_id, {}))
     await ended(refused, meanwhile=lambda: sessions.find_by_task(task) is session)
     error = refused.exception()
-    assert isinstance(error, Refused)
+    assert isinstance(error, HostRefused)
     assert error.name == "TASK_ALREADY_RUNNING"
     assert (session.task_id, session.since) == (task, "before")
 
@@ -119,7 +119,7 @@ async def test_one_of_two_tasks_gets_the_room_of_a_session_without_one(
     both = [asyncio.create_task(sessions.run("runs", None, {})) for _ in range(2)]
     await ended(*both)
     (refused,) = [one.exception() for one in both if one.exception() is not None]
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, HostRefused)
     assert refused.name == "RATE_LIMITED"
     assert len(sessions.ids) == 1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from config.policies import BUILT_IN, place_groups, template, template_as_written
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.placeholders import Places
+from policy.bundle.placeholders import PlaceholderValues
 from policy.paths import is_under
 from policy.rules.command_scope import (
     add_own_places,
@@ -63,7 +63,7 @@ def built_in(name: str) -> PolicyBundle:
 
 
 def of_file(*capabilities: dict[str, Any], **fields: Any) -> PolicyBundle:
-    places = Places("/w", "/home/u", "/state", "posix", TMP, place_groups())
+    places = PlaceholderValues("/w", "/home/u", "/state", "posix", TMP, place_groups())
     shape = {"extends": "workspace", "capabilities": list(capabilities), **fields}
     return parse_file_bundle(shape, places=places, built_ins=BuiltIns(BUILT_IN, template_as_written), now=NOW)
 

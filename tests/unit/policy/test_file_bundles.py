@@ -13,7 +13,7 @@ from config.policies import BUILT_IN, place_groups, template, template_as_writte
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems
-from policy.bundle.placeholders import Places, step_files
+from policy.bundle.placeholders import PlaceholderValues, step_files
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
 
-POSIX = Places("/home/u/w", "/home/u", "/home/u/.state", "posix", "/tmp/own", place_groups())
-WINDOWS = Places("C:\\w", "C:\\Users\\u", "C:\\state", "windows", "C:\\Temp\\own", place_groups())
+POSIX = PlaceholderValues("/home/u/w", "/home/u", "/home/u/.state", "posix", "/tmp/own", place_groups())
+WINDOWS = PlaceholderValues("C:\\w", "C:\\Users\\u", "C:\\state", "windows", "C:\\Temp\\own", place_groups())
 BUILT_INS = BuiltIns(BUILT_IN, template_as_written, ("mine",), ("other", "mine"))
 
 
-def parsed(raw: Any, places: Places = POSIX) -> PolicyBundle:
+def parsed(raw: Any, places: PlaceholderValues = POSIX) -> PolicyBundle:
     return parse_file_bundle(raw, places=places, built_ins=BUILT_INS, now=NOW)
 
 
-def problems(raw: Any, places: Places = POSIX) -> list[str]:
+def problems(raw: Any, places: PlaceholderValues = POSIX) -> list[str]:
     with pytest.raises(BundleProblems) as raised:
         parsed(raw, places)
     return [str(one) for one in raised.value.problems]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policy.rules.git_directory import (
     MAX_BYTES,
     GitDirectory,
-    Left,
+    LeftEntry,
     config_problem,
     find_left_problem,
     find_refused_name,
@@ -30,9 +30,9 @@ OWN = GitDirectory("/w/.git")
 TREE = GitDirectory("/w/.git/worktrees/t", "worktree", is_new=True)
 NEW = GitDirectory("/w/sub/.git", is_new=True)
 BARE = GitDirectory("/w/sub", is_strict=False)
-FILE = Left("file", b"x")
-FOLDER = Left("directory")
-LINK = Left("other")
+FILE = LeftEntry("file", b"x")
+FOLDER = LeftEntry("directory")
+LINK = LeftEntry("other")
 
 
 @pytest.mark.parametrize(
@@ -116,22 +116,22 @@ def test_names_that_only_git_writes(path: str, refused: str | None) -> None:
         (OWN, "modules/t", FILE, True),
         (OWN, "config", None, True),
         (OWN, "config", LINK, True),
-        (OWN, "config", Left("file", None), True),
+        (OWN, "config", LeftEntry("file", None), True),
         (BARE, "README", FILE, False),
         (BARE, "hooks/x", FILE, True),
         (BARE, "info/attributes", FILE, True),
-        (TREE, "commondir", Left("file", b"../..\n"), False),
-        (TREE, "commondir", Left("file", b"../../../build/c\n"), True),
-        (TREE, "gitdir", Left("file", b"/w/t/.git\n", "/w/t/.git"), False),
-        (TREE, "gitdir", Left("file", b"/etc/.git\n", "/etc/.git"), True),
-        (TREE, "gitdir", Left("file", b"/w/t\n", "/w/t"), True),
+        (TREE, "commondir", LeftEntry("file", b"../..\n"), False),
+        (TREE, "commondir", LeftEntry("file", b"../../../build/c\n"), True),
+        (TREE, "gitdir", LeftEntry("file", b"/w/t/.git\n", "/w/t/.git"), False),
+        (TREE, "gitdir", LeftEntry("file", b"/etc/.git\n", "/etc/.git"), True),
+        (TREE, "gitdir", LeftEntry("file", b"/w/t\n", "/w/t"), True),
         (TREE, "locked", FILE, False),
         (OWN, "locked", FILE, True),
-        (TREE, "config.worktree", Left("file", b"[core]\nbare = false\n"), False),
-        (TREE, "config.worktree", Left("file", b"[core]\nfsmonitor = x\n"), True),
+        (TREE, "config.worktree", LeftEntry("file", b"[core]\nbare = false\n"), False),
+        (TREE, "config.worktree", LeftEntry("file", b"[core]\nfsmonitor = x\n"), True),
     ],
 )
-def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left | None, is_refused: bool) -> None:
+def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: LeftEntry | None, is_refused: bool) -> None:
     assert (find_left_problem(of, path.split("/"), left, None, ["/w"]) is not None) == is_refused
 
 
@@ -168,7 +168,7 @@ def test_what_is_left_in_a_git_directory(of: GitDirectory, path: str, left: Left
     ],
 )  # fmt: skip
 def test_what_git_continues_with(path: str, content: str, is_refused: bool) -> None:
-    left = Left("file", content.encode())
+    left = LeftEntry("file", content.encode())
     assert (find_left_problem(OWN, path.split("/"), left, None, ["/w"]) is not None) == is_refused
 
 
@@ -239,11 +239,11 @@ def test_where_files_lead() -> None:
 
 def test_a_file_that_is_called_git_leads_to_a_git_directory_that_is_judged() -> None:
     known = ["/w/.git/modules/x"]
-    good = Left("file", b"gitdir: ../.git/modules/x\n", "/w/.git/modules/x")
+    good = LeftEntry("file", b"gitdir: ../.git/modules/x\n", "/w/.git/modules/x")
     assert git_file_problem(good, known) is None
     assert git_file_problem(good._replace(target="/tmp/x"), known) is not None
-    assert git_file_problem(Left("other", None), known) is not None
-    assert git_file_problem(Left("file", b"x", "/w/.git/modules/x"), known) is not None
+    assert git_file_problem(LeftEntry("other", None), known) is not None
+    assert git_file_problem(LeftEntry("file", b"x", "/w/.git/modules/x"), known) is not None
 
 
 def test_what_is_laid_out_like_a_git_directory() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from config.policies import BUILT_IN, place_groups, template_as_written, write_template
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems, LlmPolicy, PolicyBundle, bundle_part, json_names
-from policy.bundle.placeholders import Places
+from policy.bundle.placeholders import PlaceholderValues
 from policy.names import ALL_CAPABILITIES
 from tests.support.bundle_schema import bundle_schema
 from tests.support.bundle_schema_file import FILE, content
@@ -25,7 +25,7 @@ from tests.support.process import bundle
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLACES = Places("/w", "/home/u", "/state", "posix", "/tmp/own", place_groups())
+PLACES = PlaceholderValues("/w", "/home/u", "/state", "posix", "/tmp/own", place_groups())
 VALIDATOR = jsonschema.Draft202012Validator(bundle_schema(BUILT_IN))
 
 

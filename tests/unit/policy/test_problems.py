@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policy.bundle.model import BundleProblems, Problem
+from policy.bundle.model import BundleProblem, BundleProblems
 from policy.bundle.validate import parse_bundle
 
 from .helpers import bundle_json
@@ -92,6 +92,6 @@ def test_a_shape_that_no_json_can_hold_is_told_as_such() -> None:
 
 
 def test_a_problem_is_shown_with_its_hint_if_it_has_one() -> None:
-    assert str(Problem("a", "is wrong")) == "a: is wrong"
-    assert str(Problem("", "is wrong", "mend it")) == "the bundle: is wrong (mend it)"
-    assert str(BundleProblems((Problem("a", "x"), Problem("", "y", "z")))) == "a: x; the bundle: y (z)"
+    assert str(BundleProblem("a", "is wrong")) == "a: is wrong"
+    assert str(BundleProblem("", "is wrong", "mend it")) == "the bundle: is wrong (mend it)"
+    assert str(BundleProblems((BundleProblem("a", "x"), BundleProblem("", "y", "z")))) == "a: x; the bundle: y (z)"

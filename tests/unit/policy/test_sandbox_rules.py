@@ -10,7 +10,7 @@ import pytest
 from config.policies import BUILT_IN, place_groups, template, template_as_written
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.placeholders import Places
+from policy.bundle.placeholders import PlaceholderValues
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts
@@ -153,7 +153,7 @@ def built_in(name: str, *, held: bool, extends: dict[str, Any] | None = None) ->
             template(name), workspace="/w", home="/home/u", state_dir="/state", session_id="s1", now=now, os="posix",
             tmp=TMP, held=held,
         )  # fmt: skip
-    places = Places("/w", "/home/u", "/state", "posix", TMP, place_groups())
+    places = PlaceholderValues("/w", "/home/u", "/state", "posix", TMP, place_groups())
     built_ins = BuiltIns(BUILT_IN, template_as_written)
     return parse_file_bundle({"extends": name, **extends}, places=places, built_ins=built_ins, now=now, held=held)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_host.rpc.messages import (
     MAX_BATCH,
-    Fault,
-    Line,
+    RpcError,
+    RpcLine,
     encode_event,
     encode_fault,
     encode_result,
@@ -29,11 +29,11 @@ def member(**changes: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "m", "params": {}, **changes}
 
 
-def parsed(value: Any) -> Line:
+def parsed(value: Any) -> RpcLine:
     return parse(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
-def codes(line: Line) -> list[int | None]:
+def codes(line: RpcLine) -> list[int | None]:
     return [None if request.fault is None else request.fault.code for request in line.requests]
 
 
@@ -63,7 +63,7 @@ def test_a_request_nests_as_deep_as_every_reader_follows(given_id: Any) -> None:
 
     assert request(MAX_DEPTH - 2).fault is None
     assert json.loads(request(MAX_DEPTH - 2).id_json) == given_id
-    assert request(MAX_DEPTH - 1).fault == Fault(PARSE, "this line cannot be read: it nests deeper than 200 levels")
+    assert request(MAX_DEPTH - 1).fault == RpcError(PARSE, "this line cannot be read: it nests deeper than 200 levels")
 
 
 def test_many_such_numbers_are_read_once() -> None:
@@ -169,7 +169,7 @@ def test_any_line_is_read_and_answered_on_one_line(line: bytes) -> None:
 
 
 def test_a_fault_on_the_wire() -> None:
-    fault = Fault(-32031, "in use", "SESSION_HELD", retryable=True, details={"pid": 7})
+    fault = RpcError(-32031, "in use", "SESSION_HELD", retryable=True, details={"pid": 7})
     assert json.loads(encode_fault(b"3", fault)) == {
         "jsonrpc": "2.0",
         "id": 3,

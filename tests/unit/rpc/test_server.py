@@ -14,7 +14,7 @@ import pytest
 from agent_host.events.kinds import EventType
 from agent_host.events.outbox import Outbox
 from agent_host.rpc.messages import params
-from agent_host.rpc.server import Connection, Method
+from agent_host.rpc.server import ClientConnection, Method
 from agent_host.rpc.streams import StreamChannel
 from config.shapes import whole
 from tests.support.events import emitter
@@ -44,7 +44,7 @@ class Side:
             "fail": Method(params(), self._fail),
             "large": Method(params(), self._large),
         }
-        self.connection = Connection(self.channel, methods, self.outbox, lambda _: self.over.set())
+        self.connection = ClientConnection(self.channel, methods, self.outbox, lambda _: self.over.set())
         self.theirs.setblocking(False)
         self._rest = b""
 

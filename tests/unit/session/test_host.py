@@ -13,7 +13,7 @@ from agent_host.session.host import Opened, SessionHost
 from agent_host.session.stored import StoredSessions
 
 if TYPE_CHECKING:
-    from agent_host.session.lifecycle import Session
+    from agent_host.session.lifecycle import LiveSession
 
 NEW = NewSession("u", "t", "desktop")
 
@@ -49,7 +49,7 @@ class Opener:
 
     def __init__(self) -> None:
         self.session = Slow()
-        self.opened = Opened(cast("Session", self.session), "compatible", {})
+        self.opened = Opened(cast("LiveSession", self.session), "compatible", {})
         self.gate = asyncio.Event()
         self.refreshed = 0
 
@@ -61,7 +61,7 @@ class Opener:
         await self.gate.wait()
         return self.opened
 
-    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+    async def refresh(self, session: LiveSession, *, cursor: str | None) -> Opened:
         await self.gate.wait()
         self.refreshed += 1
         return self.opened

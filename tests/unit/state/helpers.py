@@ -12,7 +12,7 @@ from state.blobs import BlobFolder
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
-from state.loading import Found, find
+from state.loading import LoadedFiles, find
 from state.locations import SessionPaths
 from state.records import record_of
 from tests.support.beside import Later
@@ -63,7 +63,7 @@ def load(directory: Path | str, session_id: str = SESSION) -> Checkpoint:
     return FileCheckpointStore(str(directory)).load(session_id)
 
 
-def on_disk(directory: Path | str) -> Found:
+def on_disk(directory: Path | str) -> LoadedFiles:
     """What lies on disk, with what is wrong about it."""
     paths = paths_in(directory)
     return find(LOCAL_DISK, paths, BlobFolder(LOCAL_DISK, paths.blobs, 0))

@@ -13,7 +13,7 @@ from agent_host.faults.disk_faults import Faults, Killed
 from state.blobs import sha256_hex
 from state.errors import NoSuchSession
 from state.file_store import FileCheckpointStore
-from state.journal import Line, frame, parse
+from state.journal import JournalLine, frame, parse
 from state.records import record_of
 from state.store import ENDED
 from tests.support.beside import Later
@@ -39,12 +39,12 @@ def worked(session: FileSession, steps: range = range(1, STEPS + 1)) -> None:
         whole_step(session, number, f"{number:03}" * 700)
 
 
-def archived(disk: Disk, directory: Path | str) -> tuple[bytes, list[Line]]:
+def archived(disk: Disk, directory: Path | str) -> tuple[bytes, list[JournalLine]]:
     """The first snapshot, and each record once, in order."""
     folder = paths_in(directory).archive
     names = sorted(disk.names(folder))
     (base,) = [name for name in names if name.endswith(".json")]
-    records: dict[int, Line] = {}
+    records: dict[int, JournalLine] = {}
     for name in names:
         if name.endswith(".journal"):
             found = parse(disk.read(os.path.join(folder, name)))

@@ -17,7 +17,7 @@ from tests.unit.state.helpers import create
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.faults.disk import Outcome
+    from agent_host.faults.disk import PowerLossOutcome
 
 DATA, NAME = b"content", sha256_hex(b"content")
 
@@ -114,7 +114,7 @@ def test_a_sweep_goes_on_behind_what_it_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREMES)
-def test_what_was_put_is_there_after_any_power_loss(outcome: Outcome) -> None:
+def test_what_was_put_is_there_after_any_power_loss(outcome: PowerLossOutcome) -> None:
     disk = SimulatedDisk()
     disk.make_private_dir("/s/records")
     for path in ("/", "/s"):
@@ -127,7 +127,7 @@ def test_what_was_put_is_there_after_any_power_loss(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREMES)
-def test_a_shared_blob_is_made_durable_by_a_record_that_names_it(outcome: Outcome) -> None:
+def test_a_shared_blob_is_made_durable_by_a_record_that_names_it(outcome: PowerLossOutcome) -> None:
     disk = SimulatedDisk()
     disk.make_private_dir("/s")
     disk.sync_directory("/")

@@ -11,7 +11,7 @@ from state.checkpoint import Checkpoint, SessionIdentity, Task
 from state.errors import Damaged, UnknownVersion
 from state.memory_store import MemoryCheckpointStore
 from state.records import ApprovalGranted, TaskStarted, record_of
-from state.recovery import Call
+from state.recovery import OpenCall
 from state.usage import TokenUsage
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 
@@ -29,7 +29,7 @@ def task_of(session: OpenSession) -> Task:
     return session.state.task
 
 
-def calls_of(session: OpenSession) -> list[Call]:
+def calls_of(session: OpenSession) -> list[OpenCall]:
     assert session.state.open_step is not None
     return session.state.open_step.calls
 
@@ -63,7 +63,7 @@ def test_a_task_begins_with_nothing(session: OpenSession) -> None:
 
 
 def test_a_call_begins_with_nothing() -> None:
-    call = Call("c", "T", {}, side_effects=True)
+    call = OpenCall("c", "T", {}, side_effects=True)
     assert (call.gated, call.started) == (False, False)
     assert {call.problem, call.result, call.status, call.code, call.approval_id} == {None}
     assert (call.intent, call.replay, call.answer, call.edited_arguments) == (None, None, None, None)

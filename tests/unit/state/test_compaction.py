@@ -12,7 +12,7 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults, Killed
-from state.background import Thread
+from state.background import ThreadJob
 from state.disk import LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_store import FileCheckpointStore
@@ -263,7 +263,7 @@ class Held(LocalDisk):
 
 def held_session(directory: Path) -> tuple[FileSession, Held]:
     disk = Held()
-    live = create(directory, disk=disk, beside=Thread, min_compact_bytes=10_000)
+    live = create(directory, disk=disk, beside=ThreadJob, min_compact_bytes=10_000)
     start_task(live)
     number = 0
     while not disk.asked.is_set():
@@ -341,12 +341,12 @@ def test_a_step_costs_two_syncs_while_a_snapshot_is_written(lasts: int) -> None:
 
 def test_work_in_a_thread() -> None:
     let = threading.Event()
-    job = Thread(lambda: wait_for(let))
+    job = ThreadJob(lambda: wait_for(let))
     assert not job.done()
     let.set()
     job.wait()
     assert job.done()
-    failed = Thread(fail)
+    failed = ThreadJob(fail)
     for _ in range(2):
         with pytest.raises(OSError, match="full"):
             failed.wait()
@@ -367,7 +367,7 @@ def test_without_a_thread_the_work_is_done_at_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
-    job = Thread(lambda: done.append(1))
+    job = ThreadJob(lambda: done.append(1))
     assert (job.done(), done) == (True, [1])
     job.wait()
 

@@ -37,7 +37,7 @@ from tests.unit.state.helpers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.faults.disk import Outcome
+    from agent_host.faults.disk import PowerLossOutcome
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 
@@ -50,7 +50,7 @@ def begun(disk: SimulatedDisk, *, min_compact_bytes: int = 1 << 20) -> FileSessi
     return store.create(SESSION, fresh_state())
 
 
-def after(disk: SimulatedDisk, outcome: Outcome) -> Checkpoint:
+def after(disk: SimulatedDisk, outcome: PowerLossOutcome) -> Checkpoint:
     """The session as the next process finds it when the machine loses its power now."""
     found = FileCheckpointStore("/home/state", disk.crash(outcome)).open(SESSION)
     assert found.report.lost_blobs == ()
@@ -61,7 +61,7 @@ def after(disk: SimulatedDisk, outcome: Outcome) -> Checkpoint:
 
 
 @each_outcome
-def test_every_promise_outlives_a_power_loss(outcome: Outcome) -> None:
+def test_every_promise_outlives_a_power_loss(outcome: PowerLossOutcome) -> None:
     disk = SimulatedDisk()
     session = begun(disk)
     assert after(disk, outcome) == unnumbered(session.state)
@@ -81,7 +81,7 @@ def test_every_promise_outlives_a_power_loss(outcome: Outcome) -> None:
 
 
 @each_outcome
-def test_a_resume_is_a_promise(outcome: Outcome) -> None:
+def test_a_resume_is_a_promise(outcome: PowerLossOutcome) -> None:
     disk = SimulatedDisk()
     session = begun(disk)
     start_task(session)  # not synced, and the process dies
@@ -92,7 +92,7 @@ def test_a_resume_is_a_promise(outcome: Outcome) -> None:
 
 
 @each_outcome
-def test_an_end_outlives_a_power_loss(outcome: Outcome) -> None:
+def test_an_end_outlives_a_power_loss(outcome: PowerLossOutcome) -> None:
     disk = SimulatedDisk()
     session = begun(disk)
     start_task(session)

@@ -14,9 +14,9 @@ from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
-from state.journal import Journal, JournalContent, frame, parse
+from state.journal import JournalContent, JournalFile, frame, parse
 from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
-from state.recovery import Call, OpenStep, call_to_json, open_step_from
+from state.recovery import OpenCall, OpenStep, call_to_json, open_step_from
 from state.snapshot import decode_snapshot, encode_snapshot
 from state.usage import TokenUsage
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
@@ -108,7 +108,7 @@ def test_a_first_record_may_have_any_number() -> None:
 
 def test_a_journal_is_told_how_far_it_was_synced(tmp_path: Path) -> None:
     path = str(tmp_path / "j")
-    journal = Journal.create(LOCAL_DISK, path, 5, b"open")
+    journal = JournalFile.create(LOCAL_DISK, path, 5, b"open")
     assert (journal.next_seq, journal.grown_bytes, journal.broken) == (6, 0, False)
     assert [journal.append(b"a"), journal.append(b"b")] == [6, 7]
     journal.sync()
@@ -123,7 +123,7 @@ def test_a_journal_is_told_how_far_it_was_synced(tmp_path: Path) -> None:
 
 def test_a_journal_that_lost_its_name_is_written_no_more(tmp_path: Path) -> None:
     path = str(tmp_path / "j")
-    journal = Journal.create(LOCAL_DISK, path, 1, b"open")
+    journal = JournalFile.create(LOCAL_DISK, path, 1, b"open")
     os.unlink(path)
     journal.sync()  # nothing new
     journal.append(b"a")
@@ -142,7 +142,7 @@ def test_a_journal_s_descriptor_may_be_0(tmp_path: Path) -> None:
     kept = os.dup(0)
     try:
         os.close(0)
-        journal = Journal.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
+        journal = JournalFile.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
         assert os.readlink("/proc/self/fd/0") == str(tmp_path / "j")
         journal.close()
         assert not os.path.exists("/proc/self/fd/0")
@@ -159,7 +159,7 @@ def test_a_close_that_fails_has_closed(tmp_path: Path, monkeypatch: pytest.Monke
         os.close(fd)
         raise OSError(5, "Input/output error")
 
-    journal = Journal.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
+    journal = JournalFile.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
     monkeypatch.setattr(LocalDisk, "close", close)
     journal.close()
     journal.close()
@@ -198,10 +198,10 @@ def full() -> Checkpoint:
         toolCalls=[{"id": f"c{n}", "name": f"T{n}", "arguments": {"n": n}, "problem": "cut"} for n in range(3)],
     )
     calls = [
-        Call("c0", "T0", {"n": 0}, side_effects=True, problem="cut"),
-        Call("c1", "T1", {"n": 1}, False, "cut", INTENT, True, True, RESULT, "denied", "CODE", REPLAY,
+        OpenCall("c0", "T0", {"n": 0}, side_effects=True, problem="cut"),
+        OpenCall("c1", "T1", {"n": 1}, False, "cut", INTENT, True, True, RESULT, "denied", "CODE", REPLAY,
              "appr", ApprovalAnswered("c1", "appr", approved=False, scope="once", reason="no", arguments={"n": 9})),
-        Call("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
+        OpenCall("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, TokenUsage(5, 6, 7),
                 [("T", "failed", "X"), ("U", "succeeded", None)], [{"toolName": "T", "replay": REPLAY}],

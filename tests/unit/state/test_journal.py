@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import UnknownVersion, WriteFailed
-from state.journal import Journal, JournalContent, Line, frame, parse
+from state.journal import JournalContent, JournalFile, JournalLine, frame, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,12 +30,12 @@ STARTS = [0, len(FRAMES[0]), len(FRAMES[0]) + len(FRAMES[1])]
 DATA = b"".join(FRAMES)
 
 
-def records_of(payloads: list[Payload], first: int) -> list[Line]:
+def records_of(payloads: list[Payload], first: int) -> list[JournalLine]:
     """The records that `payloads`, framed one behind the other, are to give."""
     records, end = [], 0
     for number, payload in enumerate(payloads, first):
         end += len(frame(number, number - 1, *payload))
-        records.append(Line(number, number - 1, *payload, end))
+        records.append(JournalLine(number, number - 1, *payload, end))
     return records
 
 
@@ -63,7 +63,7 @@ def test_a_record_is_one_line_that_a_person_can_read() -> None:
 def test_the_first_format_can_still_be_read() -> None:
     data = b'J1 3 7 ed0323bd {"a":1}\n' + frame(4, 3, b"{}")
     assert parse(data) == JournalContent(
-        [Line(3, 2, b'{"a":1}', None, 24), Line(4, 3, b"{}", None, len(data))], len(data)
+        [JournalLine(3, 2, b'{"a":1}', None, 24), JournalLine(4, 3, b"{}", None, len(data))], len(data)
     )
     assert parse(data.replace(b'"a"', b'"b"')).damaged
 
@@ -143,9 +143,9 @@ def test_a_newer_format_of_another_shape_is_refused(line: bytes) -> None:
         parse(line)
 
 
-def journal(tmp_path: Path) -> tuple[Journal, str]:
+def journal(tmp_path: Path) -> tuple[JournalFile, str]:
     path = str(tmp_path / "j")
-    return Journal.create(LOCAL_DISK, path, 1, b"open"), path
+    return JournalFile.create(LOCAL_DISK, path, 1, b"open"), path
 
 
 def read(path: str) -> JournalContent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_host.faults.disk import EXTREMES, Outcome, SimulatedDisk
+from agent_host.faults.disk import EXTREMES, PowerLossOutcome, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from state.files import copy_aside, is_quarantined, move_aside, write_new
 from state.locations import SessionPaths
@@ -29,7 +29,7 @@ def files(disk: SimulatedDisk) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREMES)
-def test_both_files_are_moved_durably(outcome: Outcome) -> None:
+def test_both_files_are_moved_durably(outcome: PowerLossOutcome) -> None:
     disk = disk_with(SNAPSHOT, JOURNAL)
     assert not is_quarantined(disk, PATHS)
     assert move_aside(disk, PATHS) == f"{SNAPSHOT}.corrupt-1"
@@ -38,7 +38,7 @@ def test_both_files_are_moved_durably(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREMES)
-def test_both_files_are_copied_durably(outcome: Outcome) -> None:
+def test_both_files_are_copied_durably(outcome: PowerLossOutcome) -> None:
     disk = disk_with(SNAPSHOT, JOURNAL)
     assert copy_aside(disk, PATHS) == f"{SNAPSHOT}.corrupt-1"
     copies = {"s.json.corrupt-1": "json", "s.journal.corrupt-1": "journal"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from state.disk import boot_id
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths, check_session_id, default_state_dir
-from state.recovery import Call, Verdict, judge
+from state.recovery import OpenCall, ResumeVerdict, judge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 INTENT: Intent = {"path": "/f", "before": None, "after": "h"}
 
 
-def call(*, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool) -> Call:
-    made = Call("c", "WriteFile", {}, side_effects)
+def call(*, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool) -> OpenCall:
+    made = OpenCall("c", "WriteFile", {}, side_effects)
     made.gated, made.started = gated, started
     made.intent = INTENT if intent else None
     made.result = b"{}" if result else None
@@ -53,11 +53,11 @@ def test_every_call_has_its_verdict(
     *, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool, same_boot: bool
 ) -> None:
     if result:
-        expected = Verdict.REUSE
+        expected = ResumeVerdict.REUSE
     elif not side_effects or not MAY_HAVE_BEGUN[gated, started, same_boot]:
-        expected = Verdict.RUN
+        expected = ResumeVerdict.RUN
     else:
-        expected = Verdict.COMPARE if intent else Verdict.INTERRUPTED
+        expected = ResumeVerdict.COMPARE if intent else ResumeVerdict.INTERRUPTED
     made = call(side_effects=side_effects, gated=gated, started=started, intent=intent, result=result)
     assert judge(made, same_boot=same_boot) is expected
 

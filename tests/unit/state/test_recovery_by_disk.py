@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.recovery import Call, Outcome, Verdict, compare, judge
+from state.recovery import CallOutcome, OpenCall, ResumeVerdict, compare, judge
 
 if TYPE_CHECKING:
     from state.records import Intent
@@ -69,10 +69,10 @@ class World:
         elif call.fate != FAILS:
             self.file = call.after
 
-    def calls(self, lost: int) -> list[Call]:
+    def calls(self, lost: int) -> list[OpenCall]:
         """The open step as the records have it, without the last `lost` of them."""
         found = [
-            Call(str(number), "WriteFile", {}, side_effects=True, intent=intent, gated=call.gated)
+            OpenCall(str(number), "WriteFile", {}, side_effects=True, intent=intent, gated=call.gated)
             for (number, call), intent in zip(enumerate(self.plan), self.prepared, strict=True)
         ]
         for number, step, fields in self.records[: len(self.records) - lost]:
@@ -102,16 +102,16 @@ def test_nothing_is_said_that_is_not_so(initial: str | None, plan: tuple[Planned
     if any(calls[n].result is None and plan[n].fate in (FAILS, FAILS_LATE) and n < last for n in world.happened):
         return  # the next call has taken what it would have left away
     outcomes = compare(calls, {PATH: world.file}, same_boot=not rebooted)
-    asked = [call.call_id for call in calls if judge(call, same_boot=not rebooted) is Verdict.COMPARE]
+    asked = [call.call_id for call in calls if judge(call, same_boot=not rebooted) is ResumeVerdict.COMPARE]
     assert list(outcomes) == asked
     for name, outcome in outcomes.items():
         number = int(name)
         happened, fate, after = world.happened.get(number), plan[number].fate, plan[number].after
-        if outcome is Outcome.DONE:
+        if outcome is CallOutcome.DONE:
             assert happened == "succeeded" or fate == FAILS_LATE
-        elif outcome is Outcome.NOT_DONE:
+        elif outcome is CallOutcome.NOT_DONE:
             assert happened is None or (happened == "failed" and fate != FAILS_LATE)
-        elif outcome is Outcome.REPEAT:
+        elif outcome is CallOutcome.REPEAT:
             assert world.file == after
             would = "failed" if after is None else "succeeded"
             assert happened in (None, would) or fate in (FAILS, FAILS_LATE)
@@ -138,11 +138,11 @@ def test_what_can_be_told_is_told(initial: str | None, afters: list[str | None])
             idle = ([initial, *afters])[number] == after
             outcome = outcomes[str(number)]
             if agreed == {False}:
-                assert outcome is Outcome.NOT_DONE
+                assert outcome is CallOutcome.NOT_DONE
             elif idle:
-                assert outcome is (Outcome.REPEAT if world.file == after else Outcome.UNKNOWN)
+                assert outcome is (CallOutcome.REPEAT if world.file == after else CallOutcome.UNKNOWN)
             else:
-                assert outcome is (Outcome.DONE if agreed == {True} else Outcome.UNKNOWN)
+                assert outcome is (CallOutcome.DONE if agreed == {True} else CallOutcome.UNKNOWN)
 
 
 @given(contents, plans, st.booleans())
@@ -150,12 +150,14 @@ def test_a_file_of_somebody_else_tells_nothing(initial: str | None, plan: tuple[
     world = World(initial, plan)
     world.run(1)
     for found in ("another", "unavailable"):
-        assert set(compare(world.calls(0), {PATH: found}, same_boot=same_boot).values()) <= {Outcome.UNKNOWN}
+        assert set(compare(world.calls(0), {PATH: found}, same_boot=same_boot).values()) <= {CallOutcome.UNKNOWN}
 
 
-def calls(*changes: tuple[str | None, str | None], path: str = PATH) -> list[Call]:
+def calls(*changes: tuple[str | None, str | None], path: str = PATH) -> list[OpenCall]:
     return [
-        Call(f"{path}{number}", "WriteFile", {}, side_effects=True, intent={"path": path, "before": old, "after": new})
+        OpenCall(
+            f"{path}{number}", "WriteFile", {}, side_effects=True, intent={"path": path, "before": old, "after": new}
+        )
         for number, (old, new) in enumerate(changes)
     ]
 
@@ -216,23 +218,23 @@ def test_what_a_call_has_found_at_its_start_counts() -> None:
     both = calls((None, "x"), ("y", "z"))
     both[0].result, both[0].status, both[1].started = b"{}", SUCCEEDED, True
     outcomes = compare(both, {PATH: "y"}, same_boot=True)
-    assert list(outcomes.values()) == [Outcome.NOT_DONE]
+    assert list(outcomes.values()) == [CallOutcome.NOT_DONE]
 
 
 def test_what_calls_behind_it_did_is_not_what_a_call_found() -> None:
     first, second = calls(("x", "y"), ("y", "y"))
     second.result, second.status = b"{}", SUCCEEDED
-    assert list(compare([first, second], {PATH: "y"}, same_boot=False).values()) == [Outcome.UNKNOWN]
+    assert list(compare([first, second], {PATH: "y"}, same_boot=False).values()) == [CallOutcome.UNKNOWN]
 
 
 def test_only_the_first_call_in_doubt_is_believed_what_it_found() -> None:
     both = calls(("x", "y"), ("q", "z"))
     for call in both:
         call.started = True
-    assert list(compare(both, {PATH: "q"}, same_boot=True).values()) == [Outcome.UNKNOWN] * 2
+    assert list(compare(both, {PATH: "q"}, same_boot=True).values()) == [CallOutcome.UNKNOWN] * 2
 
 
 def test_paths_do_not_mix() -> None:
     both = [*calls((None, "x"), path="/a"), *calls(("x", None), path="/b")]
     outcomes = compare(both, {"/a": "x", "/b": "x"}, same_boot=False)
-    assert outcomes == {"/a0": Outcome.DONE, "/b0": Outcome.NOT_DONE}
+    assert outcomes == {"/a0": CallOutcome.DONE, "/b0": CallOutcome.NOT_DONE}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.recovery import Call, Outcome, compare, paths_of
+from state.recovery import CallOutcome, OpenCall, compare, paths_of
 
 if TYPE_CHECKING:
     from state.records import Intent
@@ -59,7 +59,7 @@ def test_nothing_is_said_of_a_move_that_is_not_so(files: Files, plan: list[Plann
     """Calls on no common path run at once, so any of them may have run that those before it on its paths have."""
     expected, calls = dict(files), []
     for number, planned in enumerate(plan):
-        calls.append(Call(str(number), "T", {}, side_effects=True, intent=planned.intent(expected)))
+        calls.append(OpenCall(str(number), "T", {}, side_effects=True, intent=planned.intent(expected)))
         planned.act(expected)
     failed: set[int] = set()
     ran: set[int] = set()
@@ -76,12 +76,12 @@ def test_nothing_is_said_of_a_move_that_is_not_so(files: Files, plan: list[Plann
     outcomes = compare(calls, {path: files[path] for call in calls for path in paths_of(call)}, same_boot=False)
     for name, outcome in outcomes.items():
         happened = int(name) in ran
-        if outcome is Outcome.DONE:
+        if outcome is CallOutcome.DONE:
             assert happened
             assert int(name) not in failed
-        elif outcome is Outcome.NOT_DONE:
+        elif outcome is CallOutcome.NOT_DONE:
             assert not happened or int(name) in failed
-        elif outcome is Outcome.REPEAT:
+        elif outcome is CallOutcome.REPEAT:
             assert plan[int(name)].target is None or plan[int(name)].fails(files)
 
 
@@ -102,5 +102,5 @@ MOVE: Intent = {"path": "/a", "before": "x", "after": None, "target": {"path": "
     ],
 )
 def test_both_ends_of_a_move_are_looked_at(source: str | None, target: str | None, said: str) -> None:
-    call = Call("1", "MoveFile", {}, side_effects=True, intent=MOVE, started=True)
-    assert compare([call], {"/a": source, "/b": target}, same_boot=True)["1"] is Outcome[said]
+    call = OpenCall("1", "MoveFile", {}, side_effects=True, intent=MOVE, started=True)
+    assert compare([call], {"/a": source, "/b": target}, same_boot=True)["1"] is CallOutcome[said]

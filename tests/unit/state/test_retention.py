@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from state.errors import WriteFailed
 from state.lock import SessionLock
-from state.prune import Chosen, Limits, SessionPruner, Standing, Stored, choose
+from state.prune import PruneLimits, SessionPruner, SessionToPrune, Standing, Stored, choose
 from state.records import record_of
 from state.temporary import BY_DESCRIPTOR, Folder
 from tests.unit.state.helpers import SESSION, create, paths_in, start_task
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NOW = 2_000_000_000.0
 DAY = 86_400.0
 OLD = NOW - 40 * DAY
-ALL = Limits(max_age_s=0)
+ALL = PruneLimits(max_age_s=0)
 posix = pytest.mark.skipif(not BY_DESCRIPTOR, reason="names are all there is")
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -41,36 +41,36 @@ def row(name: str, age_s: float, size: int = 1, standing: Standing = Standing.EN
     return Stored(name, NOW - age_s, size, standing)
 
 
-def names(chosen: Sequence[Chosen]) -> list[tuple[str, str]]:
+def names(chosen: Sequence[SessionToPrune]) -> list[tuple[str, str]]:
     return [(one.stored.session_id, one.reason.value) for one in chosen]
 
 
 def test_no_limit_removes_nothing() -> None:
-    assert choose([row("a", 1e9, 10**12)], Limits(), now=NOW) == []
+    assert choose([row("a", 1e9, 10**12)], PruneLimits(), now=NOW) == []
 
 
 def test_the_oldest_goes_first() -> None:
     rows = [row("b", 20), row("c", 10), row("a", 30)]
-    assert names(choose(rows, Limits(max_age_s=5), now=NOW)) == [("a", "age"), ("b", "age"), ("c", "age")]
+    assert names(choose(rows, PruneLimits(max_age_s=5), now=NOW)) == [("a", "age"), ("b", "age"), ("c", "age")]
 
 
 def test_what_is_exactly_at_a_limit_stays() -> None:
     rows = [row("young", 9, 2), row("exact", 10, 3), row("old", 11, 4)]
-    assert names(choose(rows, Limits(max_age_s=10), now=NOW)) == [("old", "age")]
-    assert names(choose(rows, Limits(max_sessions=2), now=NOW)) == [("old", "count")]
-    assert names(choose(rows, Limits(max_bytes=5), now=NOW)) == [("old", "size")]
-    assert names(choose(rows, Limits(max_bytes=9), now=NOW)) == []
-    assert names(choose(rows, Limits(max_bytes=4), now=NOW)) == [("old", "size"), ("exact", "size")]
+    assert names(choose(rows, PruneLimits(max_age_s=10), now=NOW)) == [("old", "age")]
+    assert names(choose(rows, PruneLimits(max_sessions=2), now=NOW)) == [("old", "count")]
+    assert names(choose(rows, PruneLimits(max_bytes=5), now=NOW)) == [("old", "size")]
+    assert names(choose(rows, PruneLimits(max_bytes=9), now=NOW)) == []
+    assert names(choose(rows, PruneLimits(max_bytes=4), now=NOW)) == [("old", "size"), ("exact", "size")]
 
 
 def test_an_older_one_never_stays_because_it_is_small() -> None:
     rows = [row("new", 1, 5), row("big", 2, 100), row("small", 3, 0)]
-    assert names(choose(rows, Limits(max_bytes=10), now=NOW)) == [("small", "size"), ("big", "size")]
+    assert names(choose(rows, PruneLimits(max_bytes=10), now=NOW)) == [("small", "size"), ("big", "size")]
 
 
 def test_the_first_reason_is_told() -> None:
     rows = [row("a", 30, 9), row("b", 20, 9), row("c", 10, 9)]
-    limits = Limits(max_age_s=25, max_sessions=1, max_bytes=0)
+    limits = PruneLimits(max_age_s=25, max_sessions=1, max_bytes=0)
     assert names(choose(rows, limits, now=NOW)) == [("a", "age"), ("b", "count"), ("c", "size")]
 
 
@@ -83,7 +83,7 @@ def test_resumable_ones_only_when_asked() -> None:
 
 def test_what_cannot_go_takes_nobody_s_place() -> None:
     rows = [row("held", 1, 100, Standing.HELD), row("open", 2, 100, Standing.RESUMABLE), row("over", 3, 10)]
-    assert choose(rows, Limits(max_sessions=1, max_bytes=10), now=NOW) == []
+    assert choose(rows, PruneLimits(max_sessions=1, max_bytes=10), now=NOW) == []
 
 
 def test_a_clock_that_was_ahead_makes_nothing_old() -> None:
@@ -102,12 +102,12 @@ rows_of = st.lists(
     max_size=12,
 )
 limits_of = st.builds(
-    Limits, *(st.none() | st.integers(0, high) for high in (50, 12, 60))
+    PruneLimits, *(st.none() | st.integers(0, high) for high in (50, 12, 60))
 )  # so small that each is met exactly now and then
 
 
 @given(rows_of, limits_of, st.booleans())
-def test_the_choice_keeps_its_promises(rows: list[Stored], limits: Limits, resumable: bool) -> None:
+def test_the_choice_keeps_its_promises(rows: list[Stored], limits: PruneLimits, resumable: bool) -> None:
     chosen = choose(rows, limits, now=NOW, resumable=resumable)
     gone = [one.stored for one in chosen]
     pool = [one for one in rows if one.standing is Standing.ENDED]
@@ -179,7 +179,7 @@ def standing_of(directory: Path, name: str = SESSION) -> Standing:
     return survey(directory)[name].standing
 
 
-def prune(directory: Path, limits: Limits = ALL, *, resumable: bool = False) -> list[str]:
+def prune(directory: Path, limits: PruneLimits = ALL, *, resumable: bool = False) -> list[str]:
     """What the command does; the ids that went."""
     with SessionPruner(str(directory), now=NOW) as pruner:
         for session_id in pruner.remains():
@@ -541,7 +541,7 @@ def test_a_folder_swapped_for_a_link_meanwhile(
 
 _PRUNE = """
 import os, signal, sys
-from state.prune import Limits, choose
+from state.prune import PruneLimits, choose
 from state.prune import SessionPruner
 state_dir, now, fatal = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 changes = 0
@@ -555,7 +555,7 @@ sys.addaudithook(count)
 with SessionPruner(state_dir, now=now) as pruner:
     for session_id in pruner.remains():
         pruner.clear(session_id)
-    for chosen in choose(pruner.survey(), Limits(max_age_s=0), now=now, resumable=True):
+    for chosen in choose(pruner.survey(), PruneLimits(max_age_s=0), now=now, resumable=True):
         pruner.remove(chosen.stored)
 """
 
@@ -582,7 +582,7 @@ def test_the_next_prune_finishes_what_a_kill_cut_off(tmp_path: Path, make: Any) 
         shutil.copytree(whole, cut)
         if not killed_prune(cut, fatal):
             break
-        assert prune(cut, Limits()) == [], "without limits only remains are cleared"
+        assert prune(cut, PruneLimits()) == [], "without limits only remains are cleared"
         now = survey(cut).get(SESSION)
         assert now is None or now == before or now.standing is Standing.ENDED, (fatal, left(cut))
         assert not [name for name in left(cut) if "being-pruned" in name], (fatal, left(cut))
@@ -641,13 +641,13 @@ import importlib, os, pkgutil, shutil, sys
 import state
 for module in pkgutil.iter_modules(state.__path__, "state."):
     importlib.import_module(module.name)  # while this user may still read them
-from state.prune import Limits, choose
+from state.prune import PruneLimits, choose
 from state.prune import SessionPruner
 if os.geteuid() == 0:
     os.setuid(int(sys.argv[3]))
 now = float(sys.argv[2])
 with SessionPruner(sys.argv[1], now=now) as pruner:
-    for chosen in choose(pruner.survey(), Limits(max_age_s=0), now=now):
+    for chosen in choose(pruner.survey(), PruneLimits(max_age_s=0), now=now):
         try:
             print(chosen.stored.session_id, pruner.remove(chosen.stored))
         except OSError as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
-    from state.recovery import Call
+    from state.recovery import OpenCall
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.just("x" * 2000)
 json_values = st.recursive(
@@ -86,7 +86,7 @@ class History(RuleBasedStateMachine):
     def append(self, record: Record) -> None:
         self.attempt(lambda: self.store.append(record))
 
-    def calls(self, *, answered: bool) -> list[Call]:
+    def calls(self, *, answered: bool) -> list[OpenCall]:
         step = self.store.state.open_step
         return [] if step is None else [call for call in step.calls if (call.result is not None) is answered]
 

@@ -24,10 +24,10 @@ from agent_host.faults.disk import (
     NOTHING_SURVIVES,
     ONLY_CONTENTS,
     ONLY_NAMES,
-    Chosen,
-    Outcome,
+    PickedOutcome,
+    PowerLossOutcome,
     SimulatedDisk,
-    WriteOutcome,
+    TornWrite,
 )
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
 from state.disk import LocalDisk
@@ -45,10 +45,10 @@ FILE = "/s/a"
 SEEDS = 60
 
 
-def outcomes(seeds: int = SEEDS) -> Iterator[tuple[str, Outcome]]:
+def outcomes(seeds: int = SEEDS) -> Iterator[tuple[str, PowerLossOutcome]]:
     yield from EXTREMES.items()
     for seed in range(seeds):
-        yield f"seed {seed}", Chosen(random.Random(seed).randrange)
+        yield f"seed {seed}", PickedOutcome(random.Random(seed).randrange)
 
 
 def prepared(faults: Faults | None = None) -> SimulatedDisk:
@@ -125,7 +125,7 @@ def test_the_extremes_are_what_they_are_called() -> None:
     disk.write(disk.open_append(FILE), b"1234")
     fd = disk.open_new("/s/b")
     disk.write(fd, b"5678")
-    expected: list[tuple[Outcome, dict[str, bytes]]] = [
+    expected: list[tuple[PowerLossOutcome, dict[str, bytes]]] = [
         (NOTHING_SURVIVES, {FILE: b"old"}),
         (EVERYTHING_SURVIVES, {FILE: b"old1234", "/s/b": b"5678"}),
         (ONLY_NAMES, {FILE: b"old", "/s/b": b""}),
@@ -370,13 +370,13 @@ def test_a_store_that_relies_on_too_much_is_caught(flaw: str) -> None:
 @settings(max_examples=60)
 def test_a_good_store_holds_whatever_is_chosen(data: st.DataObject) -> None:
     disk, sure, tried = attempt(SimulatedDisk(Faults(cut_before=data.draw(st.integers(1, 45)))), "")
-    image = disk.crash(Chosen(lambda n: data.draw(st.integers(0, n - 1))))
+    image = disk.crash(PickedOutcome(lambda n: data.draw(st.integers(0, n - 1))))
     assert sure <= Toy(image).load() <= tried
 
 
 def test_every_kept_part_of_a_write_has_its_size() -> None:
-    assert WriteOutcome.all_of(4) == WriteOutcome(4, 4)
-    assert WriteOutcome.nothing_of(4) == WriteOutcome(0, 4, grown=False)
+    assert TornWrite.all_of(4) == TornWrite(4, 4)
+    assert TornWrite.nothing_of(4) == TornWrite(0, 4, grown=False)
 
 
 def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:

@@ -8,22 +8,22 @@ import httpx
 import pytest
 
 from agent_host.testing.gateway import MockGateway, Script
-from agent_host.testing.prompt_cache import Counts, Piece, PromptCache
+from agent_host.testing.prompt_cache import CachePiece, Counts, PromptCache
 from agent_host.testing.script import ScriptError
 
-LONG = Piece(b"x" * 8000)
+LONG = CachePiece(b"x" * 8000)
 
 
 def test_without_marks_the_longest_known_beginning_is_read() -> None:
     cache = PromptCache()
     assert cache.count("m", [LONG, LONG], has_marks=False) == Counts(4000, 0, 4000)
     assert cache.count("m", [LONG, LONG, LONG], has_marks=False) == Counts(6000, 4000, 2000)
-    assert cache.count("m", [LONG, Piece(b"y" * 8000)], has_marks=False) == Counts(4000, 2000, 2000)
+    assert cache.count("m", [LONG, CachePiece(b"y" * 8000)], has_marks=False) == Counts(4000, 2000, 2000)
     assert cache.count("other", [LONG], has_marks=False) == Counts(2000, 0, 2000)
 
 
 def test_with_marks_only_what_is_marked_is_kept_and_looked_for() -> None:
-    cache, mark = PromptCache(), Piece(b"x" * 8000, marked=True)
+    cache, mark = PromptCache(), CachePiece(b"x" * 8000, marked=True)
     assert cache.count("m", [LONG, LONG], has_marks=True) == Counts(4000, 0, 0)
     assert cache.count("m", [LONG, mark, LONG], has_marks=True) == Counts(6000, 0, 4000)
     assert cache.count("m", [LONG, LONG, LONG], has_marks=True) == Counts(6000, 0, 0)
@@ -31,24 +31,24 @@ def test_with_marks_only_what_is_marked_is_kept_and_looked_for() -> None:
 
 
 def test_a_mark_is_looked_back_from_only_so_far() -> None:
-    cache, small = PromptCache(), Piece(b"s" * 40)
-    first = [LONG, Piece(b"", marked=True)]
+    cache, small = PromptCache(), CachePiece(b"s" * 40)
+    first = [LONG, CachePiece(b"", marked=True)]
     cache.count("m", first, has_marks=True)
-    near = [LONG, Piece(b""), *[small] * 18, Piece(b"", marked=True)]
-    far = [LONG, Piece(b""), *[small] * 19, Piece(b"", marked=True)]
+    near = [LONG, CachePiece(b""), *[small] * 18, CachePiece(b"", marked=True)]
+    far = [LONG, CachePiece(b""), *[small] * 19, CachePiece(b"", marked=True)]
     assert cache.count("m", far, has_marks=True).read == 0
     assert cache.count("m", near, has_marks=True).read == 2000
 
 
 def test_a_short_beginning_is_not_kept() -> None:
-    cache, short = PromptCache(minimum_tokens=1024), Piece(b"x" * 4092, marked=True)
+    cache, short = PromptCache(minimum_tokens=1024), CachePiece(b"x" * 4092, marked=True)
     assert cache.count("m", [short], has_marks=True) == Counts(1023, 0, 0)
-    assert cache.count("m", [Piece(b"x" * 4096, marked=True)], has_marks=True) == Counts(1024, 0, 1024)
+    assert cache.count("m", [CachePiece(b"x" * 4096, marked=True)], has_marks=True) == Counts(1024, 0, 1024)
 
 
 def test_what_is_written_for_an_hour_is_counted_apart() -> None:
     cache = PromptCache()
-    hour, short = Piece(b"x" * 8000, marked=True, long=True), Piece(b"y" * 8000, marked=True)
+    hour, short = CachePiece(b"x" * 8000, marked=True, long=True), CachePiece(b"y" * 8000, marked=True)
     assert cache.count("m", [hour, LONG, short], has_marks=True) == Counts(6000, 0, 6000, 2000)
     assert cache.count("m", [hour, LONG, short, hour], has_marks=True) == Counts(8000, 6000, 2000, 2000)
     assert cache.count("m", [hour, LONG, short, LONG], has_marks=True) == Counts(8000, 6000, 0, 0)

@@ -17,7 +17,7 @@ from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
 from tool_runtime.remote.backend.answers import CAPABILITY
-from tool_runtime.remote.backend.invocations import BackendSource, Terms
+from tool_runtime.remote.backend.invocations import BackendSource, InvocationTerms
 from tool_runtime.remote.lists import Definition
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput
@@ -47,7 +47,7 @@ class Session:
     @property
     def source(self) -> BackendSource:
         policy = RetryPolicy(self.retries, 0.001, 0.002, max_retry_after_s=0.01)
-        terms = Terms(self.grant, GRANT_HEADER, "ws_1", self.timeout_s, policy)
+        terms = InvocationTerms(self.grant, GRANT_HEADER, "ws_1", self.timeout_s, policy)
         return BackendSource(self.client, terms)
 
     def grant(self, _tool: str) -> str:
@@ -204,7 +204,8 @@ async def test_what_is_refused_before_it_runs_is_sent_again(session: Session) ->
 async def test_the_wait_that_the_service_asks_for_is_kept(session: Session) -> None:
     session.server.faults.append((429, {"retry_after": "0.05"}, OVERLOADED))
     source = BackendSource(
-        session.client, Terms(session.grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(3, 0, 0, max_retry_after_s=5))
+        session.client,
+        InvocationTerms(session.grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(3, 0, 0, max_retry_after_s=5)),
     )
     began = time.monotonic()
     await source.call(*session.context())
@@ -399,7 +400,9 @@ async def test_a_cancelled_call_leaves_nothing_behind(session: Session) -> None:
 
 async def test_a_grant_that_the_service_quotes_is_told_to_nobody(session: Session) -> None:
     grant = session.grant("Echo")
-    source = BackendSource(session.client, Terms(lambda _: grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(0, 0, 0)))
+    source = BackendSource(
+        session.client, InvocationTerms(lambda _: grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(0, 0, 0))
+    )
     answers(session.server, {"status": "succeeded", "outputText": f"with {grant}"})
     assert (await source.call(*session.context())).text == "with [redacted]"
     refused = {"code": "CAPABILITY_DENIED", "message": f"bad {grant}", "retryable": False}

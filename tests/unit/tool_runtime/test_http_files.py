@@ -12,7 +12,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.files.read import Seen
+from tool_runtime.files.read import FileStamp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ async def test_a_response_replaces_the_file_in_one_step(call: Call, workspace: P
             assert text_of(found).endswith(f"\n\nSaved {len(data)} bytes to {target}")
             assert found.artifacts == ()
             assert target.read_bytes() == data
-            assert found.seen == str(Seen.make(target.stat(), data))
+            assert found.seen == str(FileStamp.make(target.stat(), data))
             target.write_bytes(b"old")
     assert os.listdir(target.parent) == ["data.bin"]
 

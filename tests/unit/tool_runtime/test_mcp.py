@@ -21,8 +21,8 @@ from state.tool_lists import ToolLists
 from tests.support.mcp_servers import PNG, ROOT, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
-from tool_runtime.remote.lists import RemoteTools, Terms
-from tool_runtime.remote.mcp.connection import AnswerTooLarge, Refusals, _OneOrigin
+from tool_runtime.remote.lists import RemoteTools, SourceTerms
+from tool_runtime.remote.mcp.connection import LastError, ServerAnswerTooLarge, _OneOrigin
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.remote.mcp.wire import Incoming
@@ -60,7 +60,7 @@ class Session:
         self.router = LocalToolRouter(settings)
         self.source = McpSource(ServerConfig("odd", place, timeout_s, connect_s), settings, self.router.start_program)
         waits_s = connect_s if first_task_waits_s is None else first_task_waits_s
-        terms = Terms("Mcp.Invoke", isinstance(place, Http), timeout_s, waits_s)
+        terms = SourceTerms("Mcp.Invoke", isinstance(place, Http), timeout_s, waits_s)
         (folder / "state").mkdir(exist_ok=True)
         self.kept = ToolLists(str(folder / "state"), "mcp:odd")
         self.remote = RemoteTools(self.source, terms, self.kept, admits=lambda _: True, report=self._tell)
@@ -391,7 +391,7 @@ async def test_a_token_is_sent_to_no_other_origin() -> None:
         return httpx2.Response(200, json={})
 
     place = Http("https://one.example/mcp", token="s3cret")
-    transport = _OneOrigin(httpx2.MockTransport(take), place, Refusals(), Incoming())
+    transport = _OneOrigin(httpx2.MockTransport(take), place, LastError(), Incoming())
     async with httpx2.AsyncClient(transport=transport) as client:
         for url in (
             "https://one.example/other",
@@ -415,8 +415,8 @@ async def test_bodies_are_counted_below_the_sdk(encoding: str | None, size: int,
 
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, content=body()))
     place = Http("https://one.example/mcp")
-    async with httpx2.AsyncClient(transport=_OneOrigin(transport, place, Refusals(), Incoming())) as client:
-        with pytest.raises(AnswerTooLarge, match=problem):
+    async with httpx2.AsyncClient(transport=_OneOrigin(transport, place, LastError(), Incoming())) as client:
+        with pytest.raises(ServerAnswerTooLarge, match=problem):
             await client.get(place.url)
 
 

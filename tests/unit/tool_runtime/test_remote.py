@@ -15,9 +15,9 @@ from tool_runtime.remote.lists import (
     MAX_DESCRIPTION_CHARS,
     MAX_TOOLS,
     Definition,
-    Listed,
     RemoteTools,
-    Terms,
+    SourceTerms,
+    ToolList,
     spec_of,
     usable,
 )
@@ -50,7 +50,7 @@ class Listing:
         self.closed = False
         self.asked = 0
 
-    async def list(self) -> Listed:
+    async def list(self) -> ToolList:
         self.asked += 1
         await self.may_answer.wait()
         if self.down:
@@ -91,7 +91,9 @@ class Here:
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
         self.router = LocalToolRouter(RuntimeSettings(workspace=str(folder), shell="/bin/sh"))
-        terms = Terms("Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s)
+        terms = SourceTerms(
+            "Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
+        )
         self.remote = RemoteTools(
             source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tool_runtime.processes import server
-from tool_runtime.processes.server import LineTooLong, ServerParams, ServerProcess
+from tool_runtime.processes.server import ProgramLineTooLong, ServerParams, ServerProcess
 from tool_runtime.threads import DaemonPool
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def test_a_flood_of_lines_waits_for_its_reader(pool: DaemonPool) -> None:
 
 async def test_a_line_without_an_end(pool: DaemonPool) -> None:
     process = started(pool, "print('x' * 100_000)")
-    with pytest.raises(LineTooLong):
+    with pytest.raises(ProgramLineTooLong):
         await process.read_line()
     await process.aclose()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Artifact
 from tests.unit.tool_runtime.conftest import open_descriptors
-from tool_runtime.output.spill import Room, Spill, SpooledFile
+from tool_runtime.output.spill import Spill, SpillRoom, SpooledFile
 from tool_runtime.output.truncate import HeadTail, marker, whole_end
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, *, limit: int = 1000, buffer_bytes: int = 10, ends: int = 100, directory: str | None = None):
         self.ends = HeadTail(ends)
-        self.spill = Spill(Room(limit), buffer_bytes, directory)
+        self.spill = Spill(SpillRoom(limit), buffer_bytes, directory)
 
     def add(self, *chunks: bytes) -> Stream:
         for chunk in chunks:
@@ -121,7 +121,7 @@ def test_a_full_disk_that_does_not_even_take_the_buffer() -> None:
 
 
 def test_streams_of_one_call_share_what_may_be_kept() -> None:
-    room = Room(15)
+    room = SpillRoom(15)
     first, second = Spill(room, 100, None), Spill(room, 100, None)
     first.add(b"0123456789")
     second.add(b"abcdefghij")

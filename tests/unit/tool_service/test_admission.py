@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from agent_host.tool_service.admission import Admission, LocalSlots, Slot
-from agent_host.tool_service.configuration import Limits
-from agent_host.tool_service.tool import Refusal
+from agent_host.tool_service.configuration import TenantLimits
+from agent_host.tool_service.tool import HttpRefusal
 
 PATIENCE_S = 10.0
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 def admission(slots: LocalSlots, most: int, queued: int, clock: Clock | None = None) -> Admission:
-    limits = Limits(max_concurrent=most, max_queued=queued)
+    limits = TenantLimits(max_concurrent=most, max_queued=queued)
     return Admission("acme", limits, slots) if clock is None else Admission("acme", limits, slots, clock)
 
 
@@ -42,7 +42,7 @@ async def acquired(*calls: asyncio.Task[Slot]) -> list[Slot]:
 
 
 async def refused(worker: Admission) -> None:
-    with pytest.raises(Refusal) as error:
+    with pytest.raises(HttpRefusal) as error:
         await worker.acquire()
     assert (error.value.status, error.value.retry_after_s) == (429, 1)
 
@@ -136,7 +136,7 @@ async def test_of_calls_that_come_together_the_newest_are_refused() -> None:
     await idle()
     assert [call.done() for call in calls] == [False, False, True, True]
     for call in calls[2:]:
-        assert isinstance(call.exception(), Refusal)
+        assert isinstance(call.exception(), HttpRefusal)
     await other.release(slot)
     (first,) = await acquired(calls[0])
     await worker.release(first)

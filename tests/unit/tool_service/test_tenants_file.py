@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agent_host.errors import UsageError
-from agent_host.tool_service.configuration import Limits, read_configuration
+from agent_host.tool_service.configuration import TenantLimits, read_configuration
 from agent_host.tool_service.server import all_tools
 from agent_host.tool_service.tenants import Handles
 from agent_host.tool_service.tool import ToolFault
@@ -42,7 +42,7 @@ def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None
     acme = read(tmp_path, file, SHOP_URL="sqlite:///x.db").tenants["acme"]
     assert acme.token == SECRET
     assert acme.tools["CloudDbQuery"]["connections"]["shop"]["url"] == "sqlite:///x.db"
-    assert acme.limits == Limits(max_concurrent=3)
+    assert acme.limits == TenantLimits(max_concurrent=3)
 
 
 def test_toml_says_the_same(tmp_path: Path) -> None:

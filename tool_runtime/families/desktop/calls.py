@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName
 from tool_runtime.files.paths import Scope
-from tool_runtime.files.read import Seen
+from tool_runtime.files.read import FileStamp
 from tool_runtime.files.write import Expected
 from tool_runtime.tool import FaultKind, ToolFault
 
@@ -52,7 +52,7 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
 def expectation_of(request: ToolRequest) -> Expected:
     """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
     named = request.arguments.get("expectedSha256")
-    seen = None if request.last_seen is None else Seen.parse(request.last_seen)
+    seen = None if request.last_seen is None else FileStamp.parse(request.last_seen)
     return Expected(named, seen, CapabilityName.FILE_READ in request.also)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
-    from tool_runtime.processes.background import Background, Piece
+    from tool_runtime.processes.background import BackgroundCommand, OutputPiece
     from tool_runtime.processes.command import CommandOutcome, CommandParams
     from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
@@ -201,13 +201,13 @@ class BackgroundTools:
         return ToolOutput(f"{_state(found)}{rest}")
 
 
-def _state(one: Background) -> str:
+def _state(one: BackgroundCommand) -> str:
     if one.end is None:
         return f"{one.command_id}: running, for {time.monotonic() - one.began:.0f} seconds so far"
     return f"{one.command_id}: {one.end.note()}"
 
 
-def _render(piece: Piece) -> str:
+def _render(piece: OutputPiece) -> str:
     if not piece.data:
         return f"No output from byte {piece.start} on; there are {piece.total} bytes"
     text = decode_output(reduce(piece.data), crlf=current.CRLF)

@@ -24,7 +24,7 @@ from tool_runtime.families.desktop.specs import (
 )
 from tool_runtime.files import move, notebooks, pdf, read, write
 from tool_runtime.files.edits import edits_from, is_notebook
-from tool_runtime.files.lines import Wanted, Window
+from tool_runtime.files.lines import LineWindow, WantedLines
 from tool_runtime.files.read import read_whole
 from tool_runtime.files.stored import StoredParams, StoredPart, read_stored
 from tool_runtime.output import artifacts
@@ -308,7 +308,7 @@ def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | st
         if fault.kind is not FaultKind.TOO_LARGE or most == limit:
             raise
         return f"This notebook has more than {most} bytes, and is not shown as cells"
-    window = Window(Wanted(params.offset, params.limit), params.max_output_bytes)
+    window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
     window.add(found.text)
     if window.past_end:
         return ToolOutput(f"[The notebook's cells end before line {params.offset}]", capped=True, seen=str(seen))
@@ -327,7 +327,7 @@ def pdf_output(params: ReadParams, outcome: ReadOutcome, abandoned: Abandoned) -
     if place is None:
         text = f"PDF file, {outcome.size_bytes} bytes; {pdf.HOW_TO_INSTALL}"
         return ToolOutput(text, capped=True, seen=str(outcome.seen))
-    found = pdf.read_pdf(params, Wanted(params.offset, params.limit), place, abandoned)
+    found = pdf.read_pdf(params, WantedLines(params.offset, params.limit), place, abandoned)
     text = f"[The text of the pages ends before line {params.offset}]\n" if found.past_end else found.text
     if found.problem is not None:
         text += f"[Not all of this PDF of {found.size_bytes} bytes was read: {found.problem}]\n"

@@ -20,8 +20,8 @@ from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tool_runtime.files.grep import GrepOutcome, Line, Ripgrep
-    from tool_runtime.files.listing import Listed, Listing
+    from tool_runtime.files.grep import GrepOutcome, MatchLine, Ripgrep
+    from tool_runtime.files.listing import ListedEntry, Listing
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -183,7 +183,7 @@ def _prefix(root: str, workspace: str) -> str:
     return shown.rstrip(os.sep) + "/"
 
 
-def _entry(listed: Listed) -> str:
+def _entry(listed: ListedEntry) -> str:
     path, kind, target, size = listed
     if not path.isprintable():
         path = _one_line(path)
@@ -209,7 +209,7 @@ def _notes(listing: Listing, offset: int) -> Iterator[str]:
         yield f"[{listing.stopped}]"
 
 
-def _lines(lines: Iterable[Line]) -> Iterator[str]:
+def _lines(lines: Iterable[MatchLine]) -> Iterator[str]:
     last: int | None = None
     for line in lines:
         if last is not None and line.number > last + 1:

@@ -102,7 +102,7 @@ class NativeRunner:
         if "_requests" in self.__dict__:
             await self._requests.aclose()
 
-    def _tools_of_kind(self, kind: Kind) -> FileTools | TreeTools | ExecTools | FetchTools:
+    def _tools_of_kind(self, kind: Kind) -> NativeFileTools | NativeTreeTools | ExecTools | FetchTools:
         if kind == "files":
             return self._files
         if kind == "programs":
@@ -110,14 +110,14 @@ class NativeRunner:
         return self._trees if kind == "trees" else self._requests
 
     @functools.cached_property
-    def _files(self) -> FileTools:
+    def _files(self) -> NativeFileTools:
 
-        return FileTools(self._settings, self._pool, self._roots)
+        return NativeFileTools(self._settings, self._pool, self._roots)
 
     @functools.cached_property
-    def _trees(self) -> TreeTools:
+    def _trees(self) -> NativeTreeTools:
 
-        return TreeTools(self._settings, self._pool, self._roots)
+        return NativeTreeTools(self._settings, self._pool, self._roots)
 
     @functools.cached_property
     def _programs(self) -> ExecTools:
@@ -283,7 +283,7 @@ def _encode_body(body: str | Mapping[str, object], headers: Mapping[str, str]) -
 # Native tools for one file, over `files.read`, `files.write`, `files.move` and `files.move`.
 
 
-class FileTools:
+class NativeFileTools:
     """See `families.native.runner`. `roots` are the only places of the tools."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool, roots: tuple[str, ...]) -> None:
@@ -389,7 +389,7 @@ _MAX_NAMES: Final = 2_000_000
 """Entries of one directory that pages are made of."""
 
 
-class TreeTools:
+class NativeTreeTools:
     """See `families.native.runner`. `roots` are the only places of the tools."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool, roots: tuple[str, ...]) -> None:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from policy.facts import ScriptFacts
     from tool_runtime.families.programs import RunProgram
     from tool_runtime.files.grep import GrepOutcome, Ripgrep
-    from tool_runtime.files.listing import Listed, Listing
+    from tool_runtime.files.listing import ListedEntry, Listing
     from tool_runtime.files.read import WholeFile
     from tool_runtime.processes.command import Captured, CommandOutcome, CommandParams
     from tool_runtime.processes.scripts import SkillScripts
@@ -105,7 +105,7 @@ class SkillsRunner:
         if "_requests" in self.__dict__:
             await self._requests.aclose()
 
-    def _tools_of_kind(self, kind: Kind) -> FileTools | TreeTools | ScriptTools | RequestTools:
+    def _tools_of_kind(self, kind: Kind) -> SkillFileTools | SkillTreeTools | ScriptTools | SkillRequestTools:
         if kind == "files":
             return self._files
         if kind == "scripts":
@@ -113,14 +113,14 @@ class SkillsRunner:
         return self._trees if kind == "trees" else self._requests
 
     @functools.cached_property
-    def _files(self) -> FileTools:
+    def _files(self) -> SkillFileTools:
 
-        return FileTools(self._settings, self._pool)
+        return SkillFileTools(self._settings, self._pool)
 
     @functools.cached_property
-    def _trees(self) -> TreeTools:
+    def _trees(self) -> SkillTreeTools:
 
-        return TreeTools(self._settings, self._pool)
+        return SkillTreeTools(self._settings, self._pool)
 
     @functools.cached_property
     def _scripts(self) -> ScriptTools:
@@ -128,15 +128,15 @@ class SkillsRunner:
         return ScriptTools(self._settings, self._pool, self._run_program, self._skill_scripts)
 
     @functools.cached_property
-    def _requests(self) -> RequestTools:
+    def _requests(self) -> SkillRequestTools:
 
-        return RequestTools(self._settings, self._pool)
+        return SkillRequestTools(self._settings, self._pool)
 
 
 # Tools of the skills family for one file, over `files.read`, `files.write` and `files.move` (SK 5.1).
 
 
-class FileTools:
+class SkillFileTools:
     """See `families.skills.runner`."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
@@ -232,7 +232,7 @@ def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
 _AT_ONCE_ENTRIES: Final = 200
 
 
-class TreeTools:
+class SkillTreeTools:
     """See `families.skills.runner`."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
@@ -309,7 +309,7 @@ def _render_listing(call: CallContext, listing: Listing, offset: int) -> ToolOut
     return answer({"entries": rows[:count], **fields})
 
 
-def _entry(listed: Listed) -> dict[str, Any]:
+def _entry(listed: ListedEntry) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name_for_json(listed.path), "type": listed.kind}
     return row if listed.size is None else {**row, "size": listed.size}
 
@@ -477,7 +477,7 @@ def _cut(captured: Captured) -> tuple[str, bool]:
 # network_request, over `web.http`. An HTTP error status is no failure of the call.
 
 
-class RequestTools:
+class SkillRequestTools:
     """See `families.skills.runner`."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:

@@ -13,7 +13,7 @@ from agent_host.errors import ErrorCode
 from config import json_text
 from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
 from tool_runtime.output.artifacts import tool_output
-from tool_runtime.remote.lists import Definition, Listed, usable
+from tool_runtime.remote.lists import Definition, ToolList, usable
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _BY_STATUS: Final[Mapping[int, ErrorCode]] = {
 }
 
 
-def tools_of(body: bytes) -> Listed:
+def tools_of(body: bytes) -> ToolList:
     """The tools of an answer to GET /tools, and why the others cannot be used. Raises ToolFault for no such answer."""
     value = _json(body)
     problem = first_problem(_TOOLS, value)

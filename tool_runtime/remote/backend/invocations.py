@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.remote.lists import Definition, Listed
+    from tool_runtime.remote.lists import Definition, ToolList
     from tool_runtime.tool import CallContext, ToolOutput
 
 _RUNNING: Final = 202
@@ -41,7 +41,7 @@ _HIDDEN: Final = b"[redacted]"
 _LOST: Final = "whether it took effect is unknown: inspect before you try again"
 
 
-class HttpAnswer(Protocol):
+class BackendAnswer(Protocol):
     """An answer of any status; headers are found by their names in lower case."""
 
     @property
@@ -65,7 +65,7 @@ class Service(Protocol):
 
     async def exchange(
         self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
-    ) -> HttpAnswer:
+    ) -> BackendAnswer:
         """One request and its answer. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
         whole answer came, ServiceRejected for one that cannot be read."""
         ...
@@ -75,7 +75,7 @@ class Service(Protocol):
         ...
 
 
-class Terms(NamedTuple):
+class InvocationTerms(NamedTuple):
     """The terms on which calls are made. `grant` makes the capability grant for a call of one tool, None where the host
     has no key; `grant_header` is the header that carries it. `workspace_id` is where the service stores what a tool
     leaves. `timeout_s` is for a whole call (AH 7.4), `retry` for what is sent again."""
@@ -112,7 +112,7 @@ class _Taken(Exception):
 class Invocations:
     """The calls of one session. Raises what its methods say, and ToolFault for what the model is to read."""
 
-    def __init__(self, service: Service, terms: Terms) -> None:
+    def __init__(self, service: Service, terms: InvocationTerms) -> None:
         self._service = service
         self._terms = terms
         self._longest_s = terms.timeout_s + _MARGIN_S  # of one request: the call's own time is over first
@@ -151,7 +151,7 @@ class Invocations:
     async def _run(self, request: ToolRequest, key: str) -> bytes:
         epoch, lost = self._epoch, ""
 
-        async def attempt() -> HttpAnswer:
+        async def attempt() -> BackendAnswer:
             nonlocal lost
             try:
                 return await self._send(request, key, epoch if lost else "")
@@ -189,13 +189,13 @@ class Invocations:
             raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {_LOST}")
         return found
 
-    async def _list(self) -> HttpAnswer:
+    async def _list(self) -> BackendAnswer:
         answer = await self._exchange("GET", "/tools", {})
         if answer.status == 429 or answer.status >= 500:
             raise self._passing(answer)
         return answer
 
-    async def _send(self, request: ToolRequest, key: str, epoch: str) -> HttpAnswer:
+    async def _send(self, request: ToolRequest, key: str, epoch: str) -> BackendAnswer:
         """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
         _Sent for what may have run."""
         body = {
@@ -227,7 +227,7 @@ class Invocations:
         wait_s, longest_s = _POLL_S
         path = f"/tools/{_quote(request.tool_name)}/invocations/{_quote(key)}"
 
-        async def ask() -> HttpAnswer:
+        async def ask() -> BackendAnswer:
             answer = await self._exchange("GET", path, {}, request.tool_name)
             if answer.status == 429 or answer.status >= 500:
                 raise self._passing(answer)
@@ -252,7 +252,7 @@ class Invocations:
 
     async def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], tool_name: str = "", body: bytes = b""
-    ) -> HttpAnswer:
+    ) -> BackendAnswer:
         """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
         grant = self._terms.grant(tool_name) if tool_name else None
         granted = {} if grant is None else {self._terms.grant_header: grant}
@@ -264,7 +264,7 @@ class Invocations:
             return answer
         return _Answer(answer.status, answer.headers, answer.body.replace(grant.encode(), _HIDDEN))
 
-    def _passing(self, answer: HttpAnswer) -> ServiceUnavailable:
+    def _passing(self, answer: BackendAnswer) -> ServiceUnavailable:
         _, message, _ = error_of(answer.body)
         said = self._service.clean(message) or "no details"
         return ServiceUnavailable(
@@ -337,11 +337,11 @@ class BackendSource:
 
     name = NAME
 
-    def __init__(self, service: Service, terms: Terms) -> None:
+    def __init__(self, service: Service, terms: InvocationTerms) -> None:
         self._service = service
         self._invocations = Invocations(service, terms)
 
-    async def list(self) -> Listed:
+    async def list(self) -> ToolList:
         """See Source."""
         return tools_of(await self._invocations.listing())
 

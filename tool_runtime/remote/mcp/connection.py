@@ -29,9 +29,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
-from tool_runtime.processes.server import LineTooLong
+from tool_runtime.processes.server import ProgramLineTooLong
 from tool_runtime.remote.lists import MAX_TOOLS
-from tool_runtime.remote.mcp.questions import NotSent, Questions
+from tool_runtime.remote.mcp.questions import NotSent, ServerQuestions
 from tool_runtime.remote.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio, origin_of
 from tool_runtime.remote.mcp.wire import Incoming, answer_in, has_answer
 from tool_runtime.tool import FaultKind, ToolFault
@@ -76,7 +76,7 @@ _TERMINATED: Final = "Session terminated"
 _BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
 
-class Connection:
+class ServerConnection:
     """A session with one server. `start` starts the program of one over stdio; `on_changed` is called when the server
     says that its tools have changed."""
 
@@ -89,13 +89,13 @@ class Connection:
         self._auth = auth
         self._client: Client | None = None
         self._process: ServerProcess | None = None
-        self._refusals = Refusals()
+        self._refusals = LastError()
         self._incoming = Incoming()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._under_way = 0
-        self._questions = Questions(f"mcp:{config.name}")
+        self._questions = ServerQuestions(f"mcp:{config.name}")
 
     async def open(self) -> None:
         """Connect, and agree on a version. Raises ToolFault where the server cannot be reached, or does not answer in
@@ -393,11 +393,11 @@ _PASSING = (408, 425, 429)
 """Of the errors of a client, those that pass."""
 
 
-class AnswerTooLarge(httpx2.StreamError):
+class ServerAnswerTooLarge(httpx2.StreamError):
     """The body of an answer is beyond the bound."""
 
 
-class Refusals:
+class LastError:
     """The server's last answer that was an error. `for_good`: it would say so again."""
 
     def __init__(self) -> None:
@@ -415,7 +415,7 @@ class Refusals:
 
 
 def http_client(
-    place: Http, auth: httpx2.Auth | None, refusals: Refusals, incoming: Incoming, connect_s: float
+    place: Http, auth: httpx2.Auth | None, refusals: LastError, incoming: Incoming, connect_s: float
 ) -> httpx2.AsyncClient:
     """A client for the server at `place`. Raises ToolFault for certificates that cannot be read."""
     transport = httpx2.AsyncHTTPTransport(verify=_tls(place), trust_env=False, proxy=place.proxy)
@@ -443,7 +443,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
     """Sends the token to the server's own origin only, counts what comes, and mends the messages in it. An answer is
     not decompressed: a few bytes could become many behind the count."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, place: Http, refusals: Refusals, incoming: Incoming) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, place: Http, refusals: LastError, incoming: Incoming) -> None:
         self._inner = inner
         self._place = place
         self._origin = origin_of(place.url)
@@ -461,7 +461,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
             self._refusals.take(response.status_code, response.reason_phrase)
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
-            raise AnswerTooLarge("the server sent a compressed answer, which nobody had asked for")
+            raise ServerAnswerTooLarge("the server sent a compressed answer, which nobody had asked for")
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
             raise TypeError("an asynchronous transport gave a stream that is none")
@@ -470,7 +470,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         if not content_type.startswith(_EVENTS):
             response.stream = _Counted(stream)
             if is_answer and to is not None and response.headers.get("content-length") != "0":
-                response.stream = _Body(response.stream, self._incoming, to, content_type)
+                response.stream = _MendedBody(response.stream, self._incoming, to, content_type)
                 response.headers["content-type"] = "application/json"
                 response.status_code = 200
         elif is_answer:  # each event has its own bound
@@ -490,14 +490,14 @@ class _Counted(httpx2.AsyncByteStream):
         async for piece in self._inner:
             left -= len(piece)
             if left < 0:
-                raise AnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+                raise ServerAnswerTooLarge(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
             yield piece
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Body(httpx2.AsyncByteStream):
+class _MendedBody(httpx2.AsyncByteStream):
     """A whole body, which is the answer to the request `to`, mended."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, incoming: Incoming, to: Id, content_type: str) -> None:
@@ -565,7 +565,7 @@ async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIt
             while True:
                 try:
                     line = await process.read_line()
-                except LineTooLong as error:
+                except ProgramLineTooLong as error:
                     await to_session.send(error)
                     return
                 if not line:

@@ -37,7 +37,7 @@ class NotSent(Exception):
     """The server has not got the request: it may be sent again on another connection."""
 
 
-class _Call:
+class _AskingCall:
     """A call under way, whose questions go to `asking`."""
 
     def __init__(self, asking: Asking) -> None:
@@ -45,23 +45,23 @@ class _Call:
         self.asked = 0
 
 
-class Questions:
+class ServerQuestions:
     """The questions of one connection. `source` is the name that people see."""
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._calls: list[_Call] = []
-        self._waiting: dict[asyncio.Future[PersonAnswer], set[_Call]] = {}
+        self._calls: list[_AskingCall] = []
+        self._waiting: dict[asyncio.Future[PersonAnswer], set[_AskingCall]] = {}
         """The questions that wait, each with the calls that it may belong to and that are not over."""
 
     @asynccontextmanager
-    async def during(self, asking: Asking | None) -> AsyncIterator[_Call | None]:
+    async def during(self, asking: Asking | None) -> AsyncIterator[_AskingCall | None]:
         """A call that questions may be asked in. When it is over, the questions that can belong to no other call are
         taken back."""
         if asking is None:
             yield None
             return
-        call = _Call(asking)
+        call = _AskingCall(asking)
         self._calls.append(call)
         try:
             yield call
@@ -107,7 +107,7 @@ class Questions:
             return types.ErrorData(code=types.INVALID_REQUEST, message=_NOT_HERE)
         return await self._ask(self._calls, params)
 
-    async def answers(self, call: _Call | None, wanted: types.InputRequests) -> types.InputResponses:
+    async def answers(self, call: _AskingCall | None, wanted: types.InputRequests) -> types.InputResponses:
         """Answer the questions of a call, which is to be sent again with them. Raises ToolFault for what is not
         given."""
         found: types.InputResponses = {}
@@ -122,7 +122,7 @@ class Questions:
         return found
 
     async def _ask(
-        self, calls: Sequence[_Call], params: types.ElicitRequestParams
+        self, calls: Sequence[_AskingCall], params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         """The answer to a question of one of `calls`: it is put under the last of them, and the time of all stands."""
         latest = calls[-1]

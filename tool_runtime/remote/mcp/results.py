@@ -42,7 +42,7 @@ def output_of(
     `threshold_bytes` is an artifact as well. `result` is whatever the server sent. Raises ToolFault for a result that
     says of itself that the call failed, with what there was as partial output."""
     fields = result if isinstance(result, dict) else {"content": result}
-    parts = _Parts(request)
+    parts = _ResultParts(request)
     content = fields.get("content")
     blocks = content if isinstance(content, list) else [] if content is None else [content]
     for block in blocks[:_MAX_PARTS]:
@@ -87,7 +87,7 @@ def _problem(value: Any, schema: Mapping[str, Any] | None) -> str | None:
     return wrong and f"structuredContent is left out, since it does not fit the tool's output schema: {wrong}"
 
 
-class _Parts:
+class _ResultParts:
     def __init__(self, request: ToolRequest) -> None:
         self._request = request
         self._texts: list[str] = []

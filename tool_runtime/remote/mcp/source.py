@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import AskPerson, ToolRequest
     from tool_runtime.processes.server import ServerParams, ServerProcess
-    from tool_runtime.remote.lists import Listed
-    from tool_runtime.remote.mcp.connection import Connection
+    from tool_runtime.remote.lists import ToolList
+    from tool_runtime.remote.mcp.connection import ServerConnection
     from tool_runtime.remote.mcp.oauth import Browser
     from tool_runtime.remote.mcp.servers import ServerConfig
     from tool_runtime.settings import RuntimeSettings
@@ -53,11 +53,11 @@ class McpSource:
         self._settings = settings
         self._start = start
         self._browser = browser
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._opening = asyncio.Lock()
         self._import = SdkImport()
         self._closed = False
-        self._identities: tuple[Connection, dict[str, str]] | None = None
+        self._identities: tuple[ServerConnection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
 
     @property
@@ -65,18 +65,18 @@ class McpSource:
         """See Source."""
         return f"mcp:{self._config.name}"
 
-    async def list(self) -> Listed:
+    async def list(self) -> ToolList:
         """See Source."""
         return await self._list(await self._connect())
 
-    async def _list(self, connection: Connection) -> Listed:
+    async def _list(self, connection: ServerConnection) -> ToolList:
         tools, rejected = await connection.tools()
         found = list(_definitions(self._config.name, tools, rejected))
         listed = await asyncio.to_thread(usable, found, rejected)
         self._identities = connection, {one.name: one.identity for one in listed.definitions}
         return listed
 
-    async def _refuse_changed(self, connection: Connection, tool: Definition) -> None:
+    async def _refuse_changed(self, connection: ServerConnection, tool: Definition) -> None:
         """Raises ToolFault for a tool that is by now another one than the task has: what runs there is not what was
         judged. A connection that is new, or that has spoken of changes, is asked first."""
         if self._identities is None or self._identities[0] is not connection:
@@ -133,7 +133,7 @@ class McpSource:
         if self._connection is not None:
             await self._connection.aclose()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ServerConnection:
         """An open connection: the one that there is, or a new one, tried for a few times. Raises ToolFault."""
         async with self._opening:
             if self._connection is not None and self._connection.is_open:
@@ -146,7 +146,7 @@ class McpSource:
                 if self._closed:
                     raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
                 auth = self._auth()
-                connection: Connection = module.Connection(self._config, self._start, self._on_change, auth)
+                connection: ServerConnection = module.ServerConnection(self._config, self._start, self._on_change, auth)
                 try:
                     await connection.open()
                 except ToolFault as fault:

@@ -27,20 +27,20 @@ if sys.platform != "linux":
 from tool_runtime.platform.linux_sandbox import Restriction
 from tool_runtime.platform.sock_diag import Listeners
 from tool_runtime.sandbox import sockets
-from tool_runtime.sandbox.own_sockets import OwnSockets, Place, place_of
-from tool_runtime.sandbox.sockets import Held
+from tool_runtime.sandbox.own_sockets import OwnSockets, SocketAddress, place_of
+from tool_runtime.sandbox.sockets import SocketRules
 
 PUBLIC = "198.51.100.7"
 
 
-def place(address: str, port: int) -> Place:
+def place(address: str, port: int) -> SocketAddress:
     raw = struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(address) + bytes(8)
     found = place_of(raw)
     assert found is not None
     return found
 
 
-def place6(address: str, port: int) -> Place:
+def place6(address: str, port: int) -> SocketAddress:
     raw = struct.pack("=H", socket.AF_INET6) + struct.pack(">HI", port, 5) + socket.inet_pton(socket.AF_INET6, address)
     found = place_of(raw + struct.pack("=I", 9))
     assert found is not None
@@ -54,7 +54,7 @@ class Sender:
         self.denials: list[Denial] = []
         self.listeners = Listeners()
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.held = Held(
+        self.held = SocketRules(
             CommandScope(domains=None),
             Restriction((), 0, "open", with_listener=True),
             OwnSockets(self.listeners),
@@ -123,7 +123,7 @@ def test_one_socket_sends_to_addresses_of_both_families(sender: Sender) -> None:
         sockets._address(six, socket.AF_INET)
 
 
-def message(to: Place | None, data: bytes) -> sockets._Message:
+def message(to: SocketAddress | None, data: bytes) -> sockets._Message:
     return sockets._Message(b"" if to is None else to.raw, data, [])
 
 

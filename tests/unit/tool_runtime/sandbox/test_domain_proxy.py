@@ -20,7 +20,7 @@ from policy.urls import UrlProblem
 from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.sandbox import proxy
-from tool_runtime.sandbox.proxy import MAX_HEAD_BYTES, BadRequest, DomainProxy, ProxyParams, request_of, upstreams
+from tool_runtime.sandbox.proxy import MAX_HEAD_BYTES, DomainProxy, NoProxyRequest, ProxyParams, request_of, upstreams
 from tool_runtime.threads import DaemonPool
 from tool_runtime.web.domain_gate import DomainScope, Network
 
@@ -245,7 +245,7 @@ async def test_what_is_no_request_is_answered_with_why(pool: DaemonPool, sent: b
 def test_any_bytes_are_a_request_or_are_refused(data: bytes) -> None:
     try:
         wanted = request_of(data + b"\r\n\r\n")
-    except (BadRequest, UrlProblem):
+    except (NoProxyRequest, UrlProblem):
         return
     assert wanted.host
     assert 0 <= wanted.port <= 65_535
