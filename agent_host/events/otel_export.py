@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import os
 import threading
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,11 +19,20 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import INVALID_SPAN, Link, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 
 from agent_host.events.kinds import EventType
-from agent_host.events.otel_last import DeliveredSpans, LastSpan
+from agent_host.safe_open import open_regular
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -28,7 +40,8 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
     from opentelemetry.metrics import Meter
-    from opentelemetry.trace import Span, SpanContext, Tracer
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import Span, Tracer
 
     from agent_host.events.emitter import Event
 
@@ -563,3 +576,63 @@ def cut(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def nanoseconds(at: float) -> int:
     """Seconds since the epoch as the SDK takes them."""
     return int(at * 1_000_000_000)
+
+
+# The last span of a process, kept for the process that resumes its session: that one links to it.
+
+_MAX_BYTES = 1024
+
+
+class LastSpan:
+    """{"traceId", "spanId"} in hexadecimal digits, in the file at `path`; "" keeps nothing. What the disk refuses costs
+    the link, and no more."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self) -> SpanContext | None:
+        """The span that was kept; None where there is none to be read."""
+        try:
+            with os.fdopen(open_regular(self._path, os.O_RDONLY), "rb") as handle:
+                kept = json.loads(handle.read(_MAX_BYTES))
+            context = SpanContext(
+                int(kept["traceId"], 16), int(kept["spanId"], 16), is_remote=True, trace_flags=TraceFlags(0x01)
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return context if context.is_valid else None
+
+    def write(self, context: SpanContext) -> None:
+        """Keep the span in place of the one before. The file is replaced as a whole."""
+        if not self._path:
+            return
+        kept = {"traceId": f"{context.trace_id:032x}", "spanId": f"{context.span_id:016x}"}
+        new = f"{self._path}.new"
+        with contextlib.suppress(OSError):
+            with os.fdopen(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as handle:
+                handle.write(json.dumps(kept).encode() + b"\n")
+            os.replace(new, self._path)
+
+
+class DeliveredSpans(SpanExporter):  # type: ignore[misc]  # the SDK has no types for mypy, see pyproject.toml
+    """Exports with `exporter`, and keeps the last span of each batch that the receiver took: a link to it leads
+    somewhere, also after a kill."""
+
+    def __init__(self, exporter: SpanExporter, last: LastSpan) -> None:
+        self._exporter = exporter
+        self._last = last
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See SpanExporter."""
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS and spans:
+            self._last.write(spans[-1].get_span_context())
+        return result
+
+    def shutdown(self) -> None:
+        """See SpanExporter."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """See SpanExporter."""
+        return bool(self._exporter.force_flush(timeout_millis))

@@ -10,7 +10,7 @@ import pytest
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
-from agent_host.host.run import run_headless
+from agent_host.host.sessions import run_headless
 from policy.rules.case import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, resolved_options
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.events.emitter import Event
-    from agent_host.host.run import Finished
+    from agent_host.host.sessions import Finished
     from agent_host.session.lifecycle import LiveSession
     from state.recovery import OpenCall
 

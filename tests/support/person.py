@@ -16,7 +16,7 @@ import orjson
 
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.faults.crash import kill_after_record
-from agent_host.host.run import Finished, run_headless
+from agent_host.host.sessions import Finished, run_headless
 from agent_host.session.opening import ResolvedOptions
 from config.load import load
 

@@ -29,7 +29,7 @@ _OF_A_SESSION = (
     "agent_host.cli.headless",
     "agent_host.cli.serve",
     "agent_host.rpc.process",
-    "agent_host.host.run",
+    "agent_host.host.sessions",
     "agent_host.llm.client",
     "agent_host.llm.anthropic",
     "agent_host.llm.anthropic",

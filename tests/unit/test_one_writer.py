@@ -18,7 +18,7 @@ ELSEWHERE = {
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
     "agent_host/cli/streams.py": "the null device",
-    "agent_host/events/otel_last.py": "the state directory",
+    "agent_host/events/otel_export.py": "the state directory",
     "agent_host/events/sinks.py": "the state directory",
     "agent_host/faults/": "workspaces of its own, which no session has yet or has any more",
     "agent_host/rpc/sockets.py": "the socket of `serve`, where the user names it",

@@ -130,7 +130,7 @@ OWN = {
     "agent_host/host/dry_runs.py": "a bundle that was read before",
     "agent_host/host/environment.py": "settings that were read before",
     "agent_host/events/emitter.py": "an event of ours",
-    "agent_host/events/otel_last.py": "a file of ours",
+    "agent_host/events/otel_export.py": "a file of ours",
     "agent_host/faults/crash_run.py": "what our own program printed",
     "agent_host/llm/answer_calls.py": "a text that was measured before",
     "agent_host/llm/raw_json.py": "strings and numbers",

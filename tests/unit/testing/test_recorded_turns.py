@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.host.recorded_turns import turn_of
+from agent_host.host.recording import turn_of
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect

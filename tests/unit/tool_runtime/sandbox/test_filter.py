@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tool_runtime.platform import landlock, landlock_rights, linux_calls, seccomp, seccomp_calls
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, seccomp
 from tool_runtime.platform.seccomp import Filter
 
 ALLOWED, ASKED = "allowed", "asked"
@@ -38,7 +38,7 @@ def verdict(program: bytes, number: int, *arguments: int, audit: int) -> str | i
 
 def judge(machine: str, network: seccomp.Network, name: str, *arguments: int, listener: bool = True) -> str | int:
     column = MACHINES.index(machine)
-    tables = {**seccomp_calls.LOOKED_INTO, **seccomp_calls.REFUSED, **seccomp_calls.MISSING}
+    tables = {**seccomp.LOOKED_INTO, **seccomp.REFUSED, **seccomp.MISSING}
     program = seccomp.program(Filter(machine, network, listener))
     return verdict(program, tables[name][column], *arguments, audit=linux_calls.NUMBERS[machine].audit)
 
@@ -46,17 +46,17 @@ def judge(machine: str, network: seccomp.Network, name: str, *arguments: int, li
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_always_refused(machine: str) -> None:
     column = MACHINES.index(machine)
-    for name, both in seccomp_calls.REFUSED.items():
+    for name, both in seccomp.REFUSED.items():
         if both[column] >= 0:
             assert judge(machine, "open", name) == errno.EPERM, name
-    for name in seccomp_calls.MISSING:
+    for name in seccomp.MISSING:
         assert judge(machine, "open", name) == errno.ENOSYS, name
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_everything_else_is_allowed(machine: str) -> None:
     column = MACHINES.index(machine)
-    tables = (seccomp_calls.REFUSED, seccomp_calls.MISSING, seccomp_calls.LOOKED_INTO)
+    tables = (seccomp.REFUSED, seccomp.MISSING, seccomp.LOOKED_INTO)
     known = {both[column] for table in tables for both in table.values()}
     program = seccomp.program(Filter(machine, "closed", has_listener=False))
     audit = linux_calls.NUMBERS[machine].audit
