@@ -264,7 +264,7 @@ class ChangesSeen(NamedTuple):
 
 class StepCommitted(NamedTuple):
     """All calls of the step have results. The last step of a task says how the task ended. `dropped` messages are left
-    out of the next request, where the step moved the window; see `Window`."""
+    out of the next request, where the step moved the window; see `RequestWindow`."""
 
     step_count: int
     task_status: TaskStatus | None = None

@@ -1,4 +1,27 @@
-"""The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6)."""
+"""The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
+
+`LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the two lie: the
+connection (`connection`, by a proxy `proxied_connection`), the HTTP status and headers, server-sent events within
+bounds (`event_stream`), and the dialect's assembler, which turns events into text, thinking, calls and usage.
+
+Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
+`answer_calls` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
+`meaning` (complete, continue, cut, window, blocked, unknown) and the tokens.
+
+Rules:
+
+- A turn is whole or it is none. A stream that ends early, a call whose arguments are not JSON, an event that cannot be
+  read are found here: the turn fails, or the call gets a `problem` and never runs.
+- What an error means is one set of tables for all dialects (`errors`), by status, names and words in this order.
+  Retries belong to the caller (`agent_host.retrying`), by the hints that the answer gives.
+- Everything has a bound: a line, an event, an answer, thinking, a repetition without end, the time until the first byte
+  and between two (`limits`).
+- Tokens, keys and the gateway's own words pass the scrubber before anybody sees them.
+
+Traps: gateways are proxies of proxies. A 200 may carry an error, a stream may end without its last event, a tool call
+may come as text, numbers may be strings. What is well formed in itself is taken item by item, and what is odd costs
+only itself. httpx is imported with the first request, because its import is a quarter of a start.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class _Direct:
         self._kept: httpcore.AsyncHTTP11Connection | None = None
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
-        """See `Connection`."""
+        """See `GatewayConnection`."""
         headers = [*self._raw, (b"content-length", b"%d" % length)]
         request = httpcore.Request(b"POST", self._url, headers=headers, content=body, extensions=self._extensions)
         answer = await (await self._ready()).handle_async_request(request)
@@ -105,7 +105,7 @@ class _Direct:
         return GatewayAnswer(answer.status, said, stream, stream.aclose)
 
     async def aclose(self) -> None:
-        """See `Connection`."""
+        """See `GatewayConnection`."""
         if self._kept is not None:
             await self._kept.aclose()
 

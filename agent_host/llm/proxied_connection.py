@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ByProxy:
-    """See `Connection`. Raises UsageError for a proxy that cannot be used."""
+    """See `GatewayConnection`. Raises UsageError for a proxy that cannot be used."""
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
         limits = httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
@@ -32,14 +32,14 @@ class ByProxy:
             raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
 
     async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
-        """See `Connection`."""
+        """See `GatewayConnection`."""
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
         with _translate_errors():
             answer = await self._client.send(request, stream=True)
         return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
     async def aclose(self) -> None:
-        """See `Connection`."""
+        """See `GatewayConnection`."""
         await self._client.aclose()
 
 

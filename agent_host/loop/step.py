@@ -172,8 +172,8 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
 
 
 def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
-    """Cut the window where the model ended its turn since its context was full; returns what `Window` calls `dropped`,
-    None where the window stays."""
+    """Cut the window if the model ended its turn because its context was full; returns what `RequestWindow` calls
+    `dropped`, None if the window stays."""
     talk, open_step = ctx.conversation, ctx.state.open_step
     if open_step is None or open_step.meaning != "window":
         talk.full_windows = 0

@@ -1,7 +1,29 @@
 """The loop (AH 4): plan → model → policy → approval → tools → checkpoint, until the model is done.
 
-A step is one model turn and its tool calls. It is open from the moment the turn is on record until it is committed, so
-a task that was killed anywhere is resumed by running the very same loop: it finds the open step and goes on with it.
+A task is a row of steps. A step is one model turn and its tool calls. It is open from the moment the turn is on record
+until it is committed, so a task that was killed anywhere is resumed by running this same loop: it finds the open step
+and continues with it. Nothing here knows whether it runs for the first time or after a crash.
+
+How a step runs:
+
+1. `step.take_turn` sends the conversation and gets one complete `ModelTurn`. The turn, its calls and what they are
+   about to do to files go on record and are synced before any call starts (write-ahead).
+2. `calls.run_calls` runs the calls: each is judged, approved if necessary, waits for its turn on its path and for a
+   slot, and its result goes on record as it comes.
+3. `step.commit` puts the results into the thread, in call order, and closes the step. That is the second sync.
+
+Rules that hold everywhere in this package:
+
+- A call that finished is never run again. A call with side effects that was cut off is reported to the model as
+  `TOOL_INTERRUPTED` and not repeated; reads are run again (`recovery`).
+- Whatever happens, every call in the thread has exactly one result, so that the next request is valid.
+- Denials and tool failures are results that the model reads. Only faults of the infrastructure raise, and `_ENDS` below
+  is the one table that says what each of them does to the task.
+- Nobody waits for an observer: events leave by `LoopContext.emit`, which returns at once.
+
+Traps: a cancellation is checked only where the step is in a state that can be committed or left open; a background
+command may change files between two steps, so it is looked at before the commit; a resume note has to reach the model
+before its next turn, not after it.
 """
 
 from __future__ import annotations

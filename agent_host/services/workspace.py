@@ -332,7 +332,7 @@ class UploadBody:
         return len(self._head) + (self._artifact.size + 2) // 3 * 4 + 2
 
     def pieces(self) -> Iterator[bytes]:
-        """See `services.http.Body`. Raises OSError."""
+        """See `services.http.UploadBody`. Raises OSError."""
         yield self._head
         rest = b""
         for piece in _split(self._artifact.pieces()):

@@ -1,4 +1,24 @@
-"""One session from its first record to its end (AH 3): the object that a terminal, CI or a desktop app drives."""
+"""One session from its first record to its end (AH 3): the object that a terminal, CI or a desktop app drives.
+
+A session is created or resumed by `opening`, runs one task after the other on one thread of messages (`task_runner`),
+and ends once: completed, cancelled, or left to be resumed. `states` has the machines: which move is allowed when. This
+object checks the move, and the parts do the work.
+
+- `handshake` gets the identity and the policy bundle, and validates both.
+- `new_task` queues prompts; a task that waits is on record.
+- `reports` makes the answers to questions about a session: its state, the result object, what is still to be approved.
+- `patches` and `tasks` compute what a session or a task changed, from the first versions on record and the disk.
+- `stored` reads sessions that no process has: those that can be resumed, and those that ended.
+- `ending` is the end: the result file, the history, the archive, the service, in an order that a crash cannot spoil.
+
+Rules: what a client was told is on record first. An end is one function, whoever asks for it, and everybody waits for
+the same one. A session belongs to one process (`state.lock`), and to one user and tenant (`opening.Owner`): nobody else
+reads it. A policy bundle that expires pauses the session; a new one is taken by a resume.
+
+Traps: a client may ask while the session is still opening, while it ends, or after it: `session.host` answers these by
+the state and not by luck. A task's result is known before its history is uploaded. After a kill between the end of a
+task and its clean-up the next process does the clean-up and reports the same end again, not a second one.
+"""
 
 from __future__ import annotations
 

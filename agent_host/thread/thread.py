@@ -1,4 +1,25 @@
-"""The conversation as it is sent: units of already encoded messages, and the window over them."""
+"""The conversation as it is sent: units of already encoded messages, and the window over them.
+
+A unit is a user message, or an assistant message with the results of all its calls. Messages are encoded once, when
+they enter, by the dialect's renderer; a request puts the encoded pieces together and encodes nothing again. So the work
+of a step follows the size of the step and not the length of the conversation, and the provider's prompt cache sees the
+same bytes as before.
+
+Rules:
+
+- The thread only grows, and it is always sendable: a unit enters with every result that it needs.
+- What is too long for a request is left out of requests and stays on record. `fit` moves the start of the window by
+  whole units; `clear` replaces older results by a note; a summary stands in the place of what was left out.
+- The same messages give the same bytes, so a resumed session sends what the first process would have sent.
+- Pictures are part of the result of their call. If there are more than a request may hold, the older half is replaced
+  by words at once, so that the beginning of a request stays the same for many steps.
+
+How tokens are counted: an estimate (`tokens`) for what the gateway has not counted yet, scaled by what it counted last.
+
+Traps: the position of a unit in the encoded buffer changes when the window moves (`wire`); a mark for the provider's
+cache is put at the end of a unit and is not part of the message; a result that is cleared keeps its call, or the
+request is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,27 @@
-"""Shell lines as values: every command in a line, what it redirects, and why a line can't be decided (AH 8.4).
+"""Shell lines as values: the commands of a line, its files and redirections, and why it cannot be decided (AH 8.4).
 
-The analysis answers for the whole line or says in `dynamic` why it can't; there is no limit behind which a part goes
-unlooked at.
+Policy judges a command line before a shell runs it, so it has to know what the line would start and which files it
+would open, without starting anything. tree-sitter parses the line; the modules of this package turn its nodes into
+words, the words into commands, and the commands into effects.
+
+- `syntax` walks the parsed line: simple commands, redirections, loops, functions.
+- `words` and `shown` read one word: what is certain of it, and the texts that it may be.
+- `variables`, `arithmetic` and `assigned` follow values that the line itself sets.
+- `effects` reads each command by its row in `policy.programs`: a program that starts another is unwrapped (`env`,
+  `xargs`, `sudo`), one that runs text is read again as a line (`bash -c`), one that runs a file is noted as opaque.
+- `file_effects` and `downloads` find the files that a command reads, writes, deletes or makes.
+- `undecidable` names constructs whose effect depends on the moment: the whole line is then dynamic.
+- `reader` puts the parts together, for nested lines too, with the directories in which each may run.
+
+Rules: the reading is conservative. What cannot be said is put into `dynamic` with the reason, and a rule that needs the
+answer then denies. There is no limit after which a part of a line is left unread: a line that is too large or too
+nested is dynamic as a whole. The same line gives the same answer on every machine, because all limits are counts and
+none is a time. Reading is pure; real paths come in with the facts.
+
+Traps: bash, dash and zsh differ (`zsh` has the differences), and a line is judged for the shell that runs it. The
+grammar sometimes skips text or splits it where a shell does not: `undecidable` and `syntax` look for that. A bundle's
+lists consent to what a listed program starts, so an opaque command is not a hole but a decision of the bundle; what
+holds the process is the sandbox (design, invariant 11).
 """
 
 from __future__ import annotations

@@ -1,10 +1,27 @@
-"""Tools from elsewhere: a Provider of what an MCP server or a backend service lists (TR 9.2, 9.5, AH 7.6).
+"""Remote tools: a Provider of what an MCP server or a backend service lists (TR 9.2, 9.5, AH 7.6).
 
 A source is asked beside the session's start, and nothing waits for it but a first task whose source is not known at
-all, and that for a moment only. What it listed is kept by the SHA-256 of the list; the next session begins with it.
-The list of a task is fixed: it is the one that was newest when the task began, and a task that is gone on with after a
-crash has it again. A change is reported when a task first has it. Each tool has an identity, the SHA-256 of its
-definition, and policy lets a tool that was another one before run only with somebody's consent.
+all, and that for a moment only. What it listed is kept by the SHA-256 of the list, and the next session begins with it.
+The list of a task is fixed: it is the one that was newest when the task began, and a task that continues after a crash
+has it again. A change is reported when a task first has it.
+
+- `mcp/` speaks the Model Context Protocol over the SDK's types and our own transports: `connection` is one session with
+  a server, `wire` mends messages before the SDK's models read them, `results` turns content into output, `questions`
+  asks the person what a server wants to know, `oauth` authenticates.
+- `backend/` speaks to the Backend Tool Service: `invocations` sends calls with an idempotency key and asks for the
+  outcome of one that was lost, `answers` checks what comes back.
+
+Rules:
+
+- A definition, a description, a result and an error text are input from outside: each is bounded, checked and taken
+  item by item. A tool that cannot be used is left out and named in `tools_listed`; the others stay.
+- Each tool has an identity, the SHA-256 of its definition. A tool that is not what it was runs only with somebody's
+  consent. What a source says of its effects is not believed.
+- A call that may have taken effect is never reported as failed for the form of its answer, and never sent twice unless
+  policy says `repeatable`.
+
+Traps: a server over stdio may print anything to standard output, start slowly, or end in the middle of a call. The SDK
+takes half a second to import, so it is loaded by a thread, and its import stops if the session ends meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,29 @@
-"""Holds commands to their scope on Linux (decision 0055). Imported and made with the first of them.
+"""The sandbox of a session's commands on Linux (decision 0055). Imported and made with the first of them.
 
-A command is started by a fresh thread that has given up its rights (`platform.linux_sandbox`); what it does with
-sockets is judged by the session's supervisor. Nothing of the host itself is held.
+A policy list says what a command line may name; the sandbox is what the kernel enforces for the process and everything
+that it starts. Both come from the same bundle: policy turns the grants into a `CommandScope` (paths to read and write,
+hidden and guarded places, hosts), and this package gives that scope to the kernel.
+
+Levels, strongest first (`levels` finds what works here by trying it, `probe` is the trial):
+
+- `namespace`: the launcher, a helper process, starts the program in namespaces of its own, in which hidden places are
+  covered by empty mounts and other processes cannot be seen.
+- `landlock`: a fresh thread gives up its rights by Landlock and seccomp, starts the program and ends.
+- `none`: nothing is enforced, and the bundle may forbid that.
+
+Parts: `protected_paths` restores guarded places (git hooks, configuration that steers tools) if a command changed them;
+`supervisor` and `sockets` answer the kernel's questions about sockets; `proxy` is the only way out for a command that
+may reach some hosts; `denials` explains a refusal of the kernel in the words of the scope; `own_sockets` lets commands
+of one session reach each other.
+
+Rules: the host itself is never restricted, only what it starts. A probe that fails for a reason of its own is not "no
+sandbox": commands are then refused. A scope that a level cannot express is named in `unheld` and reported, never
+silently widened. Everything is looked up again for each command, because the workspace changes; what can be kept
+between two commands is kept by the identity of the files (`kept_rules`, `mounts.SeenPlaces`).
+
+Traps: Landlock grants below a directory and cannot take away inside of it, so neighbours of a hidden place are granted
+one by one. A file descriptor that a program already has is not restricted. A process that leaves its group or session
+is still found (`processes.guard`).
 """
 
 from __future__ import annotations
