@@ -1,8 +1,9 @@
 """The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
 
-`LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the two lie: the
-connection (`connection`, by a proxy `proxied_connection`), the HTTP status and headers, server-sent events within
-bounds (`event_stream`), and the dialect's assembler, which turns events into text, thinking, calls and usage.
+`LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the
+two lie: the connection (`connection`, by a proxy `proxied_connection`), the HTTP status and headers, server-sent
+events within bounds (`event_stream`), and the dialect's assembler, which turns events into text, thinking, calls and
+usage.
 
 Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
 `answer_calls` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
