@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import zlib
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files are not imported for nothing: a file with a slow test says `slow`, or is of the fault suite."""
+    """Files are not imported for nothing: a file with slow tests says `slow` or `many_rows`, or is of the fault
+    suite."""
     wanted = config.option.markexpr
     if config.option.fifth is not None and collection_path.is_relative_to(_UNIT) and collection_path.suffix == ".py":
         name = collection_path.relative_to(_UNIT).as_posix()
@@ -85,14 +87,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True if wanted == "not slow" else None
     if wanted != "slow" or collection_path.suffix != ".py":
         return None
-    return True if b"slow" not in collection_path.read_bytes() else None
+    text = collection_path.read_bytes()
+    return None if b"slow" in text or b"many_rows" in text else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
+    """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow. Of a test with
+    `many_rows(N)` all rows but N are slow: always the same ones, spread over the table."""
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("many_rows") is not None:
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for rows in tables.values():
+        marker = rows[0].get_closest_marker("many_rows")
+        quick = sorted(rows, key=lambda one: zlib.crc32(one.nodeid.encode()))[: marker.args[0] if marker else None]
+        for row in rows:
+            if row not in quick:
+                row.add_marker(pytest.mark.slow)
     third = config.option.third
     if third is not None:
         others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{third} {one.nodeid}".encode()) % 3]

@@ -75,6 +75,7 @@ def outcome(root: Path, rg: Ripgrep | None, pattern: str, **more: object) -> Gre
         return str(fault)
 
 
+@pytest.mark.many_rows(50)
 @needs_rg
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("ignore_case", [False, True])

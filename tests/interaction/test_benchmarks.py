@@ -132,6 +132,7 @@ def figures(report: str) -> dict[str, float]:
     return {row["what"]: float(row["figure"]) for row in found if row}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in BENCHMARKS]
 )
@@ -144,6 +145,7 @@ def test_each_runs_from_anywhere_and_prints_its_figures(name: str, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "llm" else []) for name in BENCHMARKS]
 )

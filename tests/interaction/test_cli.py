@@ -343,6 +343,7 @@ def test_doctor(host: Host) -> None:
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("tokenizer", "model", "code", "said"),
     [
@@ -365,6 +366,7 @@ def test_doctor_says_what_counts_tokens_and_how_to_count_as_the_model_does(
         assert (told in line) == ("rank file" in said)
 
 
+@pytest.mark.slow
 def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> None:
     report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
     (line,) = [line for line in report.splitlines() if "leftovers" in line]
@@ -383,6 +385,7 @@ def test_doctor_takes_no_process_that_has_ended_for_one_that_runs(host: Host) ->
     assert line.startswith("ok")
 
 
+@pytest.mark.slow
 def test_doctor_asks_the_services_that_are_named(host: Host) -> None:
     mock = f"mock:{host.script(say('x'))}"
     with gateway(say("x")) as there:
@@ -517,6 +520,7 @@ def test_a_second_signal_ends_the_tool_and_its_children(host: Host) -> None:
 TOKEN = "tok-9f8e7d6c5b4a"
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("form", ["json", "jsonl", "text"])
 def test_the_token_goes_to_the_gateway_and_nowhere_else(host: Host, form: str) -> None:
     host.cold = True
@@ -626,6 +630,7 @@ def test_a_state_directory_that_is_a_file(host: Host, command: tuple[str, ...]) 
     assert str(host.state) in outcome.error
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("form", ["text", "json", "jsonl"])
 def test_a_reader_that_leaves_does_not_lose_the_task(host: Host, form: str) -> None:
     """`agent-host run … | head -1`, with work to do after the first line."""

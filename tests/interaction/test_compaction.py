@@ -126,6 +126,7 @@ def test_a_summary_that_is_asked_for_again_takes_back_nothing_that_was_said(host
     assert "retry   of a summary in" in outcome.stderr
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     "answer",
     [

@@ -286,6 +286,7 @@ def test_auto_and_nobody_there(host: Host) -> None:
     assert host.checkpoints() == []
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("dialect", ["openai", "auto"])
 def test_doctor_tries_the_dialect(host: Host, dialect: str) -> None:
     with gateway(say("ok", thinking="hm")) as model:

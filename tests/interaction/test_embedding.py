@@ -82,6 +82,7 @@ async def test_one_task_after_the_other(host: Host) -> None:
     assert host.checkpoints() == []
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.parametrize(
     ("decided", "ran"),
     [
@@ -210,6 +211,7 @@ async def test_a_block_that_fails_leaves_the_session(host: Host) -> None:
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 async def test_a_task_is_cancelled_for_good(host: Host) -> None:
     with gateway(use(shell("touch begun; sleep 60"))) as model:
         async with agent_host.open_session(options(host, model.url)) as session:

@@ -58,6 +58,7 @@ def parts(body: Mapping[str, Any]) -> str:
     return json.dumps(body["tools"]) + system + json.dumps(body.get("messages") or body["input"])
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 @pytest.mark.parametrize("toolset", ["desktop", "slim"])
 @pytest.mark.parametrize("policy", ["workspace", "ci"])
@@ -69,6 +70,7 @@ def test_sessions_of_a_workspace_share_their_beginning(host: Host, dialect: str,
     assert "$TMPDIR" in first
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 async def test_a_second_session_reads_the_cache_of_the_first(host: Host, dialect: str) -> None:
     """The project's own instructions make the beginning longer than what providers keep at least."""

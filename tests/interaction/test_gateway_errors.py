@@ -45,6 +45,7 @@ LASTING: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.parametrize("kind", LASTING)
 def test_what_a_user_can_put_right_is_said_and_does_not_cost_the_session(host: Host, kind: str) -> None:
     turn, advice = LASTING[kind]
@@ -127,6 +128,7 @@ def asks(url: str, session_id: str) -> tuple[str, ...]:
     return ("run", "Do it.", "--gateway", url, "--session-id", session_id)
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_token_that_was_not_sent_is_named(host: Host, status: int) -> None:
     with gateway({"status": status, "times": "always"}) as model:

@@ -50,6 +50,7 @@ async def last_event(turn: dict[str, Any]) -> Any:
     return events[-1]
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("extra", [{}, {"split_bytes": 1}, {"split_bytes": 13}, {"chunk_chars": 1}, {"pings": 9}])
 async def test_text_thinking_and_several_tools(extra: dict[str, int]) -> None:
     usage = {"input_tokens": 12, "output_tokens": 34, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 6}

@@ -196,6 +196,7 @@ def test_a_server_that_says_nothing_useful_is_a_gateway_like_others(host: Host, 
         assert "DeleteFile" in tools(local.model.bodies[0])
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("page", [BROKEN, SILENT], ids=["broken", "silent"])
 @pytest.mark.parametrize("kind", ["llama", "vllm"])
 def test_one_page_that_cannot_be_read_costs_only_itself(host: Host, kind: str, page: object) -> None:
@@ -211,6 +212,7 @@ def test_nothing_is_posted_to_a_server_that_has_no_page(host: Host) -> None:
         assert "/api/show" not in local.asked
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(
     ("began", "resumed"),
     [(llama(8192), llama(200_000, "another")), (llama(8192), {}), ({"/props": 503}, llama(8192))],
@@ -288,6 +290,7 @@ def doctor(host: Host, url: str, *options: str) -> tuple[int, dict[str, str]]:
     return outcome.code, {line[6:16].strip(): f"{line[:4].strip()} {line[17:]}" for line in lines}
 
 
+@pytest.mark.slow
 def test_doctor_compares_the_window_with_the_first_request(host: Host) -> None:
     with server(llama(512), say("ok")) as local:
         code, found = doctor(host, local.url)
@@ -301,6 +304,7 @@ def test_doctor_compares_the_window_with_the_first_request(host: Host) -> None:
         assert "it serves one, two: choose one with --model" in doctor(host, local.url)[1]["model"]
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(
     ("turn", "ok", "words"),
     [

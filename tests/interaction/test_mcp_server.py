@@ -99,6 +99,7 @@ def deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
         timer.cancel()
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_task_is_done_and_reported(host: Host, mode: str) -> None:
     seen: list[str | None] = []
@@ -130,6 +131,7 @@ def test_a_task_is_done_and_reported(host: Host, mode: str) -> None:
     assert "WriteFile" in seen
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize(("decision", "left"), [("approve", "model\n"), ("deny", "")])
 def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: str, left: str) -> None:
@@ -152,6 +154,7 @@ def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: 
     assert message.startswith("Act: Run: echo model >> effects\nDoes something.\n\nrisk: ")
 
 
+@pytest.mark.slow
 def test_what_is_no_answer_is_a_denial(host: Host) -> None:
     """And not the end of the call, with a task behind it that waits for nobody. No client of the SDK sends it."""
     info = {"capabilities": {"elicitation": {}}, "clientInfo": {"name": "odd", "version": "1"}}
@@ -190,6 +193,7 @@ def test_what_is_no_answer_is_a_denial(host: Host) -> None:
     assert effects(host) == ""
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("mode", ERAS)
 def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None:
     async def scenario(model: Gateway) -> None:
@@ -244,6 +248,7 @@ def test_a_server_of_the_task_asks_the_person_behind_the_client(host: Host, mode
     assert page.requested_schema == {"type": "object", "properties": {}}
 
 
+@pytest.mark.many_rows(1)
 def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         async with client_of(host, model, "--allow-approve") as client:
@@ -296,6 +301,7 @@ def test_a_client_need_not_wait(host: Host) -> None:
         asyncio.run(scenario(model))
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("mode", "left"), [(ERAS[0], "model\n"), (ERAS[1], "model\n"), (ERAS[1], "")])
 def test_who_follows_a_task_is_asked_on_the_way(host: Host, mode: str, left: str) -> None:
     """By `session_status` as by `run_task`, as long as the call waits; where nobody can be asked, it is denied."""
@@ -325,6 +331,7 @@ def test_who_follows_a_task_is_asked_on_the_way(host: Host, mode: str, left: str
     assert bool(asked) == bool(left)
 
 
+@pytest.mark.slow
 def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
     async def scenario(model: Gateway) -> None:
         os.mkfifo(host.workspace / "hold")

@@ -268,6 +268,7 @@ def test_the_id_stands_for_the_one_that_the_service_gave(host: Host) -> None:
     assert effects(host) == "done\n"
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("content", [b"{", b'{"sessionId":"../s"}', b'{"sessionId":7}'])
 def test_a_record_of_the_service_s_id_that_cannot_be_read_begins_nothing(host: Host, content: bytes) -> None:
     impatient(host)

@@ -314,6 +314,7 @@ def test_a_batch_answers_each_case_in_order(host: Host) -> None:
     assert answers[5]["rule"].endswith("maxFileSizeBytes: 8")
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.parametrize(
     ("case", "says"),
     [

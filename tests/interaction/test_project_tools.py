@@ -160,6 +160,7 @@ def test_a_tool_gets_no_secrets_and_runs_in_the_workspace(host: Host) -> None:
     assert "GIT_TERMINAL_PROMPT" in said["env"]
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize(
     ("name", "text"),
     [

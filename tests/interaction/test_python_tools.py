@@ -264,6 +264,7 @@ async def test_the_example_of_the_page_runs(host: Host) -> None:
     assert json.loads(block["content"]) == {"number": "3", "state": "shipped"}
 
 
+@pytest.mark.slow
 def test_tools_of_an_installed_package_need_the_user_to_name_them(host: Host, tmp_path: Path) -> None:
     site = tmp_path / "site"
     info = site / "loud-1.0.dist-info"

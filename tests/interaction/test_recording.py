@@ -34,6 +34,7 @@ def lines(script: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in script.read_text().splitlines()]
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
 def test_a_recorded_session_runs_again_from_its_script(host: Host, dialect: str) -> None:
     script, path = host.root / "recorded.jsonl", str(host.workspace / "a.txt")

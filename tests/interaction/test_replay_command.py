@@ -91,6 +91,7 @@ def test_several_tasks_follow_one_another(host: Host, copy: Path) -> None:
     assert (copy / "log").read_text() == "one\ntwo\n"
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

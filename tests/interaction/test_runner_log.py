@@ -50,6 +50,7 @@ def worked(host: Host, *options: str, env: Mapping[str, str] = GITHUB) -> Outcom
         return host.run("run", HOSTILE, *options, env=env)
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize("env", RUNNERS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_task_gives_the_runner_no_command(host: Host, form: list[str], env: Mapping[str, str]) -> None:
@@ -75,6 +76,7 @@ def test_files_for_a_runner_are_as_they_were(host: Host) -> None:
     assert host.history("s")[-1]["content"] == HOSTILE
 
 
+@pytest.mark.many_rows(5)
 @pytest.mark.parametrize(
     "words",
     [

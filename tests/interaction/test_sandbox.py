@@ -199,6 +199,7 @@ open(".git/commondir", "w").write(os.getcwd() + "/build/c\\n")
 """
 
 
+@pytest.mark.many_rows(2)
 @LEVELS
 @pytest.mark.parametrize("policy", ["workspace", "ci"])
 def test_what_a_command_leaves_starts_nothing_at_the_users_next_git_status(host: Host, level: str, policy: str) -> None:
@@ -309,6 +310,7 @@ def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bo
         assert f"commands are to be held at the level {wanted}, which does not work here" in answer_of(served, 0)
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(
     "answer", ["landlock_restrict_self:ENOSPC", "seccomp:EMFILE", "landlock_create_ruleset:ENOMEM"]
 )
@@ -412,6 +414,7 @@ def test_a_grant_means_nothing_without_a_sandbox(host: Host) -> None:
     assert done.result["toolCalls"][0]["status"] == "succeeded"
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize(
     ("grant", "said"),
     [
@@ -605,6 +608,7 @@ def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: 
     assert not (host.home / "outside").exists()
 
 
+@pytest.mark.slow
 def test_answers_without_a_run_are_for_the_level_that_a_run_has(host: Host) -> None:
     host.configure(sandbox="auto")
     line = json.dumps({"command": "unheard-of"})
@@ -649,6 +653,7 @@ def test_each_case_of_a_batch_has_the_level_that_it_is_for(host: Host) -> None:
     assert decisions[:4] == ["ALLOWED", "DENIED", "ALLOWED", "DENIED"]
 
 
+@pytest.mark.slow
 def test_a_check_answers_as_a_run_whose_sandbox_could_not_be_tried(host: Host) -> None:
     host.configure(sandbox="auto")
     asked = ("policy", "check", "--policy", "full", "RunCommand", '{"command": "ls"}', *JSON)

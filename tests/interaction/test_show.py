@@ -92,6 +92,7 @@ def test_a_task_that_said_its_end_has_not_crashed(host: Host) -> None:
     assert marks == ["task_failed", "session_resumed", "task_completed", "session_completed"]
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("arguments", [("nope",), ("s", "--step", "9"), ("../x",)])
 def test_what_is_not_there_is_one_clear_line(host: Host, arguments: tuple[str, ...]) -> None:
     worked(host)

@@ -166,6 +166,7 @@ def test_a_workspaces_skill_leads_nowhere_else(host: Host, tmp_path: Path) -> No
     assert "S3" not in json.dumps(model.bodies[-1])
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("text", "says"),
     [

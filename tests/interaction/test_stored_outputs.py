@@ -59,6 +59,7 @@ def test_lines_and_matches_are_read_back_after_a_resume(host: Host) -> None:
     assert second.text.splitlines()[0] == "3: line 3 of a long output"
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("ref", ["artifacts/art_0000000000000000", "artifacts/../index.jsonl", "x"])
 def test_other_references_are_refused(host: Host, ref: str) -> None:
     stored(host)

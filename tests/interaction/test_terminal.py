@@ -75,6 +75,7 @@ def test_a_write_is_shown_as_a_coloured_diff_that_steers_nothing(host: Host) -> 
     assert (code, (host.workspace / "a").exists()) == (0, False)
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("key", "questions"), [("y", 2), ("t", 1), ("s", 1)])
 def test_how_far_a_key_reaches(host: Host, key: str, questions: int) -> None:
     with gateway(use(EFFECT), use(EFFECT), say("Done.")) as model:

@@ -145,6 +145,7 @@ def test_skills_beside_a_configuration_in_the_workspace_are_the_workspaces(host:
 PROGRAMS = ("bash", "sh", "zsh", "env", "setsid", "rg", "git", "node", "python3", "python", "newuidmap", "bwrap", "ps")
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("entry", ["workspace", "link", "relative", "empty", "temporary"])
 def test_no_program_of_the_workspace_is_started_by_the_host(host: Host, entry: str) -> None:
     own = Path(session_directory(str(host.state), "one", {"TMPDIR": str(host.temporary)}))
@@ -199,6 +200,7 @@ def test_a_script_of_a_skill_is_run_by_an_interpreter_from_outside(host: Host) -
     assert ran(planted) == []
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(("command", "is_started"), [("server", False), ("./bin/server", False), ("absolute", True)])
 def test_a_server_of_the_user_is_no_file_of_the_workspace_unless_it_is_named_whole(
     host: Host, command: str, is_started: bool
@@ -240,6 +242,7 @@ def bare(workspace: Path) -> dict[str, Any]:
     return shape
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("level", ["none", *WORKING])
 @pytest.mark.parametrize("named", ["policies/own.json", "./link"])
 def test_a_bundle_file_in_the_workspace_is_changed_by_nobody(host: Host, level: str, named: str) -> None:
@@ -259,6 +262,7 @@ def test_a_bundle_file_in_the_workspace_is_changed_by_nobody(host: Host, level: 
     assert level == "landlock" or done.result["filesChanged"] == []  # which puts back what it cannot refuse
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("how", ["tool", "command", "background", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_change_to_the_bundle_by_an_earlier_session_is_reported(host: Host, how: str) -> None:
     own = host.workspace / "own.json"

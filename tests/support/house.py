@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import re
 import statistics
 import subprocess
@@ -49,6 +50,7 @@ class Module(NamedTuple):
         return self.text.count("\n")
 
 
+@functools.cache
 def modules() -> dict[str, Module]:
     """All modules of the product by their full names."""
     found = {}

@@ -144,6 +144,7 @@ def test_the_lower_floors_need_no_network_and_no_event_loop(module: str) -> None
     assert not found & ({"asyncio", "httpx", "socket", "ssl", "tomllib"} | HEAVY)
 
 
+@pytest.mark.many_rows(5)
 @pytest.mark.parametrize("module", sorted(path.stem for path in (_ROOT / "agent_host" / "cli").glob("[!_]*.py")))
 def test_each_command_is_imported_by_an_interpreter_that_has_imported_nothing(module: str) -> None:
     """Most tests fork a process that has imported much already: an import that needs another one first works there."""

@@ -84,6 +84,7 @@ def url_of(service: Caller) -> str:
     return str(service.http.base_url)
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [

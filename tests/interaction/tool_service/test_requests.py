@@ -104,6 +104,7 @@ async def test_tenants_see_their_own_tools_alone(tmp_path: Path) -> None:
         assert other.calls == []
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer wrong", f"Basic {ACME}", ACME])
 async def test_without_a_token_nothing_is_told(tmp_path: Path, authorization: str | None) -> None:
     tool = echo_tool()
@@ -145,6 +146,7 @@ GRANTS = {
 }
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize("kind", GRANTS)
 async def test_a_grant_that_does_not_allow_the_call_is_refused(tmp_path: Path, kind: str) -> None:
     tool = echo_tool()
@@ -167,6 +169,7 @@ BODIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 async def test_a_request_that_is_wrong_is_refused(tmp_path: Path, body: Any) -> None:
     async with served(tmp_path, tenants({"Echo": {}}), echo_tool()) as service:

@@ -102,6 +102,7 @@ async def test_a_handle_of_another_tenant_or_connection_opens_nothing(tmp_path: 
             assert len(vault.asked) == asked + 1
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(
     ("change", "code"),
     [({"token": "hvs.wrongwrongwrong"}, "PERMISSION_DENIED"), ({"namespace": "n"}, "PERMISSION_DENIED"),

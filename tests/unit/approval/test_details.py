@@ -264,6 +264,7 @@ async def test_nothing_of_it_steers_the_screen_or_tells_a_secret(
     assert "[redacted]" in text
 
 
+@pytest.mark.many_rows(8)
 @pytest.mark.parametrize("filler", ["x", "\x01", '"', "\U000e0001", "\n", "é"])
 @pytest.mark.parametrize(
     ("tool", "arguments"),

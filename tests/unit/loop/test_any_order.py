@@ -239,6 +239,7 @@ async def test_killed_anywhere_a_process_leaves_what_the_next_can_go_on_with(tmp
         await go_on(loop, seen, disk.kill(), other_boot=False)
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("left", EXTREMES)
 async def test_a_power_loss_anywhere_leaves_what_the_next_process_can_go_on_with(tmp_path: Path, left: str) -> None:
     for number in range(1, await calls_of_the_disk(tmp_path) + 1):

@@ -82,6 +82,7 @@ def drawn(seed: int) -> list[str]:
     return ["\n".join(SAMPLES[kind].text for kind in chance.choices(COMMON, k=3)) for _ in range(STEPS)]
 
 
+@pytest.mark.many_rows(8)
 @pytest.mark.parametrize(("encoding", "scale"), [("o200k", 1.0), ("cl100k", 1.0), ("o200k", 1.35)])
 @pytest.mark.parametrize("seed", range(8))
 async def test_after_the_first_answer_the_estimate_is_within_a_tenth(

@@ -90,6 +90,7 @@ def _cases() -> list[tuple[ShellName, str]]:
     return [(name, form) for name, lines in forms for form in lines]
 
 
+@pytest.mark.many_rows(60)
 @pytest.mark.parametrize(("shell_name", "form"), _cases())
 def test_what_a_construct_sets_is_judged_by_its_name(shell_name: ShellName, form: str) -> None:
     judged = {name: shell(form.format(n=name), shell_name=shell_name, blockedCommands=["evil"]) for name in STEERING}

@@ -196,6 +196,7 @@ async def test_a_watcher_that_was_ended_is_replaced(make_router: MakeRouter, wor
     assert watchers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["M=1", f"M={'x' * 2**20}"])
 async def test_a_watcher_that_was_stopped_keeps_nobody_waiting(mark: str) -> None:
     """Nor where its pipe is full, since what there is to tell it is longer than that."""

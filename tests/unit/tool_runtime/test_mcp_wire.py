@@ -428,6 +428,7 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.many_rows(20)
 @pytest.mark.parametrize(("raw", "text_of"), ANSWERS, ids=map(str, range(len(ANSWERS))))
 @pytest.mark.parametrize("wire", ["stdio", "", "text/event-stream"])
 async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read(

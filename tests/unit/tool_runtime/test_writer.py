@@ -246,6 +246,7 @@ def exchanging(place: Path, outside: Path) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("tool", ["WriteFile", "EditFile", "MoveFile", "DeleteFile", "cp__delete_file"])
 async def test_a_directory_that_is_exchanged_for_a_link_leads_nowhere(

@@ -283,6 +283,7 @@ PLACES = (
 )
 
 
+@pytest.mark.many_rows(25)
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["pipe", "link", "dangling link", "link to itself", "large", "device", "folder"])

@@ -90,6 +90,7 @@ async def test_programs_and_background_commands_are_held_too(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.many_rows(1)
 async def test_a_server_in_the_background_serves_the_next_command(
     make_router: MakeRouter, scope: CommandScope, level: Any
 ) -> None:
@@ -133,6 +134,7 @@ def server() -> Iterator[int]:
 _FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://{host}:{port}/').read())\""
 
 
+@pytest.mark.many_rows(2)
 async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     make_router: MakeRouter, scope: CommandScope, server: int, level: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
