@@ -359,7 +359,8 @@ class ToolResult(NamedTuple):
     `command_id` is that of a command that the call has left running in the background. `images` go to models that take
     them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to use. `stderr`
     is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox refused, also
-    told in `output_text`. `settle` is called once the result is on record: what was kept for a crash can go then."""
+    told in `output_text`. `settle` is called once the result is on record: what was kept for a crash can go then.
+    `coloured` is output of a command with its colours (SGR), by stream, for people: the text has none."""
 
     tool_name: str
     session_id: str
@@ -378,6 +379,7 @@ class ToolResult(NamedTuple):
     stderr: str = ""
     denials: tuple[Denial, ...] = ()
     settle: Callable[[], None] | None = None
+    coloured: Mapping[str, str] = {}
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:

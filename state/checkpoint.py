@@ -1,6 +1,6 @@
 """The recoverable state of a session.
 
-Live and after a crash the state comes about the same way: `state.fold` folds records over it (`state.records`). A
+Records change it, live and after a crash in the same way (`state.records`). A
 message is kept as the bytes that it was encoded to, and these are put into journal, snapshot and history as they are;
 only parts too large for a snapshot are taken out of it (`state.large`).
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from config.lean_typing import NamedTuple
 from state.blobs import mode_and_blob
 from state.usage import NO_TOKENS
@@ -17,8 +19,7 @@ from state.usage import NO_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state.records import ApprovalGranted, CommandRow, TaskQueued, TaskStatus
-    from state.recovery import OpenCall, OpenStep
+    from state.records import ApprovalAnswered, ApprovalGranted, CommandRow, Intent, ReplayRow, TaskQueued, TaskStatus
     from state.usage import TokenUsage
 
 
@@ -73,6 +74,54 @@ class EarlierTask(NamedTuple):
 
 
 @dataclass(slots=True, repr=False)
+class OpenCall:
+    """One tool call of the open step.
+
+    `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
+    whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
+    before it starts. `approval_id`: what it is asked under. `answer` is what was answered, None until it was.
+    """
+
+    call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    side_effects: bool
+    problem: str | None = None
+    intent: Intent | None = None
+    gated: bool = False
+    started: bool = False
+    result: bytes | None = None
+    status: str | None = None
+    code: str | None = None
+    replay: ReplayRow | None = None
+    approval_id: str | None = None
+    answer: ApprovalAnswered | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None
+
+    @property
+    def edited_arguments(self) -> dict[str, Any] | None:
+        """The arguments that the person who approved the call wrote in place of `arguments`, None if there are none."""
+        return None if self.answer is None else self.answer.arguments
+
+
+@dataclass(slots=True, repr=False)
+class OpenStep:
+    """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
+    machine in which the turn was recorded: see `state.disk`. `position` is the place of its message in the thread.
+    `stop_reason` is the gateway's word for the end of the turn and `meaning` what its dialect made of it, None in older
+    records."""
+
+    step_id: str
+    stop_reason: str
+    boot: str | None
+    position: int
+    text: str
+    calls: list[OpenCall]
+    meaning: str | None = None
+
+
+@dataclass(slots=True, repr=False)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
@@ -124,6 +173,13 @@ class Checkpoint:
         return self.usage.total
 
     @property
+    def last_message(self) -> bytes | None:
+        """The message that the next one follows; None if there is nothing behind the system prompt. The last result of
+        the open step, because it enters the thread before anything else does."""
+        results = [] if self.open_step is None else [call.result for call in self.open_step.calls if call.result]
+        return results[-1] if results else self.thread[-1] if len(self.thread) > 1 else None
+
+    @property
     def awaits_approval(self) -> bool:
         """True if all is over, and the session stays only so that calls which were denied may still be approved."""
         task = self.task
@@ -165,3 +221,43 @@ class Checkpoint:
             if call.call_id == call_id:
                 return call
         raise KeyError(call_id)
+
+
+def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
+    """Return the open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`.
+    Answers to approvals are not among them. Raises KeyError unless the calls of both are the same."""
+    turn = orjson.loads(message)
+    named = {call["id"]: call for call in turn.get("toolCalls", [])}
+    if len(named) != len(fields["calls"]):
+        raise KeyError("each call of the message has a row")
+    calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
+    return OpenStep(
+        fields["stepId"],
+        fields["stopReason"],
+        fields["boot"],
+        fields["position"],
+        turn["content"],
+        calls,
+        fields.get("meaning"),
+    )
+
+
+def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> OpenCall:
+    result = raw.get("result")
+    return OpenCall(
+        raw["callId"],
+        named["name"],
+        named["arguments"],
+        raw["sideEffects"],
+        named.get("problem"),
+        raw.get("intent"),
+        raw.get("gated", False),
+        raw.get("started", False),
+        None if result is None else orjson.dumps(result),
+        raw.get("status"),
+        raw.get("code"),
+        raw.get("replay"),
+        raw.get("approvalId"),
+        exit_code=raw.get("exitCode"),
+        duration_ms=raw.get("durationMs"),
+    )

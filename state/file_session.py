@@ -29,10 +29,9 @@ from state.files import (
     second_temporary,
     write_new,
 )
-from state.fold import fold
 from state.journal import JournalFile
-from state.large_values import LargeValues
-from state.records import SessionStatusChanged, message_of
+from state.large import LargeValues
+from state.records import SessionStatusChanged, fold, message_of
 from state.snapshot import EncodedSnapshot, encode_head
 from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encode
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk, Lock
-    from state.large_values import SnapshotThread
+    from state.large import SnapshotThread
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
     from state.records import Record

@@ -9,15 +9,20 @@ for a picture's `data`, which is base64: its `dataBlob` names the picture itself
 
 from __future__ import annotations
 
+import contextlib
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.blobs import sha256_hex
+from state.blobs import UNAVAILABLE, sha256_hex
+from state.errors import StorageLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from state.blobs import BlobFolder
+    from state.loading import LoadedFiles
 
 # Parts of this size are worth a file of their own.
 LARGE_BYTES = 16 * 1024
@@ -116,3 +121,119 @@ def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     for image in wire.get("images", ()):
         if "dataBlob" in image:
             yield image, "data"
+
+
+# Large values of a session: first versions of files, and the large parts of its messages. What is new waits in the
+# journal, whose syncs it shares, and gets a file of its own with the next snapshot.
+
+# Larger ones cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
+_MAX_INLINE_BYTES = 64 * 1024
+
+
+class SnapshotThread:
+    """The messages of one snapshot and what they name; another thread may write it while the session goes on.
+
+    `thread` are the whole messages, `inline` what stands in the journal alone, `short` the messages that stand
+    shortened in the snapshot, by their place; those before `examined` are known.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobFolder,
+        thread: list[bytes],
+        inline: dict[str, bytes],
+        short: dict[int, bytes],
+        examined: int,
+    ) -> None:
+        self._blobs = blobs
+        self._examined = examined
+        self.thread = thread
+        self.inline = inline
+        self.short = short
+
+    def write(self) -> list[bytes]:
+        """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
+        OSError."""
+        self._blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
+        new = {place: shorten(self.thread[place]) for place in range(self._examined, len(self.thread))}
+        large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
+        with contextlib.suppress(StorageLimit):  # then they stay where they are
+            self._blobs.put(*(part for _, parts in large.values() for part in parts))
+            self.short |= {place: short for place, (short, _) in large.items()}
+        if not self.short:
+            return self.thread
+        return [self.short.get(place, message) for place, message in enumerate(self.thread)]
+
+
+class LargeValues:
+    """The large things of one session, in `blobs` or on their way there."""
+
+    def __init__(self, blobs: BlobFolder) -> None:
+        self.blobs = blobs
+        # What stands in the journal alone, and what the next record takes there.
+        self._inline: dict[str, bytes] = {}
+        self._to_record: dict[str, str] = {}
+        # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
+        self._short: dict[int, bytes] = {}
+        self._examined = 0
+        self._full = False
+
+    @property
+    def full(self) -> bool:
+        """True if something could not be kept for want of room."""
+        return self._full or self.blobs.refused
+
+    def put(self, data: bytes) -> str:
+        """See `OpenSession.keep`."""
+        name = sha256_hex(data)
+        if name in self._inline or self.blobs.holds(name):
+            return name
+        try:
+            if len(data) > _MAX_INLINE_BYTES:
+                self.blobs.put(data)
+                return name
+            if not self.blobs.has_room(len(data) + sum(map(len, self._inline.values()))):
+                raise StorageLimit(self.blobs.limit_bytes)
+        except StorageLimit:
+            self._full = True
+            return UNAVAILABLE
+        except OSError:
+            return UNAVAILABLE
+        self._inline[name] = data
+        self._to_record[name] = b64encode(data).decode()
+        return name
+
+    def get(self, name: str) -> bytes | None:
+        """See `OpenSession.kept`."""
+        inline = self._inline.get(name)
+        return self.blobs.get(name) if inline is None else inline
+
+    def to_record(self) -> dict[str, str]:
+        """The values that the next record is to carry: base64 by name. `recorded` says that it does."""
+        return self._to_record
+
+    def mark_recorded(self) -> None:
+        """The record has what `to_record` gave."""
+        self._to_record = {}
+
+    def take_over(self, found: LoadedFiles, first_versions: Iterable[str]) -> None:
+        """Go on with what lies on disk. Whatever a checkpoint names was durable before it did."""
+        self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
+        self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(found.lost) - found.inline.keys())
+
+    def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
+        """The blobs that the session needs: those of its messages and its `first_versions` of files."""
+        in_thread = {name for message in self._short.values() for name in blobs_in(message)}
+        return frozenset(in_thread.union(first_versions))
+
+    def collect_for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
+        """Collect the messages and blobs that a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over
+        what that did."""
+        return SnapshotThread(self.blobs, list(thread), dict(self._inline), dict(self._short), self._examined)
+
+    def mark_moved(self, written: SnapshotThread) -> None:
+        """The snapshot that was made with `written` is in place: go on from it."""
+        for name in written.inline:
+            self._inline.pop(name, None)
+            self._to_record.pop(name, None)
+        self._short, self._examined = written.short, len(written.thread)

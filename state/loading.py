@@ -16,11 +16,10 @@ from config.lean_typing import NamedTuple
 from config.shapes import list_problems
 from state import archive
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
-from state.fold import fold
 from state.journal import JournalContent, JournalLine, parse
 from state.large import restore
 from state.record_shapes import record_problems
-from state.records import record_of
+from state.records import fold, record_of
 from state.snapshot import decode_snapshot
 from state.store import BLOBS, DURABLE, ENDED, KIND, MESSAGE, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 

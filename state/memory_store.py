@@ -11,9 +11,8 @@ import orjson
 
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import NoSuchSession, SessionExists, SessionLocked
-from state.fold import fold
 from state.locations import check_session_id
-from state.records import SessionStatusChanged, message_of, record_of
+from state.records import SessionStatusChanged, fold, message_of, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
 from state.store import ENDED, KIND, LoadReport, Summary, encode
 

@@ -1,6 +1,7 @@
-"""Shapes of the fields of snapshots and records (AH 9.2, decision 0026). One table for each.
+"""Shapes of messages, snapshots and records (AH 9.2, decision 0026).
 
-Names and values here are those of the files. Where one is a word of the application (the options of a task, an answer),
+Those of records are derived from the annotations of their classes (`state.records`). Names and values here are those of
+the files. Where one is a word of the application (the options of a task, an answer),
 `tests/unit/state/test_record_shapes.py` holds that both know the same words.
 """
 
@@ -8,7 +9,19 @@ from __future__ import annotations
 
 import binascii
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import orjson
 
@@ -24,13 +37,16 @@ from config.shapes import (
     Nullable,
     Record,
     Row,
+    display,
     number,
     one_of,
     whole,
 )
+from state.records import CommandRow, FileEffect, Intent, ReplayRow, TaskQueued, names_of, types_of
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from config.shapes import Problem, Shape
 
@@ -85,7 +101,13 @@ _OF_EVERY_MESSAGE: dict[str, Shape] = {
     "timestamp": TEXT,
     "tokenCount": COUNT,
 }
-_MAY_BE: dict[str, Shape] = {"taskId": TEXT, "stepId": TEXT, "contentBlob": _BLOB}
+_MAY_BE: dict[str, Shape] = {
+    "taskId": TEXT,
+    "stepId": TEXT,
+    "parentId": TEXT,
+    "branch": TEXT,
+    "contentBlob": _BLOB,
+}
 _BY_ROLE = {
     "system": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "goesOn": FLAG, "workspace": TEXT}),
     "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
@@ -187,12 +209,6 @@ _USAGE = Record(
     },
 )
 _USAGE_BY_MODEL = MapOf(_USAGE)
-_SEEN = MapOf(_TEXT_OR_NULL)
-_TARGET = Record({"path": TEXT, "before": _TEXT_OR_NULL})
-_INTENT = Record(
-    {"path": TEXT, "before": _TEXT_OR_NULL, "after": _TEXT_OR_NULL},
-    {"kept": TEXT, "target": _TARGET},
-)
 # Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
 _REPLAY = Record(
     {"approve": TEXT},
@@ -273,13 +289,87 @@ _OPTIONS = Record(
     },
 )
 
+SANDBOX_LEVELS = ("none", "landlock", "namespace")
+_PLACES = ListOf(TEXT)
+_SANDBOX = Record(
+    {"level": one_of(*SANDBOX_LEVELS)},
+    {
+        "reads": Nullable(_PLACES),
+        "writes": _PLACES,
+        "hidden": _PLACES,
+        "guarded": _PLACES,
+        "domains": Nullable(_PLACES),
+        "blockedDomains": _PLACES,
+        "agents": _PLACES,
+        "unheld": _PLACES,
+        "withheld": _PLACES,
+    },
+)
+
+# --- shapes of types --------------------------------------------------------------------------------------------------
+
+_MARKED: dict[str, Shape] = {
+    "any whole number": _EXIT_CODE,
+    "task options": _TASK_OPTIONS,
+    "sandbox": _SANDBOX,
+    "artifact": _artifact(),
+    "arguments": _OBJECT,
+    "session status": _SESSION_STATUS,
+    "call status": one_of(*CALL_STATUSES),
+    "meaning": one_of(*MEANINGS),
+    "scope": one_of(*SCOPES),
+}
+_TYPES: dict[Any, Shape] = {str: TEXT, int: COUNT, bool: FLAG, TokenUsage: _USAGE, ReplayRow: _REPLAY}
+
+
+def shape_of(hint: Any) -> Shape:
+    """Return the shape of a value that is annotated so in `state.records`."""
+    if hint in _TYPES:
+        return _TYPES[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        marker = hint.__metadata__[0]
+        return Nullable(shape_of(_without_none(arguments[0]))) if marker == "or null" else _MARKED[marker]
+    if origin is Literal:
+        return one_of(*arguments)
+    if type(None) in arguments:
+        return Nullable(shape_of(_without_none(hint)))
+    if is_typeddict(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        required = {name: shape_of(of) for name, of in hints.items() if get_origin(of) is not NotRequired}
+        return Record(required, {name: shape_of(get_args(of)[0]) for name, of in hints.items() if name not in required})
+    return MapOf(shape_of(arguments[1])) if origin is Mapping else ListOf(shape_of(arguments[0]))
+
+
+def _without_none(hint: Any) -> Any:
+    """Return the type without None, which a file leaves out."""
+    others = [one for one in get_args(hint) if one is not type(None)]
+    return others[0] if len(others) < len(get_args(hint)) else hint
+
+
+def _fields_shape(of: Any) -> Record:
+    """Return the shape of a record's fields; those with a default may be missing, and None as a default always is."""
+    required: dict[str, Shape] = {}
+    optional: dict[str, Shape] = {}
+    for owner in (of, FileEffect) if "effect" in of._fields else (of,):
+        hints, defaults = get_type_hints(owner, include_extras=True), owner._field_defaults
+        for name, attribute in names_of(owner).items():
+            if attribute not in defaults:
+                required[name] = shape_of(hints[attribute])
+            else:
+                hint = hints[attribute]
+                optional[name] = shape_of(_without_none(hint) if defaults[attribute] is None else hint)
+    return Record(required, optional)
+
+
 # --- the open step ----------------------------------------------------------------------------------------------------
 
-_CALL_BEGUN: dict[str, Shape] = {"intent": Nullable(_INTENT), "gated": FLAG, "approvalId": TEXT}
 _CALL = Record(
     {"callId": TEXT, "sideEffects": FLAG},
     {
-        **_CALL_BEGUN,
+        "intent": Nullable(shape_of(Intent)),
+        "gated": FLAG,
+        "approvalId": TEXT,
         "started": FLAG,
         "result": RESULT,
         "status": one_of(*CALL_STATUSES),
@@ -291,10 +381,9 @@ _CALL = Record(
         "editedArguments": _OBJECT,
     },
 )
-_MEANING = one_of(*MEANINGS)
 _STEP = Record(
     {"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)},
-    {"meaning": _MEANING},
+    {"meaning": one_of(*MEANINGS)},
 )
 
 # --- the snapshot -----------------------------------------------------------------------------------------------------
@@ -331,25 +420,6 @@ _EARLIER_TASK = Record(
         "baselines": _BASELINES,
     }
 )
-_QUEUED = Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS})
-_END = Record({"reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT})
-_COMMAND = Record({"callId": TEXT, "taskId": TEXT, "stepId": TEXT, "line": TEXT}, {"ended": _END})
-SANDBOX_LEVELS = ("none", "landlock", "namespace")
-_PLACES = ListOf(TEXT)
-_SANDBOX = Record(
-    {"level": one_of(*SANDBOX_LEVELS)},
-    {
-        "reads": Nullable(_PLACES),
-        "writes": _PLACES,
-        "hidden": _PLACES,
-        "guarded": _PLACES,
-        "domains": Nullable(_PLACES),
-        "blockedDomains": _PLACES,
-        "agents": _PLACES,
-        "unheld": _PLACES,
-        "withheld": _PLACES,
-    },
-)
 _RESUME: dict[str, Shape] = {
     "journalSeq": COUNT,
     "options": _OPTIONS,
@@ -371,8 +441,8 @@ _SINCE: dict[int, dict[str, Shape]] = {
 _RESUME_OPTIONAL: dict[str, Shape] = {
     "uploads": MapOf(_artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL)),
     "artifactUris": MapOf(ListOf(TEXT)),
-    "queue": ListOf(_QUEUED),
-    "commands": MapOf(_COMMAND),
+    "queue": ListOf(_fields_shape(TaskQueued)),
+    "commands": MapOf(shape_of(CommandRow)),
     "commandsStarted": COUNT,
     "clearedMessages": COUNT,
     "summary": TEXT,
@@ -408,94 +478,41 @@ def snapshot_shape(resume_version: int) -> Record:
 
 # --- records of the journal -------------------------------------------------------------------------------------------
 
-# Without an answer the record says only under which id a call is asked for.
-_APPROVAL = Either(
-    lambda value: value.keys() <= {"callId", "approvalId"},
-    Record({"callId": TEXT, "approvalId": TEXT}),
-    Record(
-        {"callId": TEXT, "approvalId": TEXT, "approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT},
-        {"arguments": _OBJECT, **_DECISION_OPTIONAL},
-    ),
+_OPENED = Record(
+    {},
+    {
+        "sessionId": TEXT,
+        "status": _SESSION_STATUS,
+        "boot": _TEXT_OR_NULL,
+        "snapshot": TEXT,
+        "durable": COUNT,
+        "reopened": FLAG,
+    },
 )
-_RECORDS: dict[str, Shape] = {
-    "opened": Record(
-        {},
-        {
-            "sessionId": TEXT,
-            "status": _SESSION_STATUS,
-            "boot": _TEXT_OR_NULL,
-            "snapshot": TEXT,
-            "durable": COUNT,
-            "reopened": FLAG,
-        },
-    ),
-    "task_started": Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS}),
-    "task_reopened": Record({"maxSteps": COUNT}),
-    "task_queued": _QUEUED,
-    "task_unqueued": Record({"taskId": TEXT}),
-    "turn": Record(
-        {
-            "stepId": TEXT,
-            "stopReason": TEXT,
-            "boot": _TEXT_OR_NULL,
-            "usage": _USAGE,
-            "calls": ListOf(Record({"callId": TEXT, "sideEffects": FLAG}, _CALL_BEGUN)),
-        },
-        {
-            "meaning": _MEANING,
-            "window": Record({"dropped": COUNT, "estimated": COUNT}),
-            "baselines": _BASELINES,
-            "settled": ListOf(TEXT),
-            "options": _TASK_OPTIONS,
-            "model": TEXT,
-            "sandbox": _SANDBOX,
-        },
-    ),
-    "approval": _APPROVAL,
-    "call_started": Record({"callId": TEXT}, {"intent": Nullable(_INTENT), "baselines": _BASELINES}),
-    "call_finished": Record(
-        {"callId": TEXT, "status": one_of(*CALL_STATUSES)},
-        {
-            "code": TEXT,
-            "replay": _REPLAY,
-            "artifacts": ListOf(_artifact()),
-            "exitCode": _EXIT_CODE,
-            "seen": _SEEN,
-            "changed": _BASELINES,
-            "unseen": TEXT,
-            "durationMs": COUNT,
-            "skill": Record({"name": TEXT, "allowedTools": Nullable(ListOf(TEXT))}),
-            "uris": ListOf(TEXT),
-        },
-    ),
-    "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),
-    "artifact_given_up": Record({"id": TEXT, "why": TEXT}),
-    "step_committed": Record(
-        {"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL, "dropped": COUNT}
-    ),
-    "command_started": Record({"id": TEXT, "callId": TEXT}),
-    "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
-    "changes_seen": Record({}, {"changed": _BASELINES, "unseen": TEXT}),
-    "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
-    "context_compacted": Record(
-        {"strategy": one_of(*CONTEXT_STRATEGIES), "dropped": COUNT, "cleared": COUNT},
-        {"summary": TEXT, "usage": _USAGE, "model": TEXT},
-    ),
-    "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
-    "session_status": Record(
-        {"status": _SESSION_STATUS}, {"policyBundleVersion": TEXT, "maxSteps": COUNT, "reason": _TEXT_OR_NULL}
-    ),
-    "grant": _GRANT,
-}
-# Whose message a record has; those of other kinds have none. A step may be committed without one.
-_SPOKEN: dict[str, MessageShape] = {
-    "task_started": MessageShape("user"),
-    "turn": MessageShape("assistant"),
-    "call_finished": RESULT,
-    "step_committed": MessageShape("system"),
-    "note": MessageShape("system"),
-}
-_MAY_BE_SILENT = frozenset({"step_committed"})
+
+
+@cache
+def _record_shape(kind: str) -> Shape | None:
+    """Return the shape of a record's fields, None for a kind that is not known here."""
+    if kind == "opened":
+        return _OPENED
+    if kind == "grant":
+        return _GRANT
+    shapes = list(map(_fields_shape, types_of(kind)))
+    if len(shapes) == 2:  # an approval: without an answer it says only under which id it is asked for
+        return Either(lambda value: value.keys() <= {"callId", "approvalId"}, *shapes)
+    return shapes[0] if shapes else None
+
+
+@cache
+def _message_shape(kind: str) -> tuple[MessageShape | None, bool]:
+    """Return the shape of a record's message, None if it has none, and whether it may be missing."""
+    for of in types_of(kind):
+        hint = get_type_hints(of, include_extras=True).get("message")
+        if hint is not None:
+            (role,) = (hint if get_origin(hint) is Annotated else get_args(hint)[0]).__metadata__
+            return RESULT if role == "tool" else MessageShape(role), get_origin(hint) is not Annotated
+    return None, True
 
 
 def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
@@ -503,18 +520,89 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
 
     `fields` are those without what is the store's own (`state.store.KIND` and its like).
     """
-    shape = _RECORDS.get(kind)
+    shape = _record_shape(kind)
     if shape is None:
         return []
     found = [] if shape.fits(fields) else list(map(str, shape.problems(fields, "")))
-    spoken = _SPOKEN.get(kind)
+    spoken, is_optional = _message_shape(kind)
     if spoken is None:
         return found
     if message is None:
-        return found if kind in _MAY_BE_SILENT else [*found, "message: is missing"]
+        return found if is_optional else [*found, "message: is missing"]
     wire = message_of(message, spoken)
     if wire is None:
         found += message_problems(message, "message", spoken)
     elif kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
         found.append("message.toolCallId: must be the record's callId, not another")
     return found
+
+
+# Checks of a snapshot whose checksum is right: each field by its shape, and fields that have to agree.
+
+
+def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes] | None) -> list[str]:
+    """Every problem, with its path. `raw` is the snapshot without its messages, `version` that of its `resume`;
+    `thread` is None where it has no list of messages."""
+    shape = snapshot_shape(version)
+    found = [] if shape.fits(raw) else list(map(str, shape.problems(raw, "")))
+    if thread is None:
+        return [*found, "thread: must be a list"]
+    of_thread, waiting = _thread_problems(thread)
+    found += of_thread
+    if found:  # what is to agree cannot be looked at yet
+        return found
+    step = raw["resume"]["openStep"]
+    for upload_id, row in raw["resume"].get("uploads", {}).items():
+        if row["id"] != upload_id:
+            found.append(f"resume.uploads[{display(upload_id)}].id: must be the same id, not another")
+    position = None if step is None else step["position"]
+    found += (
+        f"thread[{place}].toolCalls: call {display(call_id)} has no result, and its step is not open"
+        for call_id, place in waiting.items()
+        if place != position
+    )
+    if step is not None:
+        found += _step_problems(step, thread, {call_id for call_id, place in waiting.items() if place == position})
+    try:
+        orjson.dumps(raw)
+    except orjson.JSONEncodeError:
+        found.append("it nests too deep to be written again")
+    return found
+
+
+def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]]:
+    """The problems, and by id the places of the calls that have no result in the thread."""
+    found: list[str] = []
+    unpaired: list[str] = []
+    waiting: dict[str, int] = {}
+    for place, data in enumerate(thread):
+        wire = message_of(data)
+        if wire is None:
+            found += message_problems(data, f"thread[{place}]")
+        elif "toolCalls" in wire:
+            for call in wire["toolCalls"]:
+                waiting[call["id"]] = place
+        elif "toolCallId" in wire and waiting.pop(wire["toolCallId"], None) is None:
+            unpaired.append(f"thread[{place}].toolCallId: must name a call before it that has no result yet")
+    if not thread:
+        found.append("thread: must hold at least the system prompt")
+    elif not found and orjson.loads(thread[0])["role"] != "system":
+        unpaired.append('thread[0].role: must be "system": the system prompt comes first')
+    return found or unpaired, waiting
+
+
+def _step_problems(step: dict[str, Any], thread: Sequence[bytes], open_calls: set[str]) -> Iterator[str]:
+    """`open_calls` are the calls of the message at the step's position that have no result in the thread."""
+    path, position = "resume.openStep", step["position"]
+    turn = orjson.loads(thread[position]) if position < len(thread) else {}
+    if turn.get("role") != "assistant":
+        yield f"{path}.position: must be the place of an assistant's message, not {position}"
+        return
+    rows = [row["callId"] for row in step["calls"]]
+    if len(rows) != len(open_calls) or set(rows) != open_calls:
+        yield f"{path}.calls: must be a row for each call of thread[{position}], and no other"
+    for place, row in enumerate(step["calls"]):
+        if ("result" in row) != ("status" in row):
+            yield f"{path}.calls[{place}]: must have `result` and `status` together"
+        elif "result" in row and row["result"]["toolCallId"] != row["callId"]:
+            yield f"{path}.calls[{place}].result.toolCallId: must be the row's callId, not another"

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
+from state.checkpoint import Checkpoint, EarlierTask, OpenCall, OpenStep, SessionIdentity, Task, open_step_from
 from state.errors import Damaged, OtherShape, UnknownVersion
-from state.records import ApprovalGranted, TaskQueued, fields_of, record_of
-from state.recovery import OpenStep, call_to_json, open_step_from
+from state.records import ApprovalAnswered, ApprovalGranted, TaskQueued, fields_of, record_of
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ CHECKPOINT_VERSION = "1.0"
 RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
+_OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 _THREAD_KEY = b',"thread":['
 _THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
@@ -90,7 +90,7 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     _refuse_unknown(raw)
     if not whole_file:
         raise Damaged("the checkpoint has no checksum")
-    from state.snapshot_checks import snapshot_problems  # a new session reads no snapshot
+    from state.record_shapes import snapshot_problems  # a new session reads no snapshot
 
     problems = snapshot_problems(raw, _resume_version(raw), short)
     if problems:
@@ -113,7 +113,7 @@ def _end(data: bytes) -> int:
 def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     resume = raw["resume"]
     thread = [whole(place, message) for place, message in enumerate(short)]
-    task, baselines = raw["task"], resume["baselines"]
+    task, baselines, step = raw["task"], resume["baselines"], resume["openStep"]
     return Checkpoint(
         SessionIdentity(raw["sessionId"], raw["workspaceId"], raw["tenantId"], raw["userId"], resume["options"]),
         session_status=raw["sessionStatus"],
@@ -121,7 +121,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         thread=thread,
         task=None if task is None else _task_from_json(task, baselines),
         step_cursor=raw["stepCursor"],
-        open_step=_open_step(resume["openStep"], thread),
+        open_step=None if step is None else read_open_step(step, thread[step["position"]]),
         usage=TokenUsage.from_record(resume["usage"]),
         baselines=baselines,
         earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
@@ -237,8 +237,48 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
     }
 
 
-def _open_step(raw: dict[str, Any] | None, thread: list[bytes]) -> OpenStep | None:
-    return None if raw is None else open_step_from(raw, thread[raw["position"]])
+def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
+    """Return the open step of a snapshot, with the answers to its approvals; see `open_step_from`."""
+    step = open_step_from(raw, message)
+    for call, row in zip(step.calls, raw["calls"], strict=True):
+        call.answer = _answer_from(row)
+    return step
+
+
+def _answer_from(raw: dict[str, Any]) -> ApprovalAnswered | None:
+    """A snapshot has the answer without what it has of the call anyway."""
+    decision = raw.get("decision")
+    if decision is None:
+        return None
+    said = {**decision, "callId": raw["callId"], "approvalId": raw.get("approvalId", "")}
+    answer = record_of("approval", said | {"arguments": raw.get("editedArguments")})
+    return answer if isinstance(answer, ApprovalAnswered) else None
+
+
+def _answer_to_json(answer: ApprovalAnswered | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    return {name: value for name, value in fields_of(answer).items() if name not in _OF_THE_CALL}
+
+
+def call_to_json(call: OpenCall) -> dict[str, Any]:
+    """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
+    optional = {
+        "intent": call.intent,
+        "gated": call.gated or None,
+        "started": call.started or None,
+        "result": None if call.result is None else orjson.Fragment(call.result),
+        "status": call.status,
+        "code": call.code,
+        "replay": call.replay,
+        "exitCode": call.exit_code,
+        "durationMs": call.duration_ms,
+        "approvalId": call.approval_id,
+        "decision": _answer_to_json(call.answer),
+        "editedArguments": call.edited_arguments,
+    }
+    given = {key: value for key, value in optional.items() if value is not None}
+    return {"callId": call.call_id, "sideEffects": call.side_effects, **given}
 
 
 def _step_to_json(step: OpenStep) -> dict[str, Any]:

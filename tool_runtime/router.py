@@ -301,6 +301,7 @@ def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
         denials=output.denials,
         stderr=output.stderr,
         settle=output.settle,
+        coloured=output.coloured,
     )
 
 
@@ -319,4 +320,5 @@ def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         exit_code=partial.exit_code if partial is not None else None,
         stderr=partial.stderr if partial is not None else "",
         denials=partial.denials if partial is not None else (),
+        coloured=partial.coloured if partial is not None else {},
     )

@@ -26,7 +26,8 @@ class ToolOutput(NamedTuple):
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
     that runs on. `images` are for models that take them, `skill` is one that the call has put to use. `stderr` is how
     a program's standard error began. `artifact_uris` name what another service has stored already. `denials` are what
-    a sandbox refused to its processes. `settle` is to be called once the result is on record."""
+    a sandbox refused to its processes. `settle` is to be called once the result is on record. `coloured` is output of a
+    program with its colours, by stream, if that is no artifact and has any."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -40,6 +41,7 @@ class ToolOutput(NamedTuple):
     artifact_uris: tuple[str, ...] = ()
     denials: tuple[Denial, ...] = ()
     settle: Callable[[], None] | None = None
+    coloured: Mapping[str, str] = {}
 
 
 class Abandoned:

@@ -38,8 +38,8 @@ def serve(namespace: argparse.Namespace) -> int:
 async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
     # Imported while the levels of the sandbox are tried.
     from agent_host.host.serve import session_host
-    from agent_host.rpc.feed import Feed
     from agent_host.rpc.process import Server
+    from agent_host.rpc.server import Feed
     from agent_host.rpc.streams import StreamChannel
 
     feed = Feed()

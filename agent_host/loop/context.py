@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from agent_host.judging.environment import Registry
+from agent_host.thread.messages import encode
 from config.lean_typing import NamedTuple
 from policy.rules.case import TaskOptions
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
-    from agent_host.thread.messages import ToolCall
+    from agent_host.thread.messages import Message, ToolCall
     from state.checkpoint import Checkpoint, Task
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
@@ -151,6 +152,12 @@ class LoopContext(NamedTuple):
         if task is None:
             raise RuntimeError("the loop runs only with a task")
         return task
+
+    def encode(self, message: Message, step_id: str | None = None) -> bytes:
+        """Encode a message of the current task for the record. A result follows its turn, all else the last message."""
+        step = self.state.open_step if message.role == "tool" else None
+        parent = self.state.last_message if step is None else self.state.thread[step.position]
+        return encode(message, session_id=self.session_id, task_id=self.task.task_id, step_id=step_id, parent=parent)
 
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
         """An event of the current task, or of the session before its first one."""

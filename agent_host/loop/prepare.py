@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts
     from policy.scope import CommandScope
+    from state.checkpoint import OpenCall
     from state.records import CallRow, FileEffect, FirstVersions
-    from state.recovery import OpenCall
 
 _MAX_NAME_CHARS = 200
 

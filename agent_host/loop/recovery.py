@@ -20,7 +20,7 @@ from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import Refusal, ask_after_all, bound_to, first_versions, prepare_calls, request_for, row_of
 from agent_host.loop.results import NOTHING_KNOWN, CallEnd, call_on_record, finish, take_result
 from agent_host.loop.step import Step, add_note
-from agent_host.thread.messages import Message, encode
+from agent_host.thread.messages import Message
 from agent_host.thread.tokens import message_tokens
 from policy.rules.named_tools import is_repeatable
 from state.disk import boot_id
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import LoopContext, Replay
     from agent_host.loop.prepare import CallRun
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
 
 _LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
 _DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
@@ -184,7 +184,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
         boot_id(),
         NO_TOKENS,
         list(map(row_of, runs)),
-        encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        ctx.encode(assistant, step_id),
         "continue",
         baselines=first_versions(runs),
         settled=[call_id for replay in replays for call_id in replay.settles],

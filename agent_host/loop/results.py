@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -15,7 +16,7 @@ from agent_host.judging.host_tools import fail_if_lost
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on
-from agent_host.thread.messages import Message, ToolCall, decode, encodable, encode
+from agent_host.thread.messages import Message, ToolCall, decode, encodable
 from agent_host.thread.thread import RESULTS
 from agent_host.thread.tokens import image_tokens, message_tokens
 from config.lean_typing import NamedTuple
@@ -23,14 +24,13 @@ from state.blobs import sha256_hex
 from state.records import CallFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent_host.contracts import Image, LoadedSkill, ToolResult, ToolSpec
     from agent_host.loop.context import LoopContext
     from agent_host.services.workspace import ArtifactHome
-    from state.checkpoint import Checkpoint
+    from state.checkpoint import Checkpoint, OpenCall
     from state.records import ReplayRow, UsedSkill
-    from state.recovery import OpenCall
     from state.store import OpenSession
 
 SHOWN_BYTES = 8 * 1024
@@ -38,6 +38,7 @@ SHOWN_BYTES = 8 * 1024
 STDERR_SHOWN_BYTES: Final = 1024
 """What events carry of a program's standard error (NT)."""
 _MAX_WHY_CHARS = 1000
+_COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _NOTHING_CHANGED: Final = CommandChanges()
 
 
@@ -150,7 +151,7 @@ def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, messag
     record = CallFinished(
         call.call_id,
         end.status,
-        encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        ctx.encode(message, step_id),
         end.code,
         _replay_row(call, end.approve, end.place),
         end.left,
@@ -161,8 +162,17 @@ def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, messag
         end.duration_ms,
         None if end.skill is None else _skill_row(end.skill),
         tuple(ctx.scrubber.text(encodable(uri)) for uri in end.uris),
+        {} if end.result is None else dict(_coloured(ctx, end.result.coloured)),
     )
     ctx.journal.checkpoint(step_id, record, sync=False)
+
+
+def _coloured(ctx: LoopContext, streams: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the streams with their colours and without secrets. One that colours cut a secret in two is left out."""
+    for name, text in streams.items():
+        clean = ctx.scrubber.text(encodable(text))
+        if _COLOUR.sub("", clean) == ctx.scrubber.text(encodable(_COLOUR.sub("", text))):
+            yield name, clean
 
 
 def _event_fields(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from agent_host.loop.model_call import ask, cut_window
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.progress import NOTES, meaning_without_calls
 from agent_host.retrying import call_with_retries
-from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode, holds_arguments
+from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 from state.disk import boot_id
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from agent_host.loop.model_call import Attempts
     from agent_host.loop.prepare import CallRun
     from agent_host.thread.messages import ToolCall
+    from state.checkpoint import OpenStep
     from state.records import RequestWindow, TaskStatus
-    from state.recovery import OpenStep
 
 # What a step that ends its task puts on record about it.
 _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
@@ -88,7 +88,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         boot_id(),
         turn.usage,
         list(map(row_of, runs)),
-        encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        ctx.encode(assistant, step_id),
         turn.meaning if calls else meaning,
         window,
         first_versions(runs),
@@ -155,7 +155,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     note = ctx.conversation.note(_go_on(step))._replace(goes_on=goes_on) if cut_short and not paused else None
     dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
-    encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
+    encoded = None if note is None else ctx.encode(note)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
     ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded, dropped))
     if calls:
@@ -205,7 +205,7 @@ def add_note(
     new one that the note is about, where it is about one; `of_damage`: it reports damage to the record; `of_commands`
     are background commands whose end it reports."""
     note = ctx.conversation.note(text)._replace(workspace=workspace)
-    encoded = encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
+    encoded = ctx.encode(note)
     ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands), sync=False)
     ctx.conversation.thread.add_note(note)
 

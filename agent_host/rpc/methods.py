@@ -1,26 +1,74 @@
-"""The methods of `serve` (interface section 2): their parameters as data, and what each asks of the session."""
+"""The methods of `serve` (interface section 2), one function for each.
+
+A method is a function with `@_method`, which says everything about it: the shapes of its parameters, the members of its
+result, its errors. Its docstring is the sentence in docs/serve.md, whose tables `python -m tests.support.serve_page`
+writes. To add a method, write its function here, run that and add a request to `tests/interaction/test_serve.py`.
+
+What a method may rely on:
+
+- Its parameters fit their shape. `Connection` (`agent_host.rpc.server`) checks them before it calls, names unknown ones
+  in `ignored` of the reply, and turns whatever the function raises into an error object.
+- It runs on the event loop beside a running task and beside up to 63 other requests. It reads files only in a thread
+  (`SessionHost` does so) and waits for nothing that a client has to do.
+- An event that it emits before it returns reaches the client after the reply, because the reply is written before the
+  event loop turns. `create_session` relies on this: the session is announced after its id is known.
+
+Parameters narrow and never widen: limits, modes and models go through the policy bundle (`policy.rules.toolset`). Whose
+sessions a client may read is decided in `SessionHost`; the owner in a request counts only before there is a session.
+
+A reply has a bound (`_MAX_EVENTS_BYTES`). Pages of events and transcripts keep it by returning fewer items, but never
+none, so that a client that asks again always advances. Cursors are positions in a list that grows at its end
+(transcripts) or keys in one that is sorted by time (sessions): both stay valid while the session runs.
+
+The parameters' bounds (`_MAX_TEXT` and others) protect the process; the policy's own are narrower. `arguments` of
+`ApproveAction` have no shape here, because only the schema of the approved tool knows it; a ValueError from there is
+-32602 and the approval keeps waiting.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from agent_host import lenient_json
-from agent_host.errors import Incompatible, UsageError
+from agent_host.errors import (
+    CheckpointUnreadable,
+    CheckpointWriteFailed,
+    Incompatible,
+    NoActiveTask,
+    OutOfOrder,
+    PolicyBundleInvalid,
+    PolicyDenied,
+    PolicyExpired,
+    ServiceRejected,
+    ServiceUnauthorized,
+    ServiceUnavailable,
+    SessionExpired,
+    SessionHeld,
+    SessionNotFound,
+    SessionNotReady,
+    TaskAlreadyRunning,
+    UsageError,
+)
 from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Owner
+from config.lean_typing import NamedTuple
 from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
 from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.rpc.feed import Feed
-    from agent_host.rpc.messages import Params
+    from agent_host.errors import AgentHostError
+    from agent_host.rpc.server import Feed
     from agent_host.session.host import Opened, SessionHost
+    from config.shapes import Shape
+
+    Serve = Callable[["Served", Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 PROTOCOL_VERSIONS: Final = ("1.0",)
 """What this host speaks, the highest last."""
@@ -55,207 +103,337 @@ _TASK_OPTIONS: Final = params(
 )
 
 _OWNER: Final = {"userId": name(), "tenantId": name()}
-_PARAMS: Final[dict[str, Params]] = {
-    "CreateSession": params(
-        {
-            **_OWNER,
-            "executionEnvironment": one_of("desktop", "cloud_sandbox", "ci"),
-            "clientInfo": _CLIENT,
-            "supportedCapabilities": ListOf(name(256), most=_MAX_MEMBERS),
-        },
-        {
-            "workspaceHint": params(optional={"localPaths": _PATHS}),
-            "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
-        },
-    ),
-    "StartTask": params(
-        {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)}, {"taskOptions": _TASK_OPTIONS}
-    ),
-    "CancelTask": params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}),
-    "ResumeSession": params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
-    "GetSessionState": params({"sessionId": _ID}, {"taskId": _ID, **_OWNER}),
-    "CompactContext": params({"sessionId": _ID}),
-    "GetPatchPreview": params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID, **_OWNER}),
-    "ApproveAction": params(
-        {"approvalId": _ID, "decision": one_of("approved", "denied")},
-        {
-            "scope": one_of("once", "task", "session"),
-            "reason": prose(4096),
-            "arguments": OBJECT,  # what it may hold is for the tool's own schema to say
-        },
-    ),
-    "GetEvents": params({"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)}),
-    "ListSessions": params(
-        optional={
-            "search": prose(_MAX_SEARCH),
-            "limit": whole(1, _MAX_PAGE),
-            "cursor": name(_MAX_CURSOR),
-            **_OWNER,
-        }
-    ),
-    "GetTranscript": params(
-        {"sessionId": _ID}, {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER}
-    ),
-    "Shutdown": params(optional={"reason": prose(1024)}),
+
+_TASK_ID: Final = {"taskId": "the task"}
+_OPENED: Final = {
+    "sessionId": "the session",
+    "workspaceId": "its workspace",
+    "status": "`ready`",
+    "compatibilityStatus": "the answer of the Session Service, `compatible` without one",
+    "featureFlags": "flags of the Session Service by name",
+    "protocolVersion": "the version of the protocol that both speak",
 }
-"""The parameters of each method (interface section 2)."""
+_OPENING_ERRORS: Final = (
+    OutOfOrder,
+    SessionNotReady,
+    Incompatible,
+    PolicyBundleInvalid,
+    PolicyExpired,
+    PolicyDenied,
+    SessionExpired,
+    CheckpointWriteFailed,
+    ServiceUnavailable,
+    ServiceRejected,
+    ServiceUnauthorized,
+)
+_RUNNING_ERRORS: Final = (SessionNotReady, SessionNotFound)
+
+METHODS: Final[dict[str, Method]] = {}
+"""Every method by its name; `serve` takes the session host and the feed before the parameters."""
 
 
-class Methods:
-    """Serves the methods out of one session host; `feed` is what GetEvents looks into."""
+class Served(NamedTuple):
+    """The parts of the process that methods use; GetEvents reads the feed."""
 
-    def __init__(self, host: SessionHost, feed: Feed) -> None:
-        self._host = host
-        self._feed = feed
+    host: SessionHost
+    feed: Feed
 
-    def table(self) -> dict[str, Method]:
-        """Every method by its name."""
-        serves = {
-            "CreateSession": self._create_session,
-            "StartTask": self._start_task,
-            "CancelTask": self._cancel_task,
-            "ResumeSession": self._resume_session,
-            "GetSessionState": self._get_session_state,
-            "CompactContext": self._compact_context,
-            "GetPatchPreview": self._get_patch_preview,
-            "ApproveAction": self._approve_action,
-            "GetEvents": self._get_events,
-            "ListSessions": self._list_sessions,
-            "GetTranscript": self._get_transcript,
-            "Shutdown": self._shutdown,
-        }
-        return {name: Method(shape, serves[name]) for name, shape in _PARAMS.items()}
 
-    async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        version = _common_version(params.get("protocolVersions"))
-        local_paths = params.get("workspaceHint", {}).get("localPaths", ())
-        if len(local_paths) > 1:
-            raise InvalidParams(f"workspaceHint.localPaths: one workspace path is supported, not {len(local_paths)}")
-        opened = await self._host.create(
-            NewSession(
-                params["userId"],
-                params["tenantId"],
-                params["executionEnvironment"],
-                tuple(local_paths),
-                params["clientInfo"],
-                tuple(params["supportedCapabilities"]),
-            )
+def method_table(served: Served) -> dict[str, Method]:
+    """Return every method by its name, bound to the parts that it uses."""
+    return {name: row._replace(serve=partial(row.serve, served)) for name, row in METHODS.items()}
+
+
+def _method(
+    required: Mapping[str, Shape] | None = None,
+    optional: Mapping[str, Shape] | None = None,
+    *,
+    result: Mapping[str, str],
+    errors: Sequence[type[AgentHostError]] = (),
+) -> Callable[[Serve], Serve]:
+    """Make a function a method: `start_task` serves `StartTask`.
+
+    docs/serve.md is generated from these arguments and from the function's docstring. `result` describes each member of
+    the result; a name that ends with `?` may be missing. `errors` are those besides -32602 and -32603, which every
+    method has.
+    """
+
+    def register(serve: Serve) -> Serve:
+        title = "".join(map(str.capitalize, serve.__name__.split("_")))
+        METHODS[title] = Method(params(required, optional), serve, result, tuple(errors), serve.__doc__ or "")
+        return serve
+
+    return register
+
+
+@_method(
+    {
+        **_OWNER,
+        "executionEnvironment": one_of("desktop", "cloud_sandbox", "ci"),
+        "clientInfo": _CLIENT,
+        "supportedCapabilities": ListOf(name(256), most=_MAX_MEMBERS),
+    },
+    {
+        "workspaceHint": params(optional={"localPaths": _PATHS}),
+        "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
+    },
+    result=_OPENED,
+    errors=_OPENING_ERRORS,
+)
+async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Create the session of this process."""
+    version = _common_version(params.get("protocolVersions"))
+    local_paths = params.get("workspaceHint", {}).get("localPaths", ())
+    if len(local_paths) > 1:
+        raise InvalidParams(f"workspaceHint.localPaths: one workspace path is supported, not {len(local_paths)}")
+    opened = await served.host.create(
+        NewSession(
+            params["userId"],
+            params["tenantId"],
+            params["executionEnvironment"],
+            tuple(local_paths),
+            params["clientInfo"],
+            tuple(params["supportedCapabilities"]),
         )
-        # Told and begun behind the reply, which goes out before the event loop turns.
-        opened.session.announce(params["executionEnvironment"])
-        opened.session.warm_up()
-        return _fields(opened, version)
+    )
+    # Told and begun behind the reply, which goes out before the event loop turns.
+    opened.session.announce(params["executionEnvironment"])
+    opened.session.warm_up()
+    return _fields(opened, version)
 
-    async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.running_session(params["sessionId"])
-        if not params["prompt"].strip():
-            raise UsageError("the prompt is empty")
-        options = params.get("taskOptions", {})
-        waits = session.start_task(
-            params["taskId"],
-            params["prompt"],
-            max_steps=options.get("maxSteps"),
-            options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
-            model=options.get("model"),
-            max_cost=options.get("maxCost"),
-            queue=options.get("queue", False),
+
+@_method(
+    {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
+    {"taskOptions": _TASK_OPTIONS},
+    result={**_TASK_ID, "status": "`running` or `queued`"},
+    errors=(*_RUNNING_ERRORS, TaskAlreadyRunning, CheckpointWriteFailed),
+)
+async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Start a task, or queue it; the reply comes at once."""
+    session = served.host.running_session(params["sessionId"])
+    if not params["prompt"].strip():
+        raise UsageError("the prompt is empty")
+    options = params.get("taskOptions", {})
+    waits = session.start_task(
+        params["taskId"],
+        params["prompt"],
+        max_steps=options.get("maxSteps"),
+        options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
+        model=options.get("model"),
+        max_cost=options.get("maxCost"),
+        queue=options.get("queue", False),
+    )
+    return {"taskId": params["taskId"], "status": "queued" if waits else "running"}
+
+
+@_method(
+    {"sessionId": _ID, "taskId": _ID},
+    {"force": FLAG},
+    result={**_TASK_ID, "status": "`cancelling`"},
+    errors=(*_RUNNING_ERRORS, NoActiveTask),
+)
+async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Cancel the running task, or a queued one."""
+    session = served.host.running_session(params["sessionId"])
+    session.cancel_task(params["taskId"], force=params.get("force", False))
+    return {"taskId": params["taskId"], "status": "cancelling"}
+
+
+@_method(
+    {"sessionId": _ID},
+    {"checkpointCursor": name(256), "autoContinue": FLAG},
+    result={
+        **_OPENED,
+        "resumedFromStep": "completed steps of the session",
+        "incompleteTask?": "the task that the resume continues",
+        "queuedTasks?": "ids of the tasks that wait",
+    },
+    errors=(*_OPENING_ERRORS, SessionNotFound, SessionHeld, CheckpointUnreadable),
+)
+async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Resume a session of a former process, or the paused session of this one."""
+    is_here = served.host.session is not None
+    opened = await served.host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
+    session = opened.session
+    fields = _fields(opened, PROTOCOL_VERSIONS[-1])
+    incomplete = session.incomplete_task
+    fields["resumedFromStep"] = session.step_count
+    if incomplete is not None:
+        fields["incompleteTask"] = incomplete
+        if params.get("autoContinue", True):
+            session.go_on()
+    elif not is_here:
+        session.announce_return()
+    if session.queue:
+        fields["queuedTasks"] = session.queue
+        if incomplete is None and params.get("autoContinue", True):
+            session.start_queued()
+    return fields
+
+
+@_method(
+    {"sessionId": _ID},
+    {"taskId": _ID, **_OWNER},
+    result={
+        "sessionId": "the session",
+        "sessionStatus": "its [state](states.md)",
+        "verdict": "the outcome of its last task",
+        "endedBy?": "who ended it",
+        "retryable?": "true if another try can help",
+        "task?": "the open task, or the one that was asked for",
+        "tokenUsage": "{inputTokens, outputTokens, totalTokens, remaining, maxSessionTokens, cachedInputTokens?, "
+        "cacheWriteTokens?, cacheWrite1hTokens?, cost?, costCurrency?, maxCost?} ([costs.md](costs.md))",
+        "pendingApprovals": "approvals that wait for an answer",
+        "queuedTasks?": "ids of the tasks that wait",
+        "resumable?": "true if a resume continues it",
+    },
+    errors=_RUNNING_ERRORS,
+)
+async def get_session_state(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a session, with `taskId` all of that task."""
+    return await served.host.state(params["sessionId"], _owner_in(params), params.get("taskId"))
+
+
+@_method(
+    {"sessionId": _ID},
+    result={"sessionId": "the session", "status": "`scheduled`"},
+    errors=_RUNNING_ERRORS,
+)
+async def compact_context(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Make [room](context.md) before the next request, however long the conversation is."""
+    session = served.host.running_session(params["sessionId"])
+    session.compact()
+    return {"sessionId": session.session_id, "status": "scheduled"}
+
+
+@_method(
+    {"sessionId": _ID},
+    {"filePaths": _PATHS, "taskId": _ID, **_OWNER},
+    result={
+        "files": "[{filePath, status, diff, additions, deletions, renamedFrom?, renamedTo?}]; `renamedFrom` is on the "
+        "new path of a renamed file, `renamedTo` on the old one",
+        "unseen?": "the reason why changes may be missing",
+    },
+    errors=_RUNNING_ERRORS,
+)
+async def get_patch_preview(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a session or a task as diffs."""
+    files, unseen = await served.host.preview(
+        params["sessionId"], _owner_in(params), params.get("taskId"), params.get("filePaths")
+    )
+    return {"files": [file.to_wire() for file in files], **({} if unseen is None else {"unseen": unseen})}
+
+
+@_method(
+    {"approvalId": _ID, "decision": one_of("approved", "denied")},
+    {
+        "scope": one_of("once", "task", "session"),
+        "reason": prose(4096),
+        "arguments": OBJECT,  # the tool's own schema checks its members
+    },
+    result={
+        "approvalId": "the approval",
+        "decision": "the decision, as it was given",
+        "status": "`delivered` or `not_found`",
+    },
+    errors=(SessionNotReady,),
+)
+async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer an approval."""
+    decision = params["decision"]
+    try:
+        status = served.host.decide(
+            params["approvalId"],
+            approved=decision == "approved",
+            scope=params.get("scope", "once"),
+            reason=params.get("reason"),
+            arguments=params.get("arguments"),
         )
-        return {"taskId": params["taskId"], "status": "queued" if waits else "running"}
+    except ValueError as error:
+        raise InvalidParams(f"arguments: {error}") from error
+    return {"approvalId": params["approvalId"], "decision": decision, "status": status}
 
-    async def _cancel_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.running_session(params["sessionId"])
-        session.cancel_task(params["taskId"], force=params.get("force", False))
-        return {"taskId": params["taskId"], "status": "cancelling"}
 
-    async def _resume_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        is_here = self._host.session is not None
-        opened = await self._host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
-        session = opened.session
-        fields = _fields(opened, PROTOCOL_VERSIONS[-1])
-        incomplete = session.incomplete_task
-        fields["resumedFromStep"] = session.step_count
-        if incomplete is not None:
-            fields["incompleteTask"] = incomplete
-            if params.get("autoContinue", True):
-                session.go_on()
-        elif not is_here:
-            session.announce_return()
-        if session.queue:
-            fields["queuedTasks"] = session.queue
-            if incomplete is None and params.get("autoContinue", True):
-                session.start_queued()
-        return fields
-
-    async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return await self._host.state(params["sessionId"], _owner_in(params), params.get("taskId"))
-
-    async def _compact_context(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session = self._host.running_session(params["sessionId"])
-        session.compact()
-        return {"sessionId": session.session_id, "status": "scheduled"}
-
-    async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        files, unseen = await self._host.preview(
-            params["sessionId"], _owner_in(params), params.get("taskId"), params.get("filePaths")
+@_method(
+    {"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)},
+    result={
+        "events": "[events](events.md) after `sinceId`",
+        "gapDetected": "true if some are not kept any more",
+        "latestId": "`eventId` of the latest event",
+    },
+    errors=_RUNNING_ERRORS,
+)
+async def get_events(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return events that a client missed."""
+    served.host.running_session(params["sessionId"])
+    since_id = params["sinceId"]
+    found = served.feed.since(since_id)
+    if since_id > found.latest_id:
+        raise UsageError(
+            f"sinceId {since_id} is beyond the latest event of session {params['sessionId']}, {found.latest_id}; "
+            "ask with 0 for all events",
+            latestId=found.latest_id,
         )
-        return {"files": [file.to_wire() for file in files], **({} if unseen is None else {"unseen": unseen})}
+    return {
+        "events": [orjson.Fragment(event) for event in _events_that_fit(found.events)],
+        "gapDetected": found.gap_detected,
+        "latestId": found.latest_id,
+    }
 
-    async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        decision = params["decision"]
-        try:
-            status = self._host.decide(
-                params["approvalId"],
-                approved=decision == "approved",
-                scope=params.get("scope", "once"),
-                reason=params.get("reason"),
-                arguments=params.get("arguments"),
-            )
-        except ValueError as error:
-            raise InvalidParams(f"arguments: {error}") from error
-        return {"approvalId": params["approvalId"], "decision": decision, "status": status}
 
-    async def _get_events(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._host.running_session(params["sessionId"])
-        since_id = params["sinceId"]
-        found = self._feed.since(since_id)
-        if since_id > found.latest_id:
-            raise UsageError(
-                f"sinceId {since_id} is beyond the latest event of session {params['sessionId']}, {found.latest_id}; "
-                "ask with 0 for all events",
-                latestId=found.latest_id,
-            )
-        return {
-            "events": [orjson.Fragment(event) for event in _events_that_fit(found.events)],
-            "gapDetected": found.gap_detected,
-            "latestId": found.latest_id,
-        }
+@_method(
+    optional={"search": prose(_MAX_SEARCH), "limit": whole(1, _MAX_PAGE), "cursor": name(_MAX_CURSOR), **_OWNER},
+    result={
+        "sessions": "[{sessionId, status, verdict, endedBy?, retryable?, reason, resumable, pid, title, prompt, "
+        "stepCount, totalTokens, updatedAt, workspace, usage?}]; `usage` has the counts and cost of `tokenUsage`",
+        "nextCursor?": "the `cursor` of the next page",
+    },
+)
+async def list_sessions(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """List the sessions of the state directory, newest first."""
+    found = await served.host.list_sessions(_owner_in(params), params.get("search", ""))
+    keys = [f"{one.updated_at}~{one.session_id}" for one in found]
+    cursor = params.get("cursor")
+    # Newest first: a session that ran since the last page is not on a later one.
+    start = 0 if cursor is None else sum(key >= cursor for key in keys)
+    end = start + params.get("limit", _PAGE)
+    fields: dict[str, Any] = {"sessions": [one.to_wire() for one in found[start:end]]}
+    return fields | ({"nextCursor": keys[end - 1]} if end < len(found) else {})
 
-    async def _list_sessions(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        found = await self._host.list_sessions(_owner_in(params), params.get("search", ""))
-        keys = [f"{one.updated_at}~{one.session_id}" for one in found]
-        cursor = params.get("cursor")
-        # Newest first: a session that ran since the last page is not on a later one.
-        start = 0 if cursor is None else sum(key >= cursor for key in keys)
-        end = start + params.get("limit", _PAGE)
-        fields: dict[str, Any] = {"sessions": [one.to_wire() for one in found[start:end]]}
-        return fields | ({"nextCursor": keys[end - 1]} if end < len(found) else {})
 
-    async def _get_transcript(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        items = await self._host.transcript(params["sessionId"], _owner_in(params), params.get("taskId"))
-        cursor = params.get("cursor", "0")
-        if not (cursor.isascii() and cursor.isdecimal()):
-            raise InvalidParams("cursor: give the nextCursor of an earlier reply")
-        start, most = int(cursor), params.get("limit", _PAGE)
-        encoded = (lenient_json.dumps(item) for item in items[start : start + most])
-        page = [orjson.Fragment(item) for item in _events_that_fit(encoded)]
-        end = start + len(page)
-        return {"items": page} | ({"nextCursor": str(end)} if end < len(items) else {})
+@_method(
+    {"sessionId": _ID},
+    {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER},
+    result={"items": "[items](#sessions-on-record) in order of time", "nextCursor?": "the `cursor` of the next page"},
+    errors=(SessionNotFound, CheckpointUnreadable),
+)
+async def get_transcript(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a page of a session's transcript."""
+    items = await served.host.transcript(params["sessionId"], _owner_in(params), params.get("taskId"))
+    cursor = params.get("cursor", "0")
+    if not (cursor.isascii() and cursor.isdecimal()):
+        raise InvalidParams("cursor: give the nextCursor of an earlier reply")
+    start, most = int(cursor), params.get("limit", _PAGE)
+    encoded = (lenient_json.dumps(item) for item in items[start : start + most])
+    page = [orjson.Fragment(item) for item in _events_that_fit(encoded)]
+    end = start + len(page)
+    return {"items": page} | ({"nextCursor": str(end)} if end < len(items) else {})
 
-    async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
-        fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
-        losses = [] if self._host.session is None else self._host.session.losses.so_far()
-        return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
+
+@_method(
+    optional={"reason": prose(1024)},
+    result={
+        "status": "`shutdown`",
+        "sessionId": "the session, null if there was none",
+        "undelivered?": "[{observer, records, message}]: losses of observers",
+    },
+)
+async def shutdown(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """End the session and the process."""
+    session_id = await served.host.shutdown(params.get("reason") or DEFAULT_REASON)
+    fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
+    losses = [] if served.host.session is None else served.host.session.losses.so_far()
+    return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
 
 
 def _owner_in(params: Mapping[str, Any]) -> Owner | None:

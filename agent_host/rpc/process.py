@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import ErrorCode
 from agent_host.rpc.framing import Framing
 from agent_host.rpc.messages import RpcError, encode_fault
-from agent_host.rpc.methods import Methods
+from agent_host.rpc.methods import Served, method_table
 from agent_host.rpc.server import ClientConnection
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from agent_host.rpc.feed import Feed
-    from agent_host.rpc.transport import Channel, Receiver
+    from agent_host.rpc.server import Channel, Feed, Receiver
     from agent_host.session.host import SessionHost
 
 # What was answered goes out before the process does; a client that does not read it has had its chance.
@@ -35,7 +34,7 @@ class Server:
     def __init__(self, host: SessionHost, feed: Feed, *, reconnect_s: float | None, begin_s: float = 0.0) -> None:
         self._host = host
         self._feed = feed
-        self._methods = Methods(host, feed).table()
+        self._methods = method_table(Served(host, feed))
         self._reconnect_s = reconnect_s
         self._begin_s = begin_s
         self._client: ClientConnection | None = None

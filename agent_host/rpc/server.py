@@ -10,9 +10,10 @@ import asyncio
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.events.outbox import EventRing, Outbox, Since
 from agent_host.rpc.framing import Framing, FramingError
 from agent_host.rpc.messages import (
     INTERNAL_ERROR,
@@ -33,22 +34,101 @@ from agent_host.rpc.messages import (
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from agent_host.events.outbox import Outbox
+    from agent_host.events.emitter import Event
     from agent_host.rpc.messages import Params
-    from agent_host.rpc.transport import Channel
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
 _DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 
 
+class Receiver(Protocol):
+    """The receiver of the other side's messages."""
+
+    def receive(self, data: bytes) -> None:
+        """The next bytes."""
+        ...
+
+    def end(self) -> None:
+        """The other side is gone, or has nothing more to say. Called once."""
+        ...
+
+
+class Channel(Protocol):
+    """One client. Used on the event loop."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes that were written and not taken yet."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Hand over `data`, at once as far as the other side takes it. What comes after the end is dropped."""
+        ...
+
+    async def drain(self) -> None:
+        """Until the other side has taken all, or is gone."""
+        ...
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Leave further bytes where they are, or take them again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the client; what it has not taken is dropped."""
+        ...
+
+
 class Method(NamedTuple):
-    """A method: the shape of its parameters, and its handler."""
+    """A method: the shape of its parameters and its handler. The rest is for docs/serve.md: the members of its result,
+    its own errors, and what it does."""
 
     shape: Params
-    serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
+    serve: Callable[..., Awaitable[Mapping[str, Any]]]
+    result: Mapping[str, str] = {}
+    errors: Sequence[type[AgentHostError]] = ()
+    purpose: str = ""
+
+
+class Feed:
+    """Events of a session for its clients, who come one after the other: a bounded queue for the one that is connected,
+    a ring for one that missed some."""
+
+    def __init__(self) -> None:
+        self._ring = EventRing()
+        self._outbox: Outbox | None = None
+
+    def begin(self, first_id: int) -> None:
+        """The session's first event will have this number."""
+        self._ring = EventRing(first_id=first_id)
+
+    def attach(self) -> Outbox:
+        """The queue of the client that is there from here on; that of the one before gets nothing more."""
+        self.detach()
+        self._outbox = Outbox()
+        return self._outbox
+
+    def detach(self) -> None:
+        """Nobody is there."""
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.close()
+
+    def since(self, event_id: int) -> Since:
+        """Answer GetEvents; see `EventRing.since`."""
+        return self._ring.since(event_id)
+
+    def take(self, event: Event) -> None:
+        """See Sink."""
+        self._ring.take(event)
+        if self._outbox is not None:
+            self._outbox.put(event)
+
+    def flush(self) -> None:
+        """See Sink. The client's queue empties itself."""
+        self._ring.flush()
 
 
 class ClientConnection:

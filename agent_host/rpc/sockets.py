@@ -16,7 +16,7 @@ from state.locations import make_private_dir
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from agent_host.rpc.transport import Receiver
+    from agent_host.rpc.server import Receiver
 
 _PIPES = "\\\\.\\pipe\\"
 _MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107

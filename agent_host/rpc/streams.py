@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.rpc.transport import Receiver
+    from agent_host.rpc.server import Receiver
 
 
 class StreamChannel:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
     from agent_host.judging.environment import Registry
     from agent_host.services.approval import ApprovalReporter
-    from state.checkpoint import Checkpoint, SessionIdentity
-    from state.recovery import OpenCall
+    from state.checkpoint import Checkpoint, OpenCall, SessionIdentity
 
 
 # The task that asked has stopped; what is asked again by a resume is asked with all of it.

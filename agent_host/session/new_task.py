@@ -43,11 +43,14 @@ class TaskRecord(NamedTuple):
     message: Message
 
 
-def record_of_task(task: NewTask, *, session_id: str, scrubber: Scrubber, count: Callable[[str], int]) -> TaskRecord:
-    """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text."""
+def record_of_task(
+    task: NewTask, *, session_id: str, scrubber: Scrubber, count: Callable[[str], int], parent: bytes | None = None
+) -> TaskRecord:
+    """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text; `parent` is the
+    message before the prompt, None for the first."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
-    encoded = encode(message, session_id=session_id, task_id=task.task_id)
+    encoded = encode(message, session_id=session_id, task_id=task.task_id, parent=parent)
     return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
 
 

@@ -33,7 +33,7 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, NoSuchSession, WriteFailed, translate_errors
 from state.file_store import FileCheckpointStore
 from state.files import make_durable_dir
-from state.fold import fold
+from state.records import fold
 from state.temporary import session_directory
 
 if TYPE_CHECKING:

@@ -108,7 +108,13 @@ class TaskRunner:
         task then, and the id can be used again."""
         ctx = self._ctx
         self._refuse_model(task)
-        started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.conversation.count)
+        started = record_of_task(
+            task,
+            session_id=ctx.session_id,
+            scrubber=ctx.scrubber,
+            count=ctx.conversation.count,
+            parent=ctx.state.last_message,
+        )
         self._make_room(task.task_id, queued=queued)
         if ctx.judge.bundle.expires_at <= ctx.judge.clock():
             raise PolicyExpired(

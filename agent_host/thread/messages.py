@@ -28,6 +28,9 @@ GO_ON_IN_A_NEW_WINDOW: Final = (
     "[Your answer ended where your context was full. The oldest part of the conversation is left out now. "
     "Go on where it stopped.]"
 )
+BRANCH: Final = "main"
+"""The branch of the conversation that every message is on: there is one. Messages of earlier versions name none."""
+_ID_KEY: Final = b'{"messageId":"'
 NOTHING_SAID: Final = "(no text)"
 """Sent for a message without text, which providers refuse."""
 
@@ -119,8 +122,16 @@ class Message(_MessageFields):
         return self._replace(blocks=blocks, order=filter_order(self.order, kept))
 
 
-def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:
-    """The ConversationMessage JSON of `message` (interface section 3), with a fresh messageId and timestamp. Raises
+def encode(
+    message: Message,
+    *,
+    session_id: str,
+    task_id: str | None = None,
+    step_id: str | None = None,
+    parent: bytes | None = None,
+) -> bytes:
+    """Return the ConversationMessage JSON of `message` (interface section 3), with a fresh messageId and timestamp.
+    `parent` is the encoded message that it follows: a result follows its turn, all else the message before it. Raises
     orjson.JSONEncodeError for a lone surrogate."""
     wire: dict[str, Any] = {
         "messageId": new_id("msg"),
@@ -159,7 +170,18 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
         wire["taskId"] = task_id
     if step_id is not None:
         wire["stepId"] = step_id
+    if parent is not None:
+        wire["parentId"] = message_id(parent)
+    wire["branch"] = BRANCH
     return copy_to_keep(orjson.dumps(wire))
+
+
+def message_id(data: bytes) -> str:
+    """Return the messageId of an encoded message, without decoding all of it if `encode` wrote it."""
+    if data.startswith(_ID_KEY):
+        return data[len(_ID_KEY) : data.index(b'"', len(_ID_KEY))].decode()
+    wire: dict[str, str] = orjson.loads(data)
+    return wire["messageId"]
 
 
 def last_answer(thread: Sequence[bytes]) -> str:

@@ -29,8 +29,8 @@ from tests.unit.state.helpers import OPTIONS, message
 
 if TYPE_CHECKING:
     from agent_host.faults.disk import SimulatedDisk
+    from state.checkpoint import OpenCall
     from state.file_session import FileSession
-    from state.recovery import OpenCall
 
 STATE_DIR = "/home/state"
 SESSION = "s1"

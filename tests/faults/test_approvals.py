@@ -16,8 +16,7 @@ from tests.support.process import Host, call, eventually, gateway, say, shell, u
 from tests.support.records import answered
 
 if TYPE_CHECKING:
-    from state.checkpoint import Checkpoint
-    from state.recovery import OpenCall
+    from state.checkpoint import Checkpoint, OpenCall
     from tests.support.person import Word
     from tests.support.process import Gateway, Outcome, Process, Turn
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agent_host.faults.disk import PowerLossOutcome
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
 
 SHARDS = 4
 RANDOM_OUTCOMES = 2

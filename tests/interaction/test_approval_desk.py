@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
     from agent_host.host.sessions import Finished
     from agent_host.session.lifecycle import LiveSession
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
 
 FOREVER, AT_ONCE = 3600.0, 0.01
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]

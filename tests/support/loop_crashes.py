@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest, ToolResult
     from agent_host.faults.disk import SimulatedDisk
     from agent_host.thread.messages import ToolCall
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
     from state.store import CheckpointStore
 
 

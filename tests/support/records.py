@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from state.records import fields_of
 
 if TYPE_CHECKING:
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
 
 _OF_THE_CALL = ("callId", "approvalId", "arguments")
 

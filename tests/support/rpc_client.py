@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tests.support.process import PATIENCE_S, checked
+from tests.support.serve_page import check_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,7 @@ class Client:
         self.half_close: Callable[[], None] = end
         self._ids = iter(range(1, 1_000_000))
         self._replies: dict[str, dict[str, Any]] = {}
+        self._methods: dict[str, str] = {}
         self._reading = threading.Event()
         self._reading.set()
         self._news = threading.Condition()
@@ -71,6 +73,7 @@ class Client:
     def send(self, method: str, **params: Any) -> int:
         """Send a request; its id."""
         number = next(self._ids)
+        self._methods[json.dumps(number)] = method
         self.raw(line({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
         return number
 
@@ -105,7 +108,9 @@ class Client:
         """The answer to the request of that id; None is the id of what could not be read."""
         key = json.dumps(number)
         self.wait(lambda: key in self._replies, f"the answer to {key}")
-        return self._replies.pop(key)
+        answer = self._replies.pop(key)
+        check_answer(self._methods.get(key, ""), answer)
+        return answer
 
     def event(self, kind: str, after: int = 0, **payload: Any) -> dict[str, Any]:
         """The first event of this type with a number above `after` whose payload holds `payload`."""

@@ -14,6 +14,8 @@ from policy.bundle.validate import parse_bundle
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
 from tests.support.house import modules, word_shares
+from tests.support.serve_page import PAGE as SERVE_PAGE
+from tests.support.serve_page import page as serve_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -67,6 +69,10 @@ def test_the_error_codes_are_the_interface_s() -> None:
 
 def test_the_page_of_events_is_made_from_the_tables() -> None:
     assert PAGE.read_text(encoding="utf-8") == event_page(), "python -m tests.support.event_page"
+
+
+def test_the_tables_of_methods_are_made_from_their_functions() -> None:
+    assert SERVE_PAGE.read_text(encoding="utf-8") == serve_page(), "python -m tests.support.serve_page"
 
 
 def test_docstrings_say_what_a_thing_is_and_functions_are_named_by_what_they_do() -> None:

@@ -39,6 +39,7 @@ _IGNORED: Final = re.compile(
 _UNFINISHED: Final = re.compile(
     rb"\x1b(?:\[%s|\][^\x07\x1b]{0,%d}\x1b?|[PX^_][^\x1b]{0,%d}\x1b?|[ -/]{0,4})" % (_FORM, _MAX_BODY, _MAX_BODY)
 )
+_COLOUR: Final = re.compile(rb"\x1b\[[0-9;:]{0,64}m")
 _TOKENS: Final = re.compile("([\r\b]|\x1b\\[[0-9;]{0,64}[A-GJK])")
 
 
@@ -58,6 +59,19 @@ def reduce(data: bytes) -> bytes:
         return data
     reducer = Reducer()
     return strip_controls(reducer.feed(data) + reducer.end())
+
+
+def keep_colours(data: bytes) -> bytes | None:
+    """Return a whole stream with its colours (SGR) and nothing else that a terminal acts on: without them it is what
+    `reduce` gives. None if it has none, or if it draws over itself, because its colours then belong to no last form."""
+    if _COLOUR.search(data) is None:
+        return None
+    kept = _IGNORED.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else b"", drop_unfinished(data))
+    # At the end of what is printed there is nothing to erase.
+    kept = kept.replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
+    if not _is_plain(_COLOUR.sub(b"", kept)):
+        return None
+    return kept.translate(None, _DROPPED.replace(b"\x1b", b""))
 
 
 def drop_unfinished(data: bytes) -> bytes:

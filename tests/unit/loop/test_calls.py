@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest
-    from state.recovery import OpenCall
+    from state.checkpoint import OpenCall
 
 
 def on_record(loop: Loop, call_id: str) -> OpenCall:

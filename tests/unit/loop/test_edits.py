@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_host.loop.results import arguments_in_note, arguments_to_keep, call_on_record, note_of_edit
 from agent_host.thread.messages import ToolCall
+from state.checkpoint import OpenCall
 from state.records import ApprovalAnswered
-from state.recovery import OpenCall
 from tests.support.loop import Loop
 
 if TYPE_CHECKING:

@@ -71,6 +71,19 @@ async def test_a_good_result(loop: Loop) -> None:
     assert loop.kept().open_step == loop.ctx.state.open_step, "it is on record at once"
 
 
+async def test_colours_are_on_record_without_secrets_and_not_for_the_model(loop: Loop) -> None:
+    records = loop.watch_records()
+    coloured = {"stdout": "\x1b[31mred\x1b[0m s3cret-value", "stderr": "\x1b[31ms3cret\x1b[0m-value"}
+    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("succeeded", None, "red", gave(coloured=coloured)))
+    assert message.content == "red"
+    ((kind, fields),) = records
+    assert kind == "call_finished"
+    assert fields["coloured"].keys() == {"stdout"}, "colours cut the secret of the other stream in two"
+    assert fields["coloured"]["stdout"].startswith("\x1b[31mred\x1b[0m ")
+    assert "s3cret" not in fields["coloured"]["stdout"]
+    assert loop.kept().open_step == loop.ctx.state.open_step
+
+
 async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
     message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("denied", "APPROVAL_REQUIRED", "ask", approve="rule"))
     assert message.is_error

@@ -6,6 +6,7 @@ import errno
 import math
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from agent_host.events.kinds import EventType
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from state.recovery import OpenStep
+    from state.checkpoint import OpenStep
     from state.store import OpenSession
 
 
@@ -61,6 +62,21 @@ async def test_a_turn_with_calls_is_on_record_before_anything_follows(tmp_path: 
     assert loop.ctx.state.usage.to_wire() == {"inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0}
     assert loop.ctx.phase.state is TaskPhase.CHECKING_POLICY
     assert loop.tools.ran == []
+
+
+async def test_messages_on_record_are_a_tree(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    loop = begun(tmp_path, calls(read(tmp_path / "a"), read(tmp_path / "a")), says("Done."))
+    add_note(loop.ctx, "A note.")
+    await loop.run()
+    wires = [orjson.loads(data) for data in loop.kept().thread]
+    assert {wire["branch"] for wire in wires} == {"main"}
+    assert ["parentId" in wire for wire in wires[:2]] == [False, False], "the system prompt is no part of the tree"
+    ids = [wire["messageId"] for wire in wires]
+    note, turn, one, other, last = (wire["parentId"] for wire in wires[2:])
+    assert (note, turn) == (ids[1], ids[2])
+    assert (one, other) == (ids[3], ids[3]), "results follow their turn"
+    assert last == ids[5], "a turn follows the last result"
 
 
 async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:

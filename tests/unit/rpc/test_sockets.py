@@ -20,8 +20,8 @@ from tests.unit.rpc.test_streams import BIG, Heard, soon
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.rpc.server import Receiver
     from agent_host.rpc.sockets import SocketChannel
-    from agent_host.rpc.transport import Receiver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a named pipe there")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
@@ -18,7 +20,7 @@ from state.records import record_of
 from state.store import ENDED
 from tests.support.beside import Later
 
-from .helpers import SESSION, fresh_state, paths_in, start_task, unnumbered, whole_step
+from .helpers import SESSION, commit, fresh_state, message, paths_in, start_task, turn, unnumbered, whole_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +91,26 @@ def test_an_ended_session_leaves_every_record(tmp_path: Path) -> None:
     assert len(journals) >= 3
     after = unnumbered(rebuilt(disk, tmp_path, tmp_path))
     assert (after.thread, after.task, after.usage) == (before.thread, before.task, before.usage)
+
+
+def test_an_ended_session_leaves_what_a_page_shows(tmp_path: Path) -> None:
+    """The tree of its messages, colours of what commands printed, and pictures of any size."""
+    coloured, data = {"stdout": "\x1b[31mred\x1b[0m\n"}, base64.b64encode(os.urandom(100_000)).decode()
+    picture = {"mediaType": "image/png", "width": 1, "height": 1, "bytes": 100_000, "data": data}
+    session = store_at(tmp_path).create(SESSION, fresh_state())
+    start_task(session)
+    turn(session, "step_1", "c1")
+    result = message("tool", "red", toolCallId="c1", images=[picture], parentId="msg_1", branch="main")
+    session.append(record_of("call_finished", {"callId": "c1", "status": "succeeded", "coloured": coloured}, result))
+    commit(session, 1)
+    worked(session, range(2, STEPS))
+    disk = session._storage.disk
+    session.delete()
+    _, records = archived(disk, tmp_path)
+    (found,) = (one for one in records if b'"coloured"' in one.fields)
+    assert orjson.loads(found.fields)["coloured"] == coloured
+    assert found.message == result
+    assert result in rebuilt(disk, tmp_path, tmp_path).thread
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")

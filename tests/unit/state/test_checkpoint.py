@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, SessionIdentity, Task
+from state.checkpoint import Checkpoint, OpenCall, SessionIdentity, Task
 from state.errors import Damaged, UnknownVersion
 from state.memory_store import MemoryCheckpointStore
 from state.records import ApprovalGranted, TaskStarted, record_of
-from state.recovery import OpenCall
 from state.usage import TokenUsage
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
+from state.checkpoint import Checkpoint, EarlierTask, OpenCall, OpenStep, SessionIdentity, Task
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import JournalContent, JournalFile, frame, parse
 from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
-from state.recovery import OpenCall, OpenStep, call_to_json, open_step_from
-from state.snapshot import decode_snapshot, encode_snapshot
+from state.snapshot import call_to_json, decode_snapshot, encode_snapshot, read_open_step
 from state.usage import TokenUsage
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
 
@@ -320,8 +319,8 @@ def test_a_call_comes_back_from_its_row() -> None:
     step = state.open_step
     rows = [orjson.loads(orjson.dumps(call_to_json(call))) for call in step.calls]
     fields = {"stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1, "calls": rows}
-    assert open_step_from(fields, state.thread[1]) == step
-    none = open_step_from({**fields, "calls": []}, message("assistant", "no calls"))
+    assert read_open_step(fields, state.thread[1]) == step
+    none = read_open_step({**fields, "calls": []}, message("assistant", "no calls"))
     assert (none.calls, none.text) == ([], "no calls")
 
 

@@ -249,7 +249,7 @@ def test_a_message_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         looked.append(data)
         return shorten(data)
 
-    monkeypatch.setattr("state.large_values.shorten", watch)
+    monkeypatch.setattr("state.large.shorten", watch)
     session.compact()
     session.append(record_of("note", {}, message("system", "by the way")))
     session.compact()

@@ -110,6 +110,13 @@ def test_what_is_wrong_with_a_record(kind: str, fields: dict[str, Any], spoken: 
     assert record_problems(kind, fields, spoken) == said
 
 
+@pytest.mark.parametrize("kind", sorted(set(records._KINDS.values())))
+def test_each_field_of_each_record_has_a_shape(kind: str) -> None:
+    names = set(records.names_of(records.types_of(kind)[-1]))
+    wrong = [problem.partition(":")[0] for problem in record_problems(kind, dict.fromkeys(names, 0.5), None)]
+    assert names == {*wrong} - {"message"}
+
+
 def test_arguments_may_nest_as_deep_as_they_can_be_written() -> None:
     def nested(depth: int) -> bytes:
         return message("assistant", "", toolCalls=[CALLS[0]]).replace(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.recovery import CallOutcome, OpenCall, ResumeVerdict, compare, judge
+from state.checkpoint import OpenCall
+from state.recovery import CallOutcome, ResumeVerdict, compare, judge
 
 if TYPE_CHECKING:
     from state.records import Intent

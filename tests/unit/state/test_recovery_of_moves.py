@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.recovery import CallOutcome, OpenCall, compare, paths_of
+from state.checkpoint import OpenCall
+from state.recovery import CallOutcome, compare, paths_of
 
 if TYPE_CHECKING:
     from state.records import Intent

@@ -21,8 +21,7 @@ from tests.unit.state.helpers import create, load, message, reopen, unnumbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.checkpoint import Checkpoint
-    from state.recovery import OpenCall
+    from state.checkpoint import Checkpoint, OpenCall
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.just("x" * 2000)
 json_values = st.recursive(

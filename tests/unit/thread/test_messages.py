@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.thread import tokens
-from agent_host.thread.messages import Message, ToolCall, decode, encode
+from agent_host.thread.messages import Message, ToolCall, decode, encode, message_id
 from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
 from tests.unit.thread.strategies import arguments, ids, messages
 
@@ -52,7 +52,7 @@ def test_a_message_is_written_as_though_it_was_encoded_in_one_go(message: Messag
         ]
     if message.tool_call_id is not None:
         plain |= {"toolCallId": message.tool_call_id, "isError": message.is_error}
-    assert data == orjson.dumps(plain | {"stepId": "p"})
+    assert data == orjson.dumps(plain | {"stepId": "p", "branch": "main"})
 
 
 @given(arguments, ids)
@@ -101,10 +101,20 @@ def test_the_wire_form_is_that_of_the_interface() -> None:
         "toolCalls": [{"id": "c1", "name": "ReadFile", "arguments": {"path": "/f"}}],
         "taskId": "t",
         "stepId": "p",
+        "branch": "main",
     }
     result = orjson.loads(encode(Message("tool", "no", 1, tool_call_id="c1", is_error=True), session_id="s"))
     assert (result["toolCallId"], result["isError"]) == ("c1", True)
     assert "taskId" not in result
+
+
+def test_a_message_names_the_one_that_it_follows() -> None:
+    first = encode(Message("user", "x", 1), session_id="s")
+    spaced = b'{"role": "user", "messageId": "msg_1"}'  # as another program may have written it
+    assert "parentId" not in orjson.loads(first)
+    assert orjson.loads(encode(Message("user", "x", 1), session_id="s", parent=first))["parentId"] == message_id(first)
+    assert message_id(first) == orjson.loads(first)["messageId"]
+    assert message_id(spaced) == "msg_1"
 
 
 def test_ids_are_fresh() -> None:

@@ -102,6 +102,14 @@ def gone(pid_file: Path) -> bool:
     return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
+async def test_colours_of_what_was_read_are_for_people(session: Session) -> None:
+    command = await session.start(r"printf '\033[31mred\033[0m\n'")
+    await session.end()
+    result = await session.call("CommandOutput", id=command)
+    assert text_of(result).endswith(":\nred\n")
+    assert result.coloured == {"output": "\x1b[31mred\x1b[0m\n"}
+
+
 async def test_a_command_gives_its_id_at_once_and_runs_on(session: Session, gate: int) -> None:
     result = await session.call("RunCommand", command="read word < gate; echo $word; exit 3", background=True)
     assert result.command_id == "cmd_1"

@@ -47,6 +47,15 @@ async def test_output_format_and_exit_code(call: Call) -> None:
     assert text_of(await call("RunCommand", command="kill -9 $$")).startswith("Exit code: 137\n")
 
 
+async def test_colours_of_short_output_are_for_people(call: Call) -> None:
+    result = await call("RunCommand", command=r"printf '\033[31mred\033[0m\n'; echo plain >&2")
+    assert text_of(result) == "Exit code: 0\n--- stdout ---\nred\n--- stderr ---\nplain\n"
+    assert result.coloured == {"stdout": "\x1b[31mred\x1b[0m\n"}
+    long = await call("RunCommand", command=r"for n in $(seq 3000); do printf '\033[31mred\033[0m\n'; done")
+    assert long.coloured == {}
+    assert b"\x1b[31mred" in long.artifacts[0].data, "an artifact is stored as it was printed"
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The real path of a home directory that $HOME names by a link."""

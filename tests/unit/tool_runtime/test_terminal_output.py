@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.screen import ReferenceScreen
 from tests.unit.tool_runtime.conftest import text_of
-from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, reduce
+from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, keep_colours, reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +123,30 @@ def test_nothing_is_left_that_a_terminal_acts_on(data: bytes) -> None:
     left = reduce(data)
     assert not has_control(left.replace(b"\r\n", b"\n").replace(b"\r", b""))
     assert reduce(left.replace(b"\r", b"")) == left.replace(b"\r", b"")
+
+
+@given(OUTPUT | BARS)
+@example(b"\x1b[01;31m\x1b[Kerror\x1b[m\x1b[K: no\r\n")
+@example(b"\x1b[31mred\x1b[")
+def test_an_output_without_its_colours_is_what_is_shown(data: bytes) -> None:
+    kept = keep_colours(data)
+    if kept is not None:
+        assert re.sub(rb"\x1b\[[0-9;:]*m", b"", kept) == reduce(data)
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        (b"plain\n", None),
+        (b"\x1b]0;title\x07\x1b[2mdim\x1b[0m\n", b"\x1b[2mdim\x1b[0m\n"),
+        (b"a.c:\x1b[01;31m\x1b[Kerror\x1b[m\x1b[K\n", b"a.c:\x1b[01;31merror\x1b[m\n"),
+        (b"\x1b[4:3mcurly\x1b[m\0", b"\x1b[4:3mcurly\x1b[m"),
+        (b"\x1b[32m10%\r\x1b[32m20%\n", None),
+        (b"\x1b[32mone\x1b[2Dtwo", None),
+    ],
+)
+def test_colours_are_kept_of_what_is_not_drawn_over(printed: bytes, kept: bytes | None) -> None:
+    assert keep_colours(printed) == kept
 
 
 def test_a_picture_of_64_lines_is_followed_and_no_more() -> None:

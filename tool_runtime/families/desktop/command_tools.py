@@ -6,6 +6,7 @@ exit code in the text.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -20,7 +21,7 @@ from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.programs import command_params, environment_under, head_for_observers
 from tool_runtime.files.paths import home_directory, resolve
 from tool_runtime.output import artifacts
-from tool_runtime.output.terminal import reduce, strip_controls
+from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
 from tool_runtime.output.text import charset_of, decode_body, decode_output
 from tool_runtime.output.truncate import HeadTail, truncate_text
 from tool_runtime.platform import OS_FAMILY, current
@@ -190,7 +191,8 @@ class BackgroundTools:
         limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
         piece = found.read(arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
-        return ToolOutput(f"{_state(found)}\n{_render(piece)}", capped=True)
+        text = f"{_state(found)}\n{_render(piece)}"
+        return ToolOutput(text, capped=True, coloured=_colours_of("output", piece.data))
 
     async def _stop_command(self, call: CallContext) -> ToolOutput:
         found = self._commands.get(call.request.arguments["id"])
@@ -230,6 +232,7 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         f"--- stderr ---\n{_render_output(err, err_limit)}"
     )
     kept: list[Artifact] = []
+    coloured: dict[str, str] = {}
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if captured.spill.problem is not None:
             text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
@@ -244,6 +247,9 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
             content = captured.spill.content(captured.ends)
             kept.append(artifacts.tool_output(call.request, content, part=name))
         else:
+            with contextlib.suppress(OSError):
+                if captured.spill.kept_bytes == captured.ends.total:
+                    coloured |= _colours_of(name, captured.spill.read(0, captured.ends.total))
             captured.spill.close()
     return ToolOutput(
         text + outcome.refused,
@@ -252,7 +258,13 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         exit_code=outcome.exit_code,
         stderr=head_for_observers(outcome.stderr),
         denials=outcome.denials,
+        coloured=coloured,
     )
+
+
+def _colours_of(name: str, data: bytes) -> dict[str, str]:
+    kept = keep_colours(data)
+    return {} if kept is None else {name: decode_output(kept, crlf=current.CRLF)}
 
 
 def _render_output(ends: HeadTail, limit: int) -> str:
