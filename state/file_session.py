@@ -315,7 +315,7 @@ class FileSession:
         """
         if found.state is None:
             raise _move_aside(self._storage, found)
-        self._kept.take_over(found, self.state.first_version_blobs())
+        self._kept.take_over(found.inline, found.short, found.in_snapshot, found.lost, self.state.first_version_blobs())
         aside = None
         with translate_errors("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state.blobs import BlobFolder
-    from state.loading import LoadedFiles
 
 # Parts of this size are worth a file of their own.
 LARGE_BYTES = 16 * 1024
@@ -216,10 +215,19 @@ class LargeValues:
         """The record has what `to_record` gave."""
         self._to_record = {}
 
-    def take_over(self, found: LoadedFiles, first_versions: Iterable[str]) -> None:
-        """Go on with what lies on disk. Whatever a checkpoint names was durable before it did."""
-        self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
-        self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(found.lost) - found.inline.keys())
+    def take_over(
+        self,
+        inline: dict[str, bytes],
+        short: dict[int, bytes],
+        examined: int,
+        lost: Iterable[str],
+        first_versions: Iterable[str],
+    ) -> None:
+        """Continue with what is on disk: blobs that are `inline` in the journal, messages that are `short` because they
+        name blobs, how many messages were `examined`, and blobs that are `lost`. Whatever a checkpoint names was
+        durable before it did."""
+        self._inline, self._short, self._examined = inline, short, examined
+        self.blobs.trust(self.blobs_to_keep(first_versions) - frozenset(lost) - inline.keys())
 
     def blobs_to_keep(self, first_versions: Iterable[str]) -> frozenset[str]:
         """The blobs that the session needs: those of its messages and its `first_versions` of files."""

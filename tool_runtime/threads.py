@@ -69,3 +69,22 @@ class DaemonPool:
             future.set_result(result)
         else:
             future.set_exception(error)
+
+
+def run_in_fresh_thread(work: Callable[[], T]) -> T:
+    """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed unchanged to the caller that waits for it
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="sandbox-start")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

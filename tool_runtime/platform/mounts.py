@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Final
 
+    from policy.scope import SandboxLevel
+
 
 class Namespaces(NamedTuple):
     """The namespaces that a program gets besides that of mounts: of users, without which only root can give it any, and
@@ -235,3 +237,19 @@ def _attributes(path: bytes, descriptor: int = _AT_FDCWD, *, set_: int = 0, prop
 
 def _mount(known: linux_calls.Numbers, source: bytes, target: bytes, kind: bytes, flags: int, data: bytes) -> None:
     linux_calls.call(known.mount, source, target, kind, flags, data)
+
+
+class LevelFinding(NamedTuple):
+    """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
+    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
+    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
+    such as want of a file, memory or time, and does not show that there is no such level."""
+
+    level: SandboxLevel
+    works: bool
+    problem: str = ""
+    abi: int = 0
+    is_supervised: bool = False
+    unheld: tuple[str, ...] = ()
+    namespaces: Namespaces = Namespaces(users=True, processes=True)
+    is_passing: bool = False

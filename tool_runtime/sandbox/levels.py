@@ -5,35 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
-from tool_runtime.platform.mounts import Namespaces
+from tool_runtime.platform.mounts import LevelFinding
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
 Level = Literal["none", "landlock", "namespace"]
 LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 """The strongest first."""
-
-
-class LevelFinding(NamedTuple):
-    """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
-    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
-    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
-    such as want of a file, memory or time, and does not show that there is no such level."""
-
-    level: Level
-    works: bool
-    problem: str = ""
-    abi: int = 0
-    is_supervised: bool = False
-    unheld: tuple[str, ...] = ()
-    namespaces: Namespaces = Namespaces(users=True, processes=True)
-    is_passing: bool = False
 
 
 NOTHING: Final = LevelFinding("none", works=True, unheld=("anything",))
@@ -99,27 +81,3 @@ def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  #
 def directory_of(runtime: RuntimeSettings) -> str:
     """Return the directory in which a session's levels are tried: its own for temporary files."""
     return runtime.temporary or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as for `look`
-
-
-# Work by a thread that gives up its rights, and ends with it.
-
-T = TypeVar("T")
-
-
-def run_in_fresh_thread(work: Callable[[], T]) -> T:
-    """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed unchanged to the caller that waits for it
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="sandbox-start")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
-from tool_runtime.platform.mounts import Namespaces, View
+from tool_runtime.platform.mounts import LevelFinding, Namespaces, View
 from tool_runtime.sandbox.launching import Launcher
-from tool_runtime.sandbox.levels import LevelFinding, run_in_fresh_thread
+from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -38,13 +38,14 @@ from typing import TYPE_CHECKING, Final
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import folders_between
-from tool_runtime.sandbox.levels import directory_of, find, run_in_fresh_thread
+from tool_runtime.sandbox.levels import directory_of, find
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
 from tool_runtime.sandbox.sockets import HeldSockets, SocketRules
 from tool_runtime.sandbox.supervisor import Supervisor
 from tool_runtime.sandbox.variables import agent_sockets, offline_variables, proxy_variables, session_variables
 from tool_runtime.sandbox.workspace_places import writable_roots
+from tool_runtime.threads import run_in_fresh_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

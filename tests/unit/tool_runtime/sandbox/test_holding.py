@@ -22,6 +22,7 @@ from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime.platform import current
+from tool_runtime.platform.mounts import LevelFinding
 from tool_runtime.sandbox import levels, proxy
 from tool_runtime.settings import SandboxSettings
 
@@ -175,7 +176,7 @@ async def test_a_command_that_was_ended_while_it_tried_is_told_why(
 async def test_a_level_that_does_not_work_refuses_where_it_is_required(
     make_router: MakeRouter, scope: CommandScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "look", lambda level, _: levels.LevelFinding(level, works=False, problem="not today"))
+    monkeypatch.setattr(levels, "look", lambda level, _: LevelFinding(level, works=False, problem="not today"))
     router = make_router(sandbox=SandboxSettings("auto", required=True))
     _, message = error_of(await router.execute(request("RunCommand", held(scope), command="true")))
     assert "commands are refused" in message
