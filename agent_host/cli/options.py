@@ -33,12 +33,10 @@ class _OneLineParser(argparse.ArgumentParser):
         super().__init__(**arguments, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
-        if message.endswith("required: COMMAND"):
-            message = (
-                "choose a command: run, resume, serve, sessions, show, policy, mock-gateway, tool-service or doctor"
-            )
-        elif message.endswith("required: VERB"):
-            message = "say what to do: check, tools, show, validate or rejudge"
+        if message.endswith(("required: COMMAND", "required: VERB")):
+            sys.stderr.write(self.format_help() + "\n")
+            notice("error: choose a command of this list")
+            sys.exit(2)
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 

@@ -54,11 +54,21 @@ def test_help(host: Host) -> None:
         assert f"agent-host {name}" in process.finish().text
 
 
+def test_without_a_command_all_are_listed(host: Host) -> None:
+    for words, names in (
+        ([], ("run", "resume", "serve", "replay", "mcp", "doctor")),
+        (["policy"], ("check", "rejudge")),
+    ):
+        outcome = host.run(*words)
+        assert (outcome.code, outcome.text) == (2, "")
+        assert all(f"\n    {name} " in outcome.stderr for name in names)
+        assert outcome.stderr.endswith("error: choose a command of this list\n")
+
+
 # Mistakes on the command line
 
 
 MISTAKES: list[tuple[list[str], list[str]]] = [
-    ([], ["choose a command", "run, resume"]),
     (["rum", "Do it."], ["rum", "run"]),
     (["run"], ["PROMPT"]),
     (["run", "Do it.", "--modle", "x"], ["--modle"]),
