@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
     AskPerson = Callable[["ToolRequest", "PersonAsked"], Awaitable["PersonAnswer"]]
 
+MAX_ARTIFACT_BYTES: Final = 50 * 1024 * 1024
+"""The largest artifact that the Workspace Service takes (AH 7.5)."""
 ToolStatus = Literal["succeeded", "failed", "denied"]
 ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 

@@ -11,8 +11,9 @@ from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, 
 from config.shapes import hint_at
 from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.catalogue import NATIVE, SKILLS
+from tool_runtime.families.catalogue import NATIVE, SKILLS, has_uploads
 from tool_runtime.families.desktop.family import DesktopFamily
+from tool_runtime.families.uploads import Uploads
 from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
@@ -45,6 +46,8 @@ class LocalToolRouter:
         self._pool = DaemonPool()
         self._desktop = DesktopFamily(settings, self._pool)
         self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
+        if has_uploads(settings.families):
+            self._families = (*self._families, Uploads(self._desktop.read_bytes))
         self._providers: tuple[Provider, ...] = (*self._families, *others)
         self._remote: tuple[RemoteProvider, ...] = ()
         self._running: set[asyncio.Task[Any]] = set()
@@ -106,7 +109,7 @@ class LocalToolRouter:
         try:
             # Whatever a call asks for beyond its sandbox was for policy to decide.
             request = request._replace(arguments=drop_grant(tool.spec, request.arguments))
-            self._check(tool.spec, request.arguments)
+            self._check(tool, request.arguments)
             return _success(request, await tool.run(CallContext.make(request, self._settings)))
         except ToolFault as fault:
             return _failure(request, tool, _add_nearest(fault, request, tool.spec))
@@ -131,27 +134,18 @@ class LocalToolRouter:
         if tool is None or tool.at_once is None:
             return None
         try:
-            self._check(tool.spec, request.arguments)
+            self._check(tool, request.arguments)
             output = tool.at_once(CallContext.make(request, self._settings))
         except ToolFault as fault:
             return _failure(request, tool, _add_nearest(fault, request, tool.spec))
         return None if output is None else _success(request, output)
-
-    async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
-        """The content of one file for the host's own tools, as ReadFile would find it: within the scope and the limits
-        of `request`, links that move refused, in a thread, within the time that files have. Only cancellation raises.
-        """
-        try:
-            return await self._desktop.read_bytes(CallContext.make(request, self._settings), path, max_bytes)
-        except ToolFault as fault:
-            return ToolError(str(DESKTOP[fault.kind]), str(fault))
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """See ToolRouter."""
         _, tool = self._tool(tool_name)
         if tool is None:
             return None
-        return self._schema_problem(tool.spec) or self._judge(tool.spec)(drop_grant(tool.spec, arguments))
+        return self._schema_problem(tool.spec) or self._problem(tool, drop_grant(tool.spec, arguments))
 
     def usable_arguments(self, tool_name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """See ToolRouter."""
@@ -231,12 +225,17 @@ class LocalToolRouter:
             return f"the schema of the tool {spec.name} cannot be used: {error}"
         return None
 
-    def _check(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
-        """Raises ToolFault for arguments that break the tool's schema, and for a tool without a usable one."""
-        unusable = self._schema_problem(spec)
+    def _problem(self, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+        """The problem with a call's arguments by the schema, then by the tool itself."""
+        wrong = self._judge(tool.spec)(arguments)
+        return tool.check(arguments) if wrong is None and tool.check is not None else wrong
+
+    def _check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        """Raises ToolFault for arguments that the tool does not take, and for a tool without a usable schema."""
+        unusable = self._schema_problem(tool.spec)
         if unusable is not None:
             raise ToolFault(FaultKind.UNKNOWN_TOOL, unusable)
-        wrong = self._judge(spec)(arguments)
+        wrong = self._problem(tool, arguments)
         if wrong is not None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong)
 

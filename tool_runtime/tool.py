@@ -10,7 +10,7 @@ import errno
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
 from tool_runtime.output.truncate import truncate_text
@@ -120,7 +120,8 @@ Raises ToolFault for a call that is known to have failed, or not to have begun."
 class Tool(NamedTuple):
     """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` is for
     tools without side effects. `names` are what the model reads of a fault, where that is not the name of its code.
-    `outcome` asks what became of a call, where the place that it went to may know."""
+    `outcome` asks what became of a call, where the place that it went to may know. `check` finds what is wrong with
+    arguments that fit the schema, in words for the model."""
 
     spec: ToolSpec
     run: Handler
@@ -128,6 +129,7 @@ class Tool(NamedTuple):
     at_once: AtOnce | None = None
     names: Mapping[FaultKind, str] = {}
     outcome: Outcome | None = None
+    check: Callable[[Mapping[str, Any]], str | None] | None = None
 
 
 class Provider(Protocol):

@@ -24,7 +24,6 @@ from agent_host.host.gateway import make_client, make_conversation, put_under_pa
 from agent_host.host.secrets import redaction_of
 from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
 from agent_host.judging.environment import Registry
-from agent_host.judging.host_tools import HostTools
 from agent_host.judging.judge import Judge
 from agent_host.loop.background import CommandLog, CommandWatch
 from agent_host.loop.cancellation import Cancellation
@@ -39,7 +38,6 @@ from config.lean_typing import NamedTuple
 from policy.rules.case import NO_LIMITS
 from policy.rules.toolset import delegated_capabilities
 from state.locations import SessionPaths
-from tool_runtime.families.catalogue import has_uploads
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
@@ -91,8 +89,7 @@ async def make_context(
     )
     outputs = RecordedResults(store, stores.artifacts)
     local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
-    runtime, scripts = local.runtime, local.scripts
-    router = HostTools(runtime, runtime.read_bytes, has_uploads=has_uploads(families_of(settings)))
+    router, scripts = local.runtime, local.scripts
     phase = task_machine()
 
     def client() -> LlmClient:
@@ -136,10 +133,10 @@ async def make_context(
         command_watch=_command_watch(resolved, parts.machine),
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
-        _add_servers(ctx, resolved, local.settings, runtime, session_id)
+        _add_servers(ctx, resolved, local.settings, router, session_id)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
-        runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
+        router.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
     ctx.conversation.renew_head(ctx.judge)
     return ctx
 

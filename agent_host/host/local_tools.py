@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.judging.environment import Registry
-from agent_host.judging.host_tools import UPLOAD_ARTIFACT, upload_problem
 from policy.names import CapabilityName
-from tool_runtime.families.catalogue import FAMILIES, has_uploads, specs_of
+from tool_runtime.families.catalogue import FAMILIES, specs_of
 from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.uploads import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.schema import judge_of
 
@@ -27,8 +27,8 @@ CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.val
 
 
 def built_in(families: Collection[str] = FAMILIES) -> Registry:
-    """The tools of these families, and the host's own. Raises KeyError for a family that there is not."""
-    return Registry((*specs_of(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ())))
+    """The tools of these families. Raises KeyError for a family that there is not."""
+    return Registry(specs_of(families))
 
 
 class AlsoElsewhere(Registry):
@@ -47,15 +47,14 @@ class AlsoElsewhere(Registry):
 def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
     """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
     What is left out is no problem: a case need only say what it is judged by."""
-    if spec is UPLOAD_ARTIFACT:
-        return upload_problem(arguments)
     if spec is None:
         return None
-    return judge_of({**spec.schema_to_check, "required": []}, foreign=spec.foreign_schema)(arguments)
+    wrong = judge_of({**spec.schema_to_check, "required": []}, foreign=spec.foreign_schema)(arguments)
+    return upload_problem(arguments) if wrong is None and spec is UPLOAD_ARTIFACT else wrong
 
 
 def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments as the loop gives them to policy; see `ToolRouter.usable_arguments`."""
-    if spec is None or spec is UPLOAD_ARTIFACT:
+    if spec is None:
         return arguments
     return usable_arguments(spec, arguments, judge_of(spec.schema_to_check, foreign=spec.foreign_schema))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import orjson
 
 from agent_host import lenient_json
-from agent_host.contracts import Maker
+from agent_host.contracts import Maker, ToolError
+from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.judging.host_tools import fail_if_lost
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
 from agent_host.loop.background import CommandChanges
 from agent_host.loop.context import note_on
@@ -310,7 +310,7 @@ async def take_result(
     maker = Maker(call.name, spec.capabilities_for(call.arguments))
     artifacts = result.artifacts
     left = await keep_artifacts(ctx, step_id, maker, artifacts)
-    result = fail_if_lost(result, [one.row.get("why") for one in left])
+    result = _fail_if_lost(spec, result, [one.row.get("why") for one in left])
     text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
     if result.skill is not None:
         text = add_note(spec, text, note_on(ctx.judge, result.skill))
@@ -328,6 +328,15 @@ async def take_result(
         result.settle()
     hand_over(ctx, step_id, call.call_id, left)
     return message
+
+
+def _fail_if_lost(spec: ToolSpec, result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
+    """The result of an upload, failed if its artifact was lost: why, or None, for each. Other calls did their work."""
+    why = next((message for message in lost if message is not None), None)
+    if spec.category != "uploads" or why is None:
+        return result
+    error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, why)
+    return result._replace(status="failed", output_text=None, error=error, artifacts=())
 
 
 # What ReadOutput reads: artifacts of calls, and results of the conversation that requests leave out.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import orjson
 
 from agent_host import lenient_json
-from agent_host.contracts import Maker
+from agent_host.contracts import MAX_ARTIFACT_BYTES, Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from agent_host.services.http import ServiceClient
     from state.blobs import BlobFolder
 
-MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
-"""What the Workspace Service takes in one piece."""
 INLINE_BYTES = 1024 * 1024
 """What is larger is read, written and encoded beside the event loop."""
 _REFERENCES = "artifacts/"

@@ -11,10 +11,10 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from agent_host.contracts import Artifact
+from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceError
 from agent_host.ids import new_id
-from agent_host.services.workspace import MAX_ARTIFACT_BYTES, HttpWorkspaceService, UploadFailed
+from agent_host.services.workspace import HttpWorkspaceService, UploadFailed
 from agent_host.tool_service.tool import BucketSettings, ToolFault
 from config.shapes import FLAG, TEXT, Record, Text
 

@@ -10,11 +10,11 @@ import pytest
 
 from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolRequest, ToolRouter, ToolSpec
 from agent_host.errors import ErrorCode
-from agent_host.judging.host_tools import UPLOAD_ARTIFACT, HostTools
 from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import specs_of
 from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.uploads import UPLOAD_ARTIFACT
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import Tool, ToolOutput
@@ -30,14 +30,9 @@ def local(workspace: Path) -> ToolRouter:
     return LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
 
 
-def with_host_tools(workspace: Path) -> ToolRouter:
-    inner = LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
-    return HostTools(inner, inner.read_bytes)
-
-
-@pytest.fixture(params=[local, with_host_tools])
-async def router(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ToolRouter]:
-    made: ToolRouter = request.param(tmp_path)
+@pytest.fixture
+async def router(tmp_path: Path) -> AsyncIterator[ToolRouter]:
+    made = local(tmp_path)
     yield made
     await made.aclose()
 
@@ -52,8 +47,7 @@ def ask(tool: str, constraints: ToolConstraints | None = None, **arguments: Any)
 
 async def test_specifications_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
     specs = await router.tools()
-    own = (UPLOAD_ARTIFACT,) if isinstance(router, HostTools) else ()
-    assert tuple(specs) == SPECS + own
+    assert tuple(specs) == (*SPECS, UPLOAD_ARTIFACT)
     assert len({spec.name for spec in specs}) == len(specs)
     for spec in specs:
         schema = spec.input_schema
@@ -301,7 +295,7 @@ class Echo:
 async def test_the_tools_of_a_provider_run_and_its_list_may_change(tmp_path: Path) -> None:
     echo = Echo("one", "ReadFile")
     router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)), [echo])
-    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in SPECS), "one"]
+    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in (*SPECS, UPLOAD_ARTIFACT)), "one"]
     assert (await router.execute(ask("one"))).output_text == "one"
     assert await router.end_leftovers(ask("one")) == Leftovers(7)
     echo.names = ("two",)
@@ -369,7 +363,7 @@ async def test_a_tool_whose_schema_cannot_be_used_is_left_out_and_never_runs(
 ) -> None:
     theirs, echo = Foreign(schema, foreign=foreign), Echo("one", "theirs")
     router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)), [theirs, echo])
-    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in SPECS), "one"]
+    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in (*SPECS, UPLOAD_ARTIFACT)), "one"]
     assert list(router.unusable) == ["theirs"]
     assert says in router.unusable["theirs"]
     refused = await router.execute(ask("theirs"))

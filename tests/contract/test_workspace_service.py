@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.contracts import Artifact
+from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceRejected
 from agent_host.services.workspace import (
-    MAX_ARTIFACT_BYTES,
     EmbeddedWorkspaceService,
     HttpWorkspaceService,
     UploadFailed,

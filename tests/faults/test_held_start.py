@@ -27,8 +27,8 @@ SANDBOX, PLATFORM = "tool_runtime.sandbox", "tool_runtime.platform"
 BOTH = (
     f"{SANDBOX}.protected_paths:Guarded.begin before 1",
     f"{SANDBOX}.protected_paths:Guarded.begin after 1",
-    f"{SANDBOX}.session:Sandbox.started before 1",
-    f"{SANDBOX}.session:Sandbox.started after 1",
+    f"{SANDBOX}.session:Sandbox.launch before 1",
+    f"{SANDBOX}.session:Sandbox.launch after 1",
     f"{SANDBOX}.supervisor:Supervisor.watch after 1",
 )
 RUNNING = BOTH[3:]

@@ -74,7 +74,7 @@ def test_every_code_of_a_call_has_a_row() -> None:
     files = [f"loop/{name}.py" for name in ("approvals", "calls", "prepare", "recovery")]
     named = {
         ErrorCode[name]
-        for file in (*files, "judging/host_tools.py")
+        for file in (*files, "loop/results.py")
         for name in re.findall(r"\bErrorCode\.(\w+)", source(file))
     }
     assert set(OF_CALLS) == named | {ErrorCode(name) for name in ELSEWHERE.values()} | CODES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.families.desktop.specs import READ_OUTPUT, SPECS
+from tool_runtime.families.uploads import UPLOAD_ARTIFACT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,8 +26,8 @@ FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families. What reads stored outputs belongs to every one. Raises KeyError for a name that is
-    no family's."""
+    """The tools of these families. What reads stored outputs belongs to every one, and what uploads to all but the slim
+    one. Raises KeyError for a name that is no family's."""
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
@@ -39,7 +40,7 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
         from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
 
         others = (*others, *OF_SKILLS)
-    return (*others, *desktop_specs(families))
+    return (*others, *desktop_specs(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ()))
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
@@ -54,5 +55,5 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
 
 
 def has_uploads(families: Collection[str]) -> bool:
-    """True if the host's own tool is offered beside these families."""
+    """True if UploadArtifact is offered beside the tools of these families."""
     return SLIM not in families or DESKTOP in families

@@ -26,6 +26,9 @@ def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge)
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
     usable = _mend(spec.schema_to_check, dict(arguments))
+    content = spec.content or ""
+    if arguments.get(content) == "" and not arguments.get(spec.subject.argument):
+        usable[content] = ""  # an empty content is one if no file is named in its place
     if SANDBOX_GRANT in usable and takes_grant(spec):
         grant = _grant(usable.pop(SANDBOX_GRANT))
         usable |= {} if grant is None else {SANDBOX_GRANT: grant}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.contracts import Artifact
-from agent_host.services.workspace import MAX_ARTIFACT_BYTES
+from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.testing.services import MockServices
 from agent_host.tool_service.tool import Output
 from tests.support.object_store import ObjectStore, object_store
