@@ -7,12 +7,12 @@ own file may do to them.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str] | dict[str, dict[str, Any]]
 
@@ -58,117 +58,283 @@ MOCK_PREFIX = "mock:"
 STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",), "auto": ("namespace",)}
 """What a workspace may make of a level of the sandbox: `auto` may be anything, so that a name may be less than it."""
 
-SETTINGS: dict[str, Setting] = {
-    "host.policy": Setting(str),
-    "host.toolset": Setting(list, choices=("desktop", "native", "skills", "slim")),
-    "host.project_instructions": Setting(bool),
-    "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
-    "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
-    "host.max_snapshot_bytes": Setting(int, low=65_536, high=8 * 1024**3),
-    "host.max_run_log_bytes": Setting(int, low=65_536),
-    "host.output": Setting(str, choices=("text", "json", "jsonl")),
-    "host.verbose": Setting(bool),
-    "serve.begin_timeout_s": Setting(float, low=0, high=86_400),
-    "llm.gateway": Setting(str),
-    "llm.dialect": Setting(str, choices=("anthropic", "openai", "responses", "auto")),
-    "llm.max_tokens_field": Setting(str, choices=("max_completion_tokens", "max_tokens")),
-    "llm.prompt_cache_key": Setting(str, choices=("auto", "always", "never")),
-    "llm.headers": Setting(dict),
-    "llm.model": Setting(str),
-    "llm.fallback_models": Setting(list),
-    "llm.images": Setting(bool),
-    "llm.context_strategy": Setting(str, choices=("drop_oldest", "clear_tool_results", "summarize")),
-    "llm.summary_model": Setting(str),
-    "llm.cache_ttl": Setting(str, choices=("auto", "5m", "1h")),
-    "llm.tokenizer": Setting(str, choices=("auto", "estimate", "o200k_base", "cl100k_base")),
-    "llm.max_cost": Setting(float, _SMALLER, low=0, high=10**9, zero_is_unset=True),
-    "llm.connect_timeout_s": Setting(float, low=0.1, high=600),
-    "llm.read_timeout_s": Setting(float, low=0.1, high=3600),
-    "llm.progress_timeout_s": Setting(float, _SMALLER, low=0.1, high=86_400),
-    "llm.answer_timeout_s": Setting(float, _SMALLER, low=0.1, high=604_800),
-    "llm.max_line_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "llm.max_event_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "llm.max_call_arguments_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "llm.max_answer_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "llm.max_retries": Setting(int, low=0, high=20),
-    "llm.max_wait_s": Setting(float, _SMALLER, low=0, high=86_400),
-    "llm.retry_base_s": Setting(float, low=0, high=60),
-    "llm.retry_max_s": Setting(float, low=0, high=600),
-    "loop.repeat_note": Setting(int, _SMALLER, low=0, high=10_000, zero_is_unset=True),
-    "loop.repeat_limit": Setting(int, _SMALLER, low=0, high=10_000, zero_is_unset=True),
-    MODELS: Setting(dict, tables=True),
-    "tools.allowed": Setting(list, Tightening.FEWER),
-    "tools.disabled": Setting(list, _MORE),
-    "tools.file_timeout_s": Setting(float, _SMALLER, low=0.1, high=600),
-    "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=86_400),
-    "tools.command_timeout_max_s": Setting(int, _SMALLER, low=1, high=86_400),
-    "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=3600),
-    "tools.http_timeout_max_s": Setting(int, _SMALLER, low=1, high=3600),
-    "tools.http_proxy": Setting(str, proxy=True),
-    "tools.https_proxy": Setting(str, proxy=True),
-    "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
-    "tools.max_response_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "tools.max_download_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "tools.max_artifact_bytes": Setting(int, _SMALLER, low=65_536, high=1024 * 1024 * 1024),
-    "tools.output_buffer_bytes": Setting(int, _SMALLER, low=1024, high=16 * 1024 * 1024),
-    "tools.max_parallel_commands": Setting(int, _SMALLER, low=1, high=64),
-    "tools.max_parallel_files": Setting(int, _SMALLER, low=1, high=64),
-    "tools.max_parallel_requests": Setting(int, _SMALLER, low=1, high=64),
-    "tools.max_parallel_uploads": Setting(int, _SMALLER, low=1, high=64),
-    "tools.max_background_commands": Setting(int, _SMALLER, low=0, high=64),
-    "tools.background_lifetime_s": Setting(float, _SMALLER, low=0, high=604_800, zero_is_unset=True),
-    "tools.watch_changes": Setting(bool),
-    "tools.env_allowed": Setting(list, Tightening.FEWER),
-    "tools.env_passthrough": Setting(list),
-    "tools.installed": Setting(list),
-    "approvals.timeout_s": Setting(float, _SMALLER, low=0.01, high=604_800),
-    "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
-    "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
-    "redaction.detectors": Setting(bool),
-    "sandbox.level": Setting(str, Tightening.STRONGER, choices=("none", "landlock", "namespace", "auto")),
-    "sandbox.allowed_domains": Setting(list, adds=True),
-    "policy.risk_ceiling": Setting(str, Tightening.LOWER, choices=("low", "medium", "high")),
-    "policy.allowed_commands": Setting(list),
-    "policy.blocked_paths": Setting(list, _MORE),
-    "policy.blocked_commands": Setting(list, _MORE),
-    "policy.blocked_domains": Setting(list, _MORE),
-    "policy.command_policies": Setting(list, _MORE, tables=True),
-    "native.root_dir": Setting(str),
-    "native.additional_roots": Setting(list),
-    "native.exec": Setting(list, tables=True),
-    "native.tls_checks": Setting(bool),
-    "native.allow_shadow": Setting(bool),
-    "skills.enabled_tools": Setting(
-        list, Tightening.FEWER, choices=("run_script", "write_file", "delete_file", "network_request")
-    ),
-    "skills.max_script_runs": Setting(int, _SMALLER, low=0, high=10_000),
-    "skills.script_timeout_s": Setting(float, _SMALLER, low=0.1, high=3600),
-    "skills.hidden_files": Setting(list, _MORE),
-    "backend.timeout_s": Setting(float, _SMALLER, low=0.1, high=86_400),
-    "backend.connect_timeout_s": Setting(float, _SMALLER, low=0, high=600),
-    "mcp.servers": Setting(list, tables=True),
-    "mcp.enabled": Setting(list, Tightening.FEWER),
-    "mcp.connect_timeout_s": Setting(float, _SMALLER, low=0, high=600),
-    "mcp.timeout_s": Setting(float, _SMALLER, low=0.1, high=86_400),
-    "services.timeout_s": Setting(float, low=0.1, high=600),
-    "services.max_retries": Setting(int, low=0, high=20),
-    "services.retry_base_s": Setting(float, low=0, high=60),
-    "services.retry_max_s": Setting(float, low=0, high=600),
-    "services.upload_max_pending_bytes": Setting(int, low=0),
-    "services.upload_max_behind_s": Setting(float, low=0.1, high=3600),
-    "services.upload_end_s": Setting(float, low=0, high=600),
-    "retention.max_age_days": Setting(int, low=0, zero_is_unset=True),
-    "retention.max_sessions": Setting(int, low=0, zero_is_unset=True),
-    "retention.max_bytes": Setting(int, low=0, zero_is_unset=True),
-    "retention.keep_file_versions": Setting(bool),
-}
+SETTINGS: dict[str, Setting] = {}
+"""Every key with its setting: filled by the sections below, each of whose lines is the one home of its key."""
+
+
+_SECTIONS: dict[str, type[Section]] = {}
+
+
+class Section:
+    """One section of the settings: each key is an attribute of the type that the file has to give. A section is handed
+    to whoever uses it, as a whole."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Mapping[str, TomlValue]) -> None:
+        self.values = values
+
+    def __init_subclass__(cls, name: str) -> None:
+        _SECTIONS[name] = cls
+        for field, key in vars(cls).items():
+            if isinstance(key, _Key):
+                key.name = f"{name}.{field}"
+                SETTINGS[key.name] = key.setting
+
+
+class _Key:
+    """The attribute for one key."""
+
+    __slots__ = ("name", "read", "setting")
+
+    def __init__(self, setting: Setting, read: Callable[[Any], Any]) -> None:
+        self.setting, self.read, self.name = setting, read, ""
+
+    def __get__(self, section: Section | None, owner: type) -> Any:
+        return self if section is None else self.read(section.values[self.name])
+
+
+def text(tightening: Tightening = Tightening.NEVER, **rules: Any) -> str:
+    """A key whose value is a string."""
+    return cast("str", _Key(Setting(str, tightening, **rules), str))
+
+
+def integer(tightening: Tightening = Tightening.NEVER, **rules: Any) -> int:
+    """A key whose value is a whole number."""
+    return cast("int", _Key(Setting(int, tightening, **rules), int))
+
+
+def number(tightening: Tightening = Tightening.NEVER, **rules: Any) -> float:
+    """A key whose value is a number."""
+    return cast("float", _Key(Setting(float, tightening, **rules), _as_it_is))
+
+
+def flag() -> bool:
+    """A key whose value is true or false."""
+    return cast("bool", _Key(Setting(bool), bool))
+
+
+def names(tightening: Tightening = Tightening.NEVER, **rules: Any) -> tuple[str, ...]:
+    """A key whose value is a list of strings."""
+    return cast("tuple[str, ...]", _Key(Setting(list, tightening, **rules), tuple))
+
+
+def tables(tightening: Tightening = Tightening.NEVER) -> tuple[dict[str, Any], ...]:
+    """A key whose value is a list of tables, for its reader to check."""
+    return cast("tuple[dict[str, Any], ...]", _Key(Setting(list, tightening, tables=True), tuple))
+
+
+def pairs() -> dict[str, str]:
+    """A key whose value is a table of strings."""
+    return cast("dict[str, str]", _Key(Setting(dict), dict))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class HostSettings(Section, name="host"):
+    """One run or session as a whole."""
+
+    policy = text()
+    toolset = names(choices=("desktop", "native", "skills", "slim"))
+    project_instructions = flag()
+    max_steps = integer(_SMALLER, low=1, high=10_000)
+    max_stored_bytes = integer(_SMALLER, low=0)
+    max_snapshot_bytes = integer(low=65_536, high=8 * 1024**3)
+    max_run_log_bytes = integer(low=65_536)
+    output = text(choices=("text", "json", "jsonl"))
+    verbose = flag()
+
+
+class ServeSettings(Section, name="serve"):
+    """A server of JSON-RPC."""
+
+    begin_timeout_s = number(low=0, high=86_400)
+
+
+class LlmSettings(Section, name="llm"):
+    """The gateway, the model, and the bounds on an answer."""
+
+    gateway = text()
+    dialect = text(choices=("anthropic", "openai", "responses", "auto"))
+    max_tokens_field = text(choices=("max_completion_tokens", "max_tokens"))
+    prompt_cache_key = text(choices=("auto", "always", "never"))
+    headers = pairs()
+    model = text()
+    fallback_models = names()
+    images = flag()
+    context_strategy = text(choices=("drop_oldest", "clear_tool_results", "summarize"))
+    summary_model = text()
+    cache_ttl = text(choices=("auto", "5m", "1h"))
+    tokenizer = text(choices=("auto", "estimate", "o200k_base", "cl100k_base"))
+    max_cost = number(_SMALLER, low=0, high=10**9, zero_is_unset=True)
+    connect_timeout_s = number(low=0.1, high=600)
+    read_timeout_s = number(low=0.1, high=3600)
+    progress_timeout_s = number(_SMALLER, low=0.1, high=86_400)
+    answer_timeout_s = number(_SMALLER, low=0.1, high=604_800)
+    max_line_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_event_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_call_arguments_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_answer_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_retries = integer(low=0, high=20)
+    max_wait_s = number(_SMALLER, low=0, high=86_400)
+    retry_base_s = number(low=0, high=60)
+    retry_max_s = number(low=0, high=600)
+
+
+class LoopSettings(Section, name="loop"):
+    """The loop: repeated calls."""
+
+    repeat_note = integer(_SMALLER, low=0, high=10_000, zero_is_unset=True)
+    repeat_limit = integer(_SMALLER, low=0, high=10_000, zero_is_unset=True)
+
+
+SETTINGS[MODELS] = Setting(dict, tables=True)
+
+
+class ToolsSettings(Section, name="tools"):
+    """Tools of this machine: what there is, time, output, how many at once."""
+
+    allowed = names(Tightening.FEWER)
+    disabled = names(_MORE)
+    file_timeout_s = number(_SMALLER, low=0.1, high=600)
+    command_timeout_s = number(_SMALLER, low=1, high=86_400)
+    command_timeout_max_s = integer(_SMALLER, low=1, high=86_400)
+    http_timeout_s = number(_SMALLER, low=0.1, high=3600)
+    http_timeout_max_s = integer(_SMALLER, low=1, high=3600)
+    http_proxy = text(proxy=True)
+    https_proxy = text(proxy=True)
+    max_output_bytes = integer(_SMALLER, low=1024, high=100 * 1024 * 1024)
+    max_response_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_download_bytes = integer(_SMALLER, low=1024, high=1 << 30)
+    max_artifact_bytes = integer(_SMALLER, low=65_536, high=1024 * 1024 * 1024)
+    output_buffer_bytes = integer(_SMALLER, low=1024, high=16 * 1024 * 1024)
+    max_parallel_commands = integer(_SMALLER, low=1, high=64)
+    max_parallel_files = integer(_SMALLER, low=1, high=64)
+    max_parallel_requests = integer(_SMALLER, low=1, high=64)
+    max_parallel_uploads = integer(_SMALLER, low=1, high=64)
+    max_background_commands = integer(_SMALLER, low=0, high=64)
+    background_lifetime_s = number(_SMALLER, low=0, high=604_800, zero_is_unset=True)
+    watch_changes = flag()
+    env_allowed = names(Tightening.FEWER)
+    env_passthrough = names()
+    installed = names()
+
+
+class ApprovalsSettings(Section, name="approvals"):
+    """Approvals."""
+
+    timeout_s = number(_SMALLER, low=0.01, high=604_800)
+
+
+class LimitsSettings(Section, name="limits"):
+    """Bounds that narrow those of the bundle."""
+
+    max_file_size_bytes = integer(_SMALLER, low=0, zero_is_unset=True)
+    max_session_tokens = integer(_SMALLER, low=0, zero_is_unset=True)
+
+
+class RedactionSettings(Section, name="redaction"):
+    """Secrets in what is kept and sent."""
+
+    detectors = flag()
+
+
+class SandboxSettings(Section, name="sandbox"):
+    """The sandbox of commands."""
+
+    level = text(Tightening.STRONGER, choices=("none", "landlock", "namespace", "auto"))
+    allowed_domains = names(adds=True)
+
+
+class PolicySettings(Section, name="policy"):
+    """What takes away from the bundle, or adds commands to a built-in."""
+
+    risk_ceiling = text(Tightening.LOWER, choices=("low", "medium", "high"))
+    allowed_commands = names()
+    blocked_paths = names(_MORE)
+    blocked_commands = names(_MORE)
+    blocked_domains = names(_MORE)
+    command_policies = tables(_MORE)
+
+
+class NativeSettings(Section, name="native"):
+    """The native family."""
+
+    root_dir = text()
+    additional_roots = names()
+    exec = tables()
+    tls_checks = flag()
+    allow_shadow = flag()
+
+
+class SkillsSettings(Section, name="skills"):
+    """Skills and their scripts."""
+
+    enabled_tools = names(Tightening.FEWER, choices=("run_script", "write_file", "delete_file", "network_request"))
+    max_script_runs = integer(_SMALLER, low=0, high=10_000)
+    script_timeout_s = number(_SMALLER, low=0.1, high=3600)
+    hidden_files = names(_MORE)
+
+
+class BackendSettings(Section, name="backend"):
+    """The Backend Tool Service."""
+
+    timeout_s = number(_SMALLER, low=0.1, high=86_400)
+    connect_timeout_s = number(_SMALLER, low=0, high=600)
+
+
+class McpSettings(Section, name="mcp"):
+    """MCP servers."""
+
+    servers = tables()
+    enabled = names(Tightening.FEWER)
+    connect_timeout_s = number(_SMALLER, low=0, high=600)
+    timeout_s = number(_SMALLER, low=0.1, high=86_400)
+
+
+class ServicesSettings(Section, name="services"):
+    """The other backend services."""
+
+    timeout_s = number(low=0.1, high=600)
+    max_retries = integer(low=0, high=20)
+    retry_base_s = number(low=0, high=60)
+    retry_max_s = number(low=0, high=600)
+    upload_max_pending_bytes = integer(low=0)
+    upload_max_behind_s = number(low=0.1, high=3600)
+    upload_end_s = number(low=0, high=600)
+
+
+class RetentionSettings(Section, name="retention"):
+    """What stays of ended sessions."""
+
+    max_age_days = integer(low=0, zero_is_unset=True)
+    max_sessions = integer(low=0, zero_is_unset=True)
+    max_bytes = integer(low=0, zero_is_unset=True)
+    keep_file_versions = flag()
 
 
 class Settings:
-    """All settings of a run, by section and name: `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
+    """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
     for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave values for."""
 
-    __slots__ = ("_ceilings", "_values", "chosen", "ignored")
+    host: HostSettings
+    serve: ServeSettings
+    llm: LlmSettings
+    loop: LoopSettings
+    tools: ToolsSettings
+    approvals: ApprovalsSettings
+    limits: LimitsSettings
+    redaction: RedactionSettings
+    sandbox: SandboxSettings
+    policy: PolicySettings
+    native: NativeSettings
+    skills: SkillsSettings
+    backend: BackendSettings
+    mcp: McpSettings
+    services: ServicesSettings
+    retention: RetentionSettings
 
     def __init__(
         self,
@@ -178,6 +344,8 @@ class Settings:
         chosen: frozenset[str] = frozenset(),
     ) -> None:
         self._values = dict(values)
+        for name, section in _SECTIONS.items():
+            setattr(self, name, section(self._values))
         self._ceilings = dict(ceilings or {})
         self.ignored = ignored
         self.chosen = chosen
@@ -189,21 +357,6 @@ class Settings:
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
 
-    def text(self, key: str) -> str:
-        """A setting that is a string."""
-        return str(self._values[key])
-
-    def number(self, key: str) -> float:
-        """A setting that is a number."""
-        value = self._values[key]
-        if not isinstance(value, int | float):
-            raise TypeError(f"{key} is not a number")
-        return value
-
-    def integer(self, key: str) -> int:
-        """A setting that is a whole number."""
-        return int(self.number(key))
-
     def bound(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
@@ -214,35 +367,10 @@ class Settings:
 
     def rank(self, key: str) -> int:
         """The place of a setting among its choices, from 0."""
-        return SETTINGS[key].choices.index(self.text(key))
-
-    def flag(self, key: str) -> bool:
-        """A setting that is true or false."""
-        return bool(self._values[key])
-
-    def names(self, key: str) -> tuple[str, ...]:
-        """A setting that is a list of strings."""
-        value = self._values[key]
-        if not isinstance(value, list):
-            raise TypeError(f"{key} is not a list")
-        return tuple(entry for entry in value if isinstance(entry, str))
-
-    def pairs(self, key: str) -> dict[str, str]:
-        """A setting that is a table of strings."""
-        value = self._values[key]
-        if not isinstance(value, dict):
-            raise TypeError(f"{key} is not a table")
-        return {name: one for name, one in value.items() if isinstance(one, str)}
+        return SETTINGS[key].choices.index(str(self._values[key]))
 
     @property
     def models(self) -> dict[str, dict[str, Any]]:
         """The entries of `[models]`, by name or pattern (`config.models`)."""
         value = self._values[MODELS]
         return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
-
-    def tables(self, key: str) -> tuple[dict[str, Any], ...]:
-        """A setting that is a list of tables."""
-        value = self._values[key]
-        if not isinstance(value, list):
-            raise TypeError(f"{key} is not a list")
-        return tuple(entry for entry in value if isinstance(entry, dict))

@@ -80,7 +80,7 @@ def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
 
 def _repeat(line: CommandLine, result: Result) -> int:
     """Show the result of a session that ended, as its run did."""
-    display = Display(line.source.new().settings.text("host.output"))
+    display = Display(line.source.new().settings.host.output)
     display.repeat(result, line.resume_command(result.session_id))
     display.close()
     if result.completed and display.lost is not None:
@@ -143,7 +143,7 @@ def _prompt(given: str) -> str:
 def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, resumes: bool = False) -> int:
     get_ready(resolved.settings, resolved.state_dir)
     asks = can_ask(no_input=line.no_input)
-    display = Display(resolved.settings.text("host.output"), verbose=resolved.settings.flag("host.verbose"), asks=asks)
+    display = Display(resolved.settings.host.output, verbose=resolved.settings.host.verbose, asks=asks)
     stopped_by: list[int] = []
     result = asyncio.run(_run(line, resolved, prompt, display, stopped_by, resumes=resumes))
     display.close()
@@ -197,7 +197,7 @@ async def _run(
 
     approve = None
     if display.asks:
-        approve = Terminal(resolved.settings.number("approvals.timeout_s")).approve
+        approve = Terminal(resolved.settings.approvals.timeout_s).approve
     try:
         result = await run_to_end(
             resolved,
@@ -227,7 +227,7 @@ def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result)
     if not os.path.isdir(result.records):
         return None
     command = line.resume_command(result.session_id)
-    expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.text("host.policy") not in BUILT_IN
+    expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.host.policy not in BUILT_IN
     return f"{command} --policy NEW" if expired else command
 
 

@@ -31,7 +31,7 @@ def serve(namespace: argparse.Namespace) -> int:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
     settings = source.own_settings()
     look_ahead(settings, source.state_dir)
-    begin_s = settings.number("serve.begin_timeout_s")
+    begin_s = settings.serve.begin_timeout_s
     return asyncio.run(_serve(source, namespace.socket, namespace.reconnect_s, begin_s))
 
 

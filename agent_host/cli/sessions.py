@@ -186,11 +186,11 @@ def _load_limits() -> PruneLimits:
         settings = load({}, workspace=None)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    days = settings.integer("retention.max_age_days")
+    days = settings.retention.max_age_days
     return PruneLimits(
         days * _DAY_S or None,
-        settings.integer("retention.max_sessions") or None,
-        settings.integer("retention.max_bytes") or None,
+        settings.retention.max_sessions or None,
+        settings.retention.max_bytes or None,
     )
 
 

@@ -81,9 +81,9 @@ class Backends:
         """The stores of a session's artifacts."""
         url, settings = self._urls.workspace, self._settings
         limits = UploadLimits(
-            settings.integer("services.upload_max_pending_bytes"),
-            settings.number("services.upload_max_behind_s"),
-            settings.number("services.upload_end_s"),
+            settings.services.upload_max_pending_bytes,
+            settings.services.upload_max_behind_s,
+            settings.services.upload_end_s,
         )
         here = EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
         if url is None:
@@ -179,7 +179,7 @@ class Backends:
 @contextlib.asynccontextmanager
 async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
     """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
-    url = resolved.settings.text("llm.gateway")
+    url = resolved.settings.llm.gateway
     if not url:
         raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
     if url.startswith(MOCK_PREFIX):

@@ -78,14 +78,14 @@ async def make_context(
     """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
     commands start may be tied to its life."""
     settings, session_id = resolved.settings, store.state.identity.session_id
-    if settings.number("llm.max_cost"):
+    if settings.llm.max_cost:
         refuse_uncounted(parts.models, store.state)
-    live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.flag("host.verbose") else MAX_PIECE_BYTES)
+    live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
     journal = Journal(
         store,
         emitter,
-        settings.integer("host.max_stored_bytes"),
-        keeps_versions=settings.flag("retention.keep_file_versions"),
+        settings.host.max_stored_bytes,
+        keeps_versions=settings.retention.keep_file_versions,
     )
     outputs = RecordedResults(store, stores.artifacts)
     local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
@@ -123,16 +123,16 @@ async def make_context(
         phase=phase,
         live_output=live_output,
         at_once={
-            "commands": settings.integer("tools.max_parallel_commands"),
-            "files": settings.integer("tools.max_parallel_files"),
-            "requests": settings.integer("tools.max_parallel_requests"),
-            "uploads": settings.integer("tools.max_parallel_uploads"),
+            "commands": settings.tools.max_parallel_commands,
+            "files": settings.tools.max_parallel_files,
+            "requests": settings.tools.max_parallel_requests,
+            "uploads": settings.tools.max_parallel_uploads,
         },
         questions=Questions(),
-        progress=Progress(settings.integer("loop.repeat_note"), settings.integer("loop.repeat_limit")),
+        progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit),
         command_watch=_command_watch(resolved, parts.machine),
     )
-    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers):
         _add_servers(ctx, resolved, local.settings, router, session_id)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
@@ -234,7 +234,7 @@ def _add_servers(
 
 def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:
     """The watch of the workspace around commands, without the host's own folders; None if it is switched off."""
-    if not resolved.settings.flag("tools.watch_changes"):
+    if not resolved.settings.tools.watch_changes:
         return None
     own = map(os.path.realpath, (resolved.state_dir, machine.temporary))
     return CommandWatch(machine.environment.workspace, tuple(own))
@@ -271,32 +271,32 @@ def runtime_settings(
     return RuntimeSettings(
         workspace=workspace,
         shell=shell,
-        file_timeout_s=settings.number("tools.file_timeout_s"),
-        command_timeout_s=settings.number("tools.command_timeout_s"),
-        command_timeout_max_s=settings.integer("tools.command_timeout_max_s"),
-        http_timeout_s=settings.number("tools.http_timeout_s"),
-        http_timeout_max_s=settings.integer("tools.http_timeout_max_s"),
-        http_max_body_bytes=settings.integer("tools.max_response_bytes"),
-        http_max_download_bytes=settings.integer("tools.max_download_bytes"),
-        http_proxy=settings.text("tools.http_proxy") or None,
-        https_proxy=settings.text("tools.https_proxy") or None,
-        max_output_bytes=settings.integer("tools.max_output_bytes"),
-        artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
-        output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
-        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
+        file_timeout_s=settings.tools.file_timeout_s,
+        command_timeout_s=settings.tools.command_timeout_s,
+        command_timeout_max_s=settings.tools.command_timeout_max_s,
+        http_timeout_s=settings.tools.http_timeout_s,
+        http_timeout_max_s=settings.tools.http_timeout_max_s,
+        http_max_body_bytes=settings.tools.max_response_bytes,
+        http_max_download_bytes=settings.tools.max_download_bytes,
+        http_proxy=settings.tools.http_proxy or None,
+        https_proxy=settings.tools.https_proxy or None,
+        max_output_bytes=settings.tools.max_output_bytes,
+        artifact_max_bytes=settings.tools.max_artifact_bytes,
+        output_buffer_bytes=settings.tools.output_buffer_bytes,
+        max_file_size_bytes=settings.limits.max_file_size_bytes or None,
         secret_env=secret_variables(settings),
-        env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+        env_passthrough=frozenset(settings.tools.env_passthrough),
         env_allowed=variables_to_allow(settings),
         temporary=temporary,
         on_output=live_output.take,
         guard_processes=guard_processes,
         families=families_of(settings),
         native_roots=native_roots(settings, workspace) if has_native(settings) else (),
-        native_tls_checks=settings.flag("native.tls_checks"),
-        script_timeout_s=settings.number("skills.script_timeout_s"),
+        native_tls_checks=settings.native.tls_checks,
+        script_timeout_s=settings.skills.script_timeout_s,
         hidden_files=hidden_files(settings) if has_skills(settings) else (),
-        max_background=settings.integer("tools.max_background_commands"),
-        background_lifetime_s=settings.number("tools.background_lifetime_s") or None,
+        max_background=settings.tools.max_background_commands,
+        background_lifetime_s=settings.tools.background_lifetime_s or None,
     )
 
 

@@ -72,7 +72,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     try:
         host = check_url(url).host
         token = check_token(Tokens.read().gateway)
-        headers = check_headers(settings.pairs("llm.headers"))
+        headers = check_headers(settings.llm.headers)
         dialect, found = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, anew=True)
     except (UsageError, GatewayError) as error:
         return False, str(error)
@@ -142,9 +142,9 @@ def _request(dialect: Dialect, model: str) -> bytes:
 
 def model_of(settings: Settings) -> str:
     """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
-    policy = settings.text("host.policy")
+    policy = settings.host.policy
     allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]
-    return settings.text("llm.model") or str(allowed[0])
+    return settings.llm.model or str(allowed[0])
 
 
 def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:

@@ -276,7 +276,7 @@ def policy_to_try(
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     temporary = session_directory(state_dir, named, os.environ)
     here = this_environment(workspace, command_environment(settings, temporary), temporary)
-    installed = names_of_packages(settings) if settings.names("tools.installed") else ()
+    installed = names_of_packages(settings) if settings.tools.installed else ()
     bundle, held = (
         bundle_to_try(
             settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
@@ -297,7 +297,7 @@ def policy_to_try(
         held,
         CommandAccess(
             Widening(domains=domains_to_open(settings)),
-            settings.names("policy.blocked_domains"),
+            settings.policy.blocked_domains,
             state_dir,
             temporary,
             (*own_files(), *files_to_guard(settings, here.workspace)),
@@ -313,7 +313,7 @@ def _elsewhere(
     """The tools of the servers and the service that a session would have, as far as they are known. Nothing is
     connected."""
     found: tuple[ToolSpec, ...] = ()
-    if bundle.mcp_servers or settings.tables("mcp.servers"):
+    if bundle.mcp_servers or settings.mcp.servers:
         from agent_host.host import mcp_servers
 
         found = mcp_servers.tools_on_record(settings, bundle, here, state_dir, now)

@@ -34,7 +34,7 @@ SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOK
 def secret_variables(settings: Settings) -> frozenset[str]:
     """The variables that no child process gets, whatever a configuration says: the host's own tokens, and those for MCP
     servers."""
-    named = (table.get("token_env") for table in settings.tables("mcp.servers"))
+    named = (table.get("token_env") for table in settings.mcp.servers)
     return SECRET_VARIABLES | {name for name in named if isinstance(name, str)}
 
 
@@ -74,7 +74,7 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
     shown = child_environment(
         os.environ,
         secret=secret_variables(settings),
-        passthrough=frozenset(settings.names("tools.env_passthrough")),
+        passthrough=frozenset(settings.tools.env_passthrough),
         temporary=temporary,
         allowed=variables_to_allow(settings),
     )
@@ -83,7 +83,7 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
 
 def variables_to_allow(settings: Settings) -> frozenset[str] | None:
     """The only variables that commands take over, None for all."""
-    names = frozenset(settings.names("tools.env_allowed"))
+    names = frozenset(settings.tools.env_allowed)
     return None if ALL_TOOLS in names else names
 
 
@@ -123,8 +123,8 @@ def project_tool_names(workspace: str) -> frozenset[str]:
 
 def limits_of(settings: Settings) -> Limits:
     """The limits that the configuration sets on the tools (SK 3.1)."""
-    limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}
-    allowed = frozenset(settings.names("tools.allowed"))
+    limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.tools.disabled))}
+    allowed = frozenset(settings.tools.allowed)
     if ALL_TOOLS not in allowed:
         limits.add(ToolLimit("tools.allowed in the configuration", allowed=allowed))
     ceiling = RISK_LEVELS[settings.rank("policy.risk_ceiling")]
@@ -140,18 +140,18 @@ _EXEC = "native.exec"
 
 def families_of(settings: Settings) -> tuple[str, ...]:
     """The families whose tools the model sees, each once."""
-    return tuple(dict.fromkeys(settings.names("host.toolset")))
+    return tuple(dict.fromkeys(settings.host.toolset))
 
 
 def has_native(settings: Settings) -> bool:
     """True if the native family is chosen."""
-    return NATIVE in settings.names("host.toolset")
+    return NATIVE in settings.host.toolset
 
 
 def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     """The real paths that native tools keep to: the root directory, by default the workspace, and the additional ones.
     Raises UsageError for one that is not absolute or no directory."""
-    named = (settings.text("native.root_dir"), *settings.names("native.additional_roots"))
+    named = (settings.native.root_dir, *settings.native.additional_roots)
     for path in filter(None, named):
         if not os.path.isabs(path) or not os.path.isdir(path):
             raise UsageError(f"configuration: native: {path!r} is no absolute path of a directory")
@@ -167,7 +167,7 @@ def native_list(settings: Settings, workspace: str) -> NativeExec:
     from policy.rules.native_exec import DEFAULT, entry_problem
 
     try:
-        shape = json.loads(json.dumps(settings.tables(_EXEC)))
+        shape = json.loads(json.dumps(settings.native.exec))
         added = command_policies(shape, _EXEC)
     except (BundleProblems, TypeError) as error:
         raise UsageError(f"configuration: {error}") from error

@@ -64,20 +64,20 @@ def make_conversation(
 ) -> Conversation:
     """The conversation of the session with this `state`; `client` is made with its first request. Raises PolicyDenied
     for a model for summaries that the bundle does not allow."""
-    retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
+    retry_s = (settings.llm.retry_base_s, settings.llm.retry_max_s)
     return Conversation(
         _thread(parts, state, scrubber),
         DeferredClient(client),
         parts.model,
         _head_maker(parts, scrubber, state),
-        RetryPolicy(settings.integer("llm.max_retries"), *retry_s, max_wait_s=settings.number("llm.max_wait_s")),
+        RetryPolicy(settings.llm.max_retries, *retry_s, max_wait_s=settings.llm.max_wait_s),
         parts.count,
         parts.models,
         _view_of_models(parts, scrubber, state),
         fallbacks=parts.fallbacks,
         takes_images=parts.takes_images,
         compaction=_compaction(settings, parts.bundle),
-        max_cost=settings.number("llm.max_cost"),
+        max_cost=settings.llm.max_cost,
     )
 
 
@@ -161,11 +161,11 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
 
 def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
     """Raises PolicyDenied for a model for summaries that the bundle does not allow."""
-    model = settings.text("llm.summary_model") or None
+    model = settings.llm.summary_model or None
     if model is not None and model not in bundle.llm_policy.allowed_models:
         allowed = ", ".join(bundle.llm_policy.allowed_models)
         raise PolicyDenied(f"llm.summary_model {model} is not in llmPolicy.allowedModels: {allowed}")
-    return Compaction(cast("ContextStrategy", settings.text("llm.context_strategy")), model)
+    return Compaction(cast("ContextStrategy", settings.llm.context_strategy), model)
 
 
 def make_client(
@@ -176,12 +176,12 @@ def make_client(
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 
     timeouts = GatewayTimeouts(
-        connect_s=settings.number("llm.connect_timeout_s"),
-        read_s=settings.number("llm.read_timeout_s"),
-        progress_s=settings.number("llm.progress_timeout_s"),
-        answer_s=settings.number("llm.answer_timeout_s"),
+        connect_s=settings.llm.connect_timeout_s,
+        read_s=settings.llm.read_timeout_s,
+        progress_s=settings.llm.progress_timeout_s,
+        answer_s=settings.llm.answer_timeout_s,
     )
-    limits = AnswerLimits(**{name: settings.integer(f"llm.{name}") for name in AnswerLimits._fields})
+    limits = AnswerLimits(**{name: getattr(settings.llm, name) for name in AnswerLimits._fields})
     return LlmClient(
         gateway.url,
         token,
@@ -190,7 +190,7 @@ def make_client(
         timeouts=timeouts,
         limits=limits,
         tls=gateway.tls,
-        headers=settings.pairs("llm.headers"),
+        headers=settings.llm.headers,
     )
 
 
@@ -238,7 +238,7 @@ async def ask_gateway(
     from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
     from state.remembered import server_key
 
-    url, asked = settings.text("llm.gateway"), "" if may_choose else model
+    url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX) or not is_local(url):
         return Informed(settings)
     key = server_key(url, asked)
@@ -274,7 +274,7 @@ async def _facts(
     known = None if anew else kept.find(url, model)
     if known is not None:
         return ServerFacts.read_row(known)
-    headers = {**dialect.headers(check_token(token)), **check_headers(settings.pairs("llm.headers"))}
+    headers = {**dialect.headers(check_token(token)), **check_headers(settings.llm.headers)}
     headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
     facts = await ask_server(url, model, headers, TlsContext(url).get)
     if facts is None:  # it is loading, or not there yet
@@ -290,7 +290,7 @@ def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
     entries of `[models]` the shipped table stays unread, whose import is a part of a start."""
     if _TOOLSET in settings.chosen:
         return settings
-    model = settings.text("llm.model") or bundle.llm_policy.allowed_models[0]
+    model = settings.llm.model or bundle.llm_policy.allowed_models[0]
     if not settings.models and not model.lower().endswith(SHIPPED_SMALL):
         return settings
     window = KnownModels(settings.models).of(model).limits.context_tokens

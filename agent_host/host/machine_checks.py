@@ -22,7 +22,7 @@ from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.environment import families_of, host_shell
 from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
 from agent_host.host.options import model_facts, settings_from
-from agent_host.host.sandboxing import LEVEL, level_of, try_levels
+from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
 from agent_host.http import LOOPBACK, displayable_url, usable_in_header
 from agent_host.lean_httpx import httpx
@@ -111,7 +111,7 @@ def _program() -> list[Check]:
 
 def _gateway(settings: Settings, state_dir: str) -> Check:
     """One real call, for a few tokens of an answer."""
-    url = settings.text("llm.gateway")
+    url = settings.llm.gateway
     if not url:
         return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
     if url.startswith(MOCK_PREFIX):
@@ -122,9 +122,9 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
 def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tuple[Settings, list[Check]]:
     """The settings with what a local server says, and the model's window beside the first request of a session in the
     current directory; no check where no window is known, or there is no policy to make a request by."""
-    chosen = settings.text("llm.model")
+    chosen = settings.llm.model
     dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
-    is_ours = settings.text("host.policy") in BUILT_IN
+    is_ours = settings.host.policy in BUILT_IN
     try:
         found = asyncio.run(
             ask_gateway(
@@ -159,7 +159,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
 
 
 def _tool_call(settings: Settings, state_dir: str) -> list[Check]:
-    url = settings.text("llm.gateway")
+    url = settings.llm.gateway
     if not url or url.startswith(MOCK_PREFIX):
         return []
     return [Check("tool call", *try_tool_call(settings, url, state_dir))]
@@ -214,7 +214,7 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
 
 def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
     """Those of the configuration: each is started or connected to, and asked for its tools."""
-    if not settings.tables("mcp.servers"):
+    if not settings.mcp.servers:
         return []
     from agent_host.host.connection_checks import check_servers
 
@@ -256,7 +256,7 @@ def _state_dir(path: str) -> Check:
 
 def _tokenizer(settings: Settings) -> Check:
     """Check the tokenizer that counts tokens before the gateway does."""
-    name, model = settings.text("llm.tokenizer"), model_of(settings)
+    name, model = settings.llm.tokenizer, model_of(settings)
     encoding = model_facts().of(model).limits.tokenizer
     if name == ESTIMATE:
         hint = "" if encoding is None else f'; {one_line(model)} counts with {encoding}: llm.tokenizer = "auto" uses it'
@@ -329,7 +329,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     """Check the sandbox levels of this machine, tried with a small command: what the strongest of them cannot enforce,
     and what a command in the current directory may do under the policy of the configuration."""
     found = try_levels(state_dir)
-    wanted, used = settings.text(LEVEL), level_of(settings, state_dir, found=found)
+    wanted, used = settings.sandbox.level, level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     follows = "refused" if used.is_untried else f"held by {used.level}"

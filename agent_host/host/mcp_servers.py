@@ -97,7 +97,7 @@ def add_servers(
             CapabilityName.MCP_INVOKE,
             elsewhere=is_http,
             timeout_s=found.timeout_s,
-            connect_timeout_s=settings.number("mcp.connect_timeout_s"),
+            connect_timeout_s=settings.mcp.connect_timeout_s,
             ask_after_s=_ASK_AFTER_S,
         )
         provider = elsewhere.provider(source, place_text(found), terms)
@@ -168,7 +168,7 @@ class _Place:
 
     def servers(self) -> Iterator[ServerConfig | UnusedServer]:
         """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
-        enabled = self._settings.names("mcp.enabled")
+        enabled = self._settings.mcp.enabled
         of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
         for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
             if ALL_TOOLS in enabled or name in enabled:
@@ -280,7 +280,7 @@ class _Place:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
         if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
             return UnusedServer(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
-        place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
+        place = Http(url, proxy=self._settings.tools.https_proxy or None)
         if entry is None or not same:
             return self._config(entry, name, place, may_ask=False)
         token = token_of(entry)
@@ -298,9 +298,9 @@ class _Place:
 
     def _config(self, entry: UserServer | None, name: str, place: Http | Stdio, *, may_ask: bool) -> ServerConfig:
         """`may_ask`: it is the very server that the user's entry names, which may let it ask the person."""
-        usual = self._settings.number("mcp.timeout_s")
+        usual = self._settings.mcp.timeout_s
         own = None if entry is None else entry.timeout_s
-        connect_s = max(self._settings.number("mcp.connect_timeout_s"), 1.0)
+        connect_s = max(self._settings.mcp.connect_timeout_s, 1.0)
         elicitation = may_ask and entry is not None and entry.elicitation
         return ServerConfig(name, place, own or usual, connect_s, elicitation)
 
@@ -377,7 +377,7 @@ class UnusedServer(NamedTuple):
 def user_servers(settings: Settings) -> dict[str, UserServer]:
     """The entries of the user's configuration, by name. Raises UsageError."""
     found: dict[str, UserServer] = {}
-    for place, table in enumerate(settings.tables(SETTING)):
+    for place, table in enumerate(settings.mcp.servers):
         path = f"{SETTING}[{place}]"
         problem = first_problem(_SHAPE, table, path)
         if problem is not None:

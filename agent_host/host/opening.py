@@ -252,7 +252,7 @@ class SessionOpener:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
         settings = resolved.settings
         chosen = dialect_of_settings(settings)
-        if chosen is None and settings.text("llm.gateway").startswith(MOCK_PREFIX):
+        if chosen is None and settings.llm.gateway.startswith(MOCK_PREFIX):
             chosen = dialect_of_script(settings)
         if chosen is None:
             chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
@@ -272,7 +272,7 @@ class SessionOpener:
         bundle = bundle_for(resolved)
         settings = resolved.settings
         if self._recorded is None:
-            wanted = settings.text("llm.model")
+            wanted = settings.llm.model
             found = await ask_gateway(
                 settings,
                 (dialect_of_settings(settings) or dialect_of_script(settings)).dialect,
@@ -311,8 +311,8 @@ class SessionOpener:
 
     def _secrets(self, resolved: ResolvedOptions, bundle: PolicyBundle, url: str) -> Secrets:
         settings = resolved.settings
-        headers = settings.pairs("llm.headers")
-        proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
+        headers = settings.llm.headers
+        proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
         return Secrets.collect(
             self._tokens,
             url,
@@ -354,7 +354,7 @@ class SessionOpener:
         reporter = backends.approvals(paths)
         log = RunLog(
             paths.events,
-            max_bytes=resolved.settings.integer("host.max_run_log_bytes"),
+            max_bytes=resolved.settings.host.max_run_log_bytes,
             are_clean=secrets.scrubber.are_clean,
         )
         backends.losses.watch(paths.events, log)
@@ -400,7 +400,7 @@ class SessionOpener:
 
 def _server_secrets(settings: Settings, bundle: PolicyBundle, state_dir: str) -> Sequence[str]:
     """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
-    if not (settings.tables("mcp.servers") or bundle.mcp_servers):
+    if not (settings.mcp.servers or bundle.mcp_servers):
         return ()
     from agent_host.host.mcp_servers import secret_values
 
@@ -462,7 +462,7 @@ def refuse_used_key(state_dir: str, key: str) -> None:
 def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
     servers = {one.name for one in bundle.mcp_servers}
-    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
+    servers |= {str(one.get("name")) for one in resolved.settings.mcp.servers}
     of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
     backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
     of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}

@@ -194,7 +194,7 @@ class LayeredOptions:
             approvals=frozenset(self.approvals),
             approve_all=self._options.approve_all,
             replays=self._replays,
-            max_steps=settings.integer(_MAX_STEPS) if _MAX_STEPS in self._flags else None,
+            max_steps=settings.host.max_steps if _MAX_STEPS in self._flags else None,
             sandbox_named=_SANDBOX in self._flags,
         )
 
@@ -249,7 +249,7 @@ def _unusable_tools(workspace: str) -> list[str]:
 
 def bundle_changes(settings: Settings, state_dir: str) -> list[str]:
     """Report that a session has changed the bundle file that is about to be used."""
-    name = settings.text("host.policy")
+    name = settings.host.policy
     if not names_file(name):
         return []
     from agent_host.session.external_bundles import last_change  # most sessions are under a built-in
@@ -273,7 +273,7 @@ def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by:
     workspaces, which have no say in it. Of `flags` only this setting is looked at. Raises UsageError for a
     configuration that cannot be used."""
     own = {key: value for key, value in flags.items() if key == _SNAPSHOT_LIMIT}
-    return settings_from(own, workspace=None, given_by=given_by).integer(_SNAPSHOT_LIMIT)
+    return settings_from(own, workspace=None, given_by=given_by).host.max_snapshot_bytes
 
 
 def model_facts() -> KnownModels:

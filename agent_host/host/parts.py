@@ -59,10 +59,10 @@ class Parts(NamedTuple):
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
         model whose cost is to be limited and that has no price."""
         settings = resolved.settings
-        takes_images = dialect.takes_images and settings.flag("llm.images")
+        takes_images = dialect.takes_images and settings.llm.images
         model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
         models = KnownModels(settings.models)
-        if settings.number("llm.max_cost"):
+        if settings.llm.max_cost:
             refuse_unpriced(models, model)
         count = _counter(settings, models, model)
         return cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
@@ -76,24 +76,24 @@ class Parts(NamedTuple):
 def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
     """The time for which a request is kept in the provider's cache: one hour costs more to write, and pays if a step
     may take longer than five minutes, because a person is asked or commands may run that long."""
-    chosen = settings.text("llm.cache_ttl")
+    chosen = settings.llm.cache_ttl
     if chosen != "auto":
         return cast("CacheTtl", chosen)
     asks = attended and any(capability.requires_approval for capability in bundle.capabilities)
     runs = bundle.capability(Name.SHELL_EXEC) is not None
-    return "1h" if asks or (runs and settings.number("tools.command_timeout_s") > _SHORT_TTL_S) else "5m"
+    return "1h" if asks or (runs and settings.tools.command_timeout_s > _SHORT_TTL_S) else "5m"
 
 
 def _model(settings: Settings, bundle: PolicyBundle) -> str:
     allowed = bundle.llm_policy.allowed_models
-    wanted = settings.text("llm.model") or allowed[0]
+    wanted = settings.llm.model or allowed[0]
     if wanted not in allowed:
         raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
     return wanted
 
 
 def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
-    names, allowed = settings.names("llm.fallback_models"), bundle.llm_policy.allowed_models
+    names, allowed = settings.llm.fallback_models, bundle.llm_policy.allowed_models
     for name in names:
         if name not in allowed:
             raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
@@ -101,7 +101,7 @@ def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
 
 
 def _counter(settings: Settings, models: KnownModels, model: str) -> Callable[[str], int]:
-    name = settings.text("llm.tokenizer")
+    name = settings.llm.tokenizer
     try:
         return counter(name, models.of(model).limits.tokenizer if name == AUTO else None)
     except TokenizerUnavailable as error:

@@ -73,10 +73,10 @@ _ALLOW_SHADOW: Final = "native.allow_shadow"
 def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[PythonTool, ...]:
     """All Python tools of a session. Raises UsageError for a name that is taken or reserved, an entry point that is not
     there or gives no tools, and annotations without a schema."""
-    tools = (*given, *_load(settings.names(_SETTING)))
+    tools = (*given, *_load(settings.tools.installed))
     chosen = specs_of(families_of(settings))
     taken = {*BUILT_IN.names, *READ_SKILLS, *(spec.name for spec in chosen if not spec.name.startswith(RESERVED))}
-    may_shadow = frozenset(tool.name for tool in given) if settings.flag(_ALLOW_SHADOW) else frozenset()
+    may_shadow = frozenset(tool.name for tool in given) if settings.native.allow_shadow else frozenset()
     for tool in tools:
         if tool.name.startswith(RESERVED) and tool.name not in may_shadow:
             raise UsageError(
@@ -95,7 +95,7 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
 
 def names_of_packages(settings: Settings) -> tuple[str, ...]:
     """The names of the tools of the packages that the configuration names. Raises UsageError."""
-    return tuple(tool.name for tool in _load(settings.names(_SETTING)))
+    return tuple(tool.name for tool in _load(settings.tools.installed))
 
 
 def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:

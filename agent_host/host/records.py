@@ -71,7 +71,7 @@ def session_under(
 def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     """The weaker sandbox that a person has to agree to before this session is resumed, None if there is none. What
     cannot be read is for the resume to say."""
-    limit = resolved.settings.integer("host.max_snapshot_bytes")
+    limit = resolved.settings.host.max_snapshot_bytes
     if resolved.session_id is None or resolved.sandbox_named:
         return None
     try:

@@ -23,10 +23,10 @@ def client_of(url: str, token: str | None, settings: Settings, tls: TlsContext |
     return ServiceClient(
         url,
         token,
-        timeout_s=settings.number("services.timeout_s"),
-        retries=settings.integer("services.max_retries"),
-        retry_base_s=settings.number("services.retry_base_s"),
-        retry_max_s=settings.number("services.retry_max_s"),
+        timeout_s=settings.services.timeout_s,
+        retries=settings.services.max_retries,
+        retry_base_s=settings.services.retry_base_s,
+        retry_max_s=settings.services.retry_max_s,
         tls=tls,
     )
 

@@ -123,10 +123,8 @@ class ToolService(NamedTuple):
     ) -> RemoteTools:
         """The Provider of its tools, whose grants name the tenant of the judge's bundle. What is tried again is as for
         every service; a call's own time ends before that of the runtime, and says more."""
-        longest_s, timeout_s = settings.number("services.retry_max_s"), settings.number("backend.timeout_s")
-        retry = RetryPolicy(
-            settings.integer("services.max_retries"), settings.number("services.retry_base_s"), longest_s, longest_s
-        )
+        longest_s, timeout_s = settings.services.retry_max_s, settings.backend.timeout_s
+        retry = RetryPolicy(settings.services.max_retries, settings.services.retry_base_s, longest_s, longest_s)
         grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
         terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
         return elsewhere.provider(
@@ -149,8 +147,8 @@ def tools_on_record(
 
 
 def _terms(settings: Settings) -> SourceTerms:
-    longest_s = settings.number("backend.timeout_s") + _MARGIN_S
-    return SourceTerms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
+    longest_s = settings.backend.timeout_s + _MARGIN_S
+    return SourceTerms(CAPABILITY, True, longest_s, settings.backend.connect_timeout_s)
 
 
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:

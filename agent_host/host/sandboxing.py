@@ -51,7 +51,7 @@ def level_of(settings: Settings, state_dir: str, temporary: str | None = None, *
     `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work. `found`:
     what was tried just now. A trial that fails for a reason of its own is made again in `temporary`, the session's own
     directory."""
-    wanted = settings.text(LEVEL)
+    wanted = settings.sandbox.level
     if wanted == LEVELS[0]:
         return Level(LEVELS[0], wanted)
     found = found or _found(state_dir, temporary)
@@ -79,7 +79,7 @@ def _found(state_dir: str, temporary: str | None) -> Levels:
 def look_ahead(settings: Settings, state_dir: str) -> bool:
     """Begin to try the levels in a thread where `level_of` would have to, so that a start does other work meanwhile.
     Whether it was begun."""
-    if settings.text(LEVEL) == LEVELS[0] or SandboxLevels(state_dir, __version__).findings():
+    if settings.sandbox.level == LEVELS[0] or SandboxLevels(state_dir, __version__).findings():
         return False
     threading.Thread(target=_rows, args=(system_directory(os.environ),), name="sandbox-levels").start()
     return True
@@ -143,7 +143,7 @@ def _keep(state_dir: str, found: Levels) -> None:
 def domains_to_open(settings: Settings) -> tuple[str, ...]:
     """The hosts that the user opens for commands. Raises UsageError for one that cannot be read."""
     names = []
-    for entry in settings.names(DOMAINS):
+    for entry in settings.sandbox.allowed_domains:
         try:
             names.append(canonical_domain(entry))
         except UrlProblem as error:
@@ -175,7 +175,7 @@ def scoping_of(
         this_machine(machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering),
         level.why,
         Widening(domains=opened),
-        resolved.settings.names("policy.blocked_domains"),
+        resolved.settings.policy.blocked_domains,
         unheld=level.unheld,
         withheld=withheld,
         is_untried=level.is_untried,

@@ -81,12 +81,12 @@ def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules
     are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
     from agent_host.host.mcp_servers import secret_values  # most of a start does without
 
-    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.flag("redaction.detectors"))
-    proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
-    servers = secret_values(settings, (), state_dir) if settings.tables("mcp.servers") else ()
-    url = settings.text("llm.gateway")
+    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.redaction.detectors)
+    proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
+    servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
+    url = settings.llm.gateway
     url = "" if url.startswith(MOCK_PREFIX) else url
-    return Secrets.collect(tokens, url, settings.pairs("llm.headers"), redaction, proxies, servers).scrubber
+    return Secrets.collect(tokens, url, settings.llm.headers, redaction, proxies, servers).scrubber
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
@@ -94,5 +94,5 @@ def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
     return Redaction(
         bundle.redaction_rules,
         key=lambda: redaction_key(resolved.state_dir),
-        detectors=resolved.settings.flag("redaction.detectors"),
+        detectors=resolved.settings.redaction.detectors,
     )

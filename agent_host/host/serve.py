@@ -37,7 +37,7 @@ def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]])
 
 def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:
     in_advance = InAdvance(resolved.approvals, resolved.approve_all)
-    return PendingApprovals(timeout_s=resolved.settings.number("approvals.timeout_s"), in_advance=in_advance)
+    return PendingApprovals(timeout_s=resolved.settings.approvals.timeout_s, in_advance=in_advance)
 
 
 # What a process does before its first session needs it.

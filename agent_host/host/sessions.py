@@ -509,7 +509,7 @@ async def run_headless(
     if resumes or prompt is None:
         session = await _resume(opener, resolved)
     else:
-        task = NewTask(new_id("task"), prompt, resolved.settings.integer("host.max_steps"), task_options)
+        task = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
         session = (await opener.create(new_session(resolved, environment), task)).session
         session.announce(environment)
     end: TaskEnd | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.host.environment import command_environment, skill_folders
-from policy.rules.toolset import SETTING, only_enabled
+from policy.rules.toolset import only_enabled
 from state.locations import SessionPaths
 from tool_runtime.families.catalogue import SKILLS
 
@@ -29,12 +29,12 @@ _HAS_RUN: Final = frozenset(
 
 def has_skills(settings: Settings) -> bool:
     """True if the skills family is chosen."""
-    return SKILLS in settings.names("host.toolset")
+    return SKILLS in settings.host.toolset
 
 
 def limits_of_family(settings: Settings) -> Limits:
     """The tools of the family that the configuration does not enable (SK 3.2)."""
-    return frozenset({only_enabled(settings.names(SETTING))})
+    return frozenset({only_enabled(settings.skills.enabled_tools)})
 
 
 def skill_index(workspace: str) -> SkillIndex | None:
@@ -67,7 +67,7 @@ def skill_scripts(
 
     path = command_environment(settings, temporary).get("PATH", os.defpath)
     sandbox = os.path.realpath(SessionPaths(state_dir, session_id).sandbox)
-    runs = settings.integer("skills.max_script_runs")
+    runs = settings.skills.max_script_runs
     return SkillScripts(index or SkillIndex(()), path, sandbox, runs, (workspace, temporary))
 
 
@@ -84,7 +84,7 @@ def hidden_files(settings: Settings) -> tuple[str, ...]:
     """Globs of the names that the family does not list. Raises UsageError for one that means nothing."""
     from tool_runtime.files.globs import BadGlob, hidden_names
 
-    globs = settings.names(_HIDDEN)
+    globs = settings.skills.hidden_files
     try:
         hidden_names(globs)
     except BadGlob as error:

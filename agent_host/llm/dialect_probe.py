@@ -26,7 +26,7 @@ def probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token: 
     """The name of the first of `dialects` that the gateway at `url` speaks, and how that was seen. Raises UsageError
     for a URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
     token = check_token(token)
-    own = {**check_headers(settings.pairs("llm.headers")), "x-session-id": "probe", "accept-encoding": "identity"}
+    own = {**check_headers(settings.llm.headers), "x-session-id": "probe", "accept-encoding": "identity"}
     statuses: dict[str, int] = {}
     paths: dict[str, str] = {}
     with _client(settings, url) as client:
@@ -54,7 +54,7 @@ def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
 
 def _client(settings: Settings, url: str) -> httpx.Client:
     host = check_url(url).host
-    connect_s = min(_TIMEOUT_S, settings.number("llm.connect_timeout_s"))
+    connect_s = min(_TIMEOUT_S, settings.llm.connect_timeout_s)
     return httpx.Client(
         timeout=httpx.Timeout(_TIMEOUT_S, connect=connect_s),
         verify=TlsContext(url).get(),

@@ -31,7 +31,7 @@ def _anthropic(_settings: Settings) -> Dialect:
 def _openai(settings: Settings) -> Dialect:
     from agent_host.llm.openai_chat import ChatDialect
 
-    return ChatDialect(max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=names_cache(settings))
+    return ChatDialect(max_tokens_field=settings.llm.max_tokens_field, names_cache=names_cache(settings))
 
 
 def _responses(settings: Settings) -> Dialect:
@@ -59,8 +59,8 @@ def make_dialect(name: str, settings: Settings) -> Dialect:
 def names_cache(settings: Settings) -> bool:
     """True if requests have `prompt_cache_key`. Proxies and servers of others refuse it, some of them only for some
     models, so that by default it is sent where it is known to be of use."""
-    wanted = settings.text("llm.prompt_cache_key")
-    gateway = settings.text("llm.gateway")
+    wanted = settings.llm.prompt_cache_key
+    gateway = settings.llm.gateway
     if wanted != "auto" or not gateway.lower().startswith(("http://", "https://")):
         return wanted == "always"
     return re.search(_HOSTS_WITH_KEYS, check_url(gateway).host) is not None
@@ -83,7 +83,7 @@ class ChosenDialect(NamedTuple):
 
 def dialect_of_settings(settings: Settings) -> ChosenDialect | None:
     """The dialect that the settings name; None where it is to be found."""
-    name = settings.text("llm.dialect")
+    name = settings.llm.dialect
     return None if name == AUTO else ChosenDialect(make_dialect(name, settings))
 
 

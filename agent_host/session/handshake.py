@@ -78,7 +78,7 @@ class PolicySource(NamedTuple):
 
 def policy_name(settings: Settings) -> str:
     """Return `host.policy`: a built-in's name or a bundle file. Raises UsageError for a name that is neither."""
-    name = settings.text("host.policy")
+    name = settings.host.policy
     if name not in BUILT_IN and not names_file(name):
         near, file = hint_at(name, BUILT_IN), os.path.join(os.curdir, name)
         raise UsageError(
@@ -161,7 +161,7 @@ SESSION_TO_TRY = "SESSION"
 
 def _tools_by_capability(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     """The tools that the user's configuration names, by capability: those of its MCP servers and of its packages."""
-    servers = [one["name"] for one in settings.tables("mcp.servers") if isinstance(one.get("name"), str)]
+    servers = [one["name"] for one in settings.mcp.servers if isinstance(one.get("name"), str)]
     return {CapabilityName.MCP_INVOKE: [f"{name}/*" for name in servers], CapabilityName.TOOL_INVOKE: installed}
 
 
@@ -193,13 +193,13 @@ def own_files() -> tuple[str, ...]:
 def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
     """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
     named and where it leads, and what this program runs from in the workspace (design, invariant 12)."""
-    name = settings.text("host.policy")
+    name = settings.host.policy
     bundle = () if not names_file(name) else (os.path.abspath(name), os.path.realpath(name))
     return tuple(dict.fromkeys((*bundle, *places_in(workspace))))
 
 
 def _models(settings: Settings) -> tuple[str, ...]:
-    return (settings.text("llm.model"),) if settings.text("llm.model") else ()
+    return (settings.llm.model,) if settings.llm.model else ()
 
 
 def _built_in(
@@ -207,7 +207,7 @@ def _built_in(
 ) -> PolicyBundle:
     """Raises UsageError for programs of the configuration that are none."""
     return instantiate(
-        template(settings.text("host.policy")),
+        template(settings.host.policy),
         workspace=places.workspace,
         home=places.home,
         state_dir=places.state_dir,
@@ -218,7 +218,7 @@ def _built_in(
         now=now,
         os=places.os,
         models=_models(settings),
-        more_models=settings.names("llm.fallback_models"),
+        more_models=settings.llm.fallback_models,
         unchanged=own_files(),
         programs=_programs(settings),
         held=held,
@@ -227,7 +227,7 @@ def _built_in(
 
 def _programs(settings: Settings) -> tuple[str, ...]:
     """The programs that the user's configuration adds to a built-in's list of commands. Raises UsageError."""
-    names = settings.names("policy.allowed_commands")
+    names = settings.policy.allowed_commands
     if names:
         from agent_host.session import external_bundles
 
@@ -239,12 +239,12 @@ def _file(settings: Settings) -> FileSource:
     """The file that `host.policy` names. Raises UsageError when there is none."""
     from agent_host.session import external_bundles
 
-    name = settings.text("host.policy")
+    name = settings.host.policy
     return external_bundles.FileSource(
         name,
         _content(name),
         models=_models(settings),
-        more_models=settings.names("llm.fallback_models"),
+        more_models=settings.llm.fallback_models,
         steering=own_files(),
     )
 
@@ -261,7 +261,7 @@ def _content(path: str) -> bytes:
 
 def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
     """Raises UsageError with every problem of the entries."""
-    tables = settings.tables("policy.command_policies")
+    tables = settings.policy.command_policies
     if not tables:
         return ()
     from agent_host.session import external_bundles
@@ -271,13 +271,13 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
 
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
     return Narrowing(
-        blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
+        blocked_paths=tuple(os.path.join(workspace, path) for path in settings.policy.blocked_paths),
         unchanged_paths=files_to_guard(settings, workspace),
-        blocked_commands=settings.names("policy.blocked_commands"),
-        blocked_domains=settings.names("policy.blocked_domains"),
+        blocked_commands=settings.policy.blocked_commands,
+        blocked_domains=settings.policy.blocked_domains,
         command_policies=_command_policies(settings),
-        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        max_output_bytes=settings.integer("tools.max_output_bytes"),
-        max_session_tokens=settings.integer("limits.max_session_tokens") or None,
+        max_file_size_bytes=settings.limits.max_file_size_bytes or None,
+        max_output_bytes=settings.tools.max_output_bytes,
+        max_session_tokens=settings.limits.max_session_tokens or None,
         approval_timeout_s=settings.ceiling("approvals.timeout_s"),
     )

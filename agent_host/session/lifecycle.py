@@ -310,7 +310,7 @@ class LiveSession:
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
         """Go on with the task on record; see `TaskRunner.go_on`."""
-        more_steps = self._settings.integer("host.max_steps")
+        more_steps = self._settings.host.max_steps
         self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
 

@@ -262,7 +262,7 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
 
 
 def _project(resolved: ResolvedOptions, bundle: PolicyBundle, environment: Environment) -> Sequence[ProjectFile]:
-    if not resolved.settings.flag("host.project_instructions"):
+    if not resolved.settings.host.project_instructions:
         return ()
     return project_instructions(environment.workspace, bundle, environment.os_family)
 
@@ -271,9 +271,9 @@ def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:
     settings = resolved.settings
     return FileCheckpointStore(
         resolved.state_dir,
-        blob_limit_bytes=settings.integer("host.max_stored_bytes"),
-        snapshot_limit_bytes=settings.integer("host.max_snapshot_bytes"),
-        archives=settings.flag("retention.keep_file_versions"),
+        blob_limit_bytes=settings.host.max_stored_bytes,
+        snapshot_limit_bytes=settings.host.max_snapshot_bytes,
+        archives=settings.retention.keep_file_versions,
     )
 
 

@@ -64,19 +64,22 @@ def test_every_default_is_a_value_that_its_setting_takes(layers: Layers) -> None
     settings = layers.load()
     for key, setting in SETTINGS.items():
         assert type(settings[key]) is setting.kind, key
+        section, _, name = key.partition(".")
+        if name:
+            assert getattr(getattr(settings, section), name) in (
+                settings[key],
+                tuple(settings[key] if setting.kind is list else ()),
+            )
     assert settings.ignored == ()
 
 
 def test_settings_come_out_in_their_own_types(layers: Layers) -> None:
     settings = layers.load()
-    assert settings.text("llm.dialect") == "anthropic"
-    assert settings.integer("host.max_steps") == 40
-    assert settings.number("llm.connect_timeout_s") == 10.0
-    assert settings.names("host.toolset") == ("desktop",)
-    with pytest.raises(TypeError):
-        settings.number("llm.model")
-    with pytest.raises(TypeError):
-        settings.names("llm.model")
+    assert settings.llm.dialect == "anthropic"
+    assert settings.host.max_steps == 40
+    assert settings.llm.connect_timeout_s == 10.0
+    assert settings.host.toolset == ("desktop",)
+    assert settings.llm.headers == {}
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -428,7 +431,7 @@ def test_a_workspace_adds_tables_to_those_of_the_user(layers: Layers) -> None:
     layers.user('[[policy.command_policies]]\ncommand = "ls"\n[[policy.command_policies]]\ncommand = "git"\n')
     layers.project('[[policy.command_policies]]\ncommand = "ls"\n[[policy.command_policies]]\ncommand = "cat"\n')
     settings = layers.load()
-    assert settings.tables("policy.command_policies") == ({"command": "ls"}, {"command": "git"}, {"command": "cat"})
+    assert settings.policy.command_policies == ({"command": "ls"}, {"command": "git"}, {"command": "cat"})
     assert settings.ignored == ()
 
 
