@@ -133,7 +133,7 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-class HostSettings(Section, name="host"):
+class HostSection(Section, name="host"):
     """One run or session as a whole."""
 
     policy = text()
@@ -147,13 +147,13 @@ class HostSettings(Section, name="host"):
     verbose = flag()
 
 
-class ServeSettings(Section, name="serve"):
+class ServeSection(Section, name="serve"):
     """A server of JSON-RPC."""
 
     begin_timeout_s = number(low=0, high=86_400)
 
 
-class LlmSettings(Section, name="llm"):
+class LlmSection(Section, name="llm"):
     """The gateway, the model, and the bounds on an answer."""
 
     gateway = text()
@@ -183,7 +183,7 @@ class LlmSettings(Section, name="llm"):
     retry_max_s = number(low=0, high=600)
 
 
-class LoopSettings(Section, name="loop"):
+class LoopSection(Section, name="loop"):
     """The loop: repeated calls."""
 
     repeat_note = integer(_SMALLER, low=0, high=10_000, zero_is_unset=True)
@@ -193,7 +193,7 @@ class LoopSettings(Section, name="loop"):
 SETTINGS[MODELS] = Setting(dict, tables=True)
 
 
-class ToolsSettings(Section, name="tools"):
+class ToolsSection(Section, name="tools"):
     """Tools of this machine: what there is, time, output, how many at once."""
 
     allowed = names(Tightening.FEWER)
@@ -222,33 +222,33 @@ class ToolsSettings(Section, name="tools"):
     installed = names()
 
 
-class ApprovalsSettings(Section, name="approvals"):
+class ApprovalsSection(Section, name="approvals"):
     """Approvals."""
 
     timeout_s = number(_SMALLER, low=0.01, high=604_800)
 
 
-class LimitsSettings(Section, name="limits"):
+class LimitsSection(Section, name="limits"):
     """Bounds that narrow those of the bundle."""
 
     max_file_size_bytes = integer(_SMALLER, low=0, zero_is_unset=True)
     max_session_tokens = integer(_SMALLER, low=0, zero_is_unset=True)
 
 
-class RedactionSettings(Section, name="redaction"):
+class RedactionSection(Section, name="redaction"):
     """Secrets in what is kept and sent."""
 
     detectors = flag()
 
 
-class SandboxSettings(Section, name="sandbox"):
+class SandboxSection(Section, name="sandbox"):
     """The sandbox of commands."""
 
     level = text(Tightening.STRONGER, choices=("none", "landlock", "namespace", "auto"))
     allowed_domains = names(adds=True)
 
 
-class PolicySettings(Section, name="policy"):
+class PolicySection(Section, name="policy"):
     """What takes away from the bundle, or adds commands to a built-in."""
 
     risk_ceiling = text(Tightening.LOWER, choices=("low", "medium", "high"))
@@ -259,7 +259,7 @@ class PolicySettings(Section, name="policy"):
     command_policies = tables(_MORE)
 
 
-class NativeSettings(Section, name="native"):
+class NativeSection(Section, name="native"):
     """The native family."""
 
     root_dir = text()
@@ -269,7 +269,7 @@ class NativeSettings(Section, name="native"):
     allow_shadow = flag()
 
 
-class SkillsSettings(Section, name="skills"):
+class SkillsSection(Section, name="skills"):
     """Skills and their scripts."""
 
     enabled_tools = names(Tightening.FEWER, choices=("run_script", "write_file", "delete_file", "network_request"))
@@ -278,14 +278,14 @@ class SkillsSettings(Section, name="skills"):
     hidden_files = names(_MORE)
 
 
-class BackendSettings(Section, name="backend"):
+class BackendSection(Section, name="backend"):
     """The Backend Tool Service."""
 
     timeout_s = number(_SMALLER, low=0.1, high=86_400)
     connect_timeout_s = number(_SMALLER, low=0, high=600)
 
 
-class McpSettings(Section, name="mcp"):
+class McpSection(Section, name="mcp"):
     """MCP servers."""
 
     servers = tables()
@@ -294,7 +294,7 @@ class McpSettings(Section, name="mcp"):
     timeout_s = number(_SMALLER, low=0.1, high=86_400)
 
 
-class ServicesSettings(Section, name="services"):
+class ServicesSection(Section, name="services"):
     """The other backend services."""
 
     timeout_s = number(low=0.1, high=600)
@@ -306,7 +306,7 @@ class ServicesSettings(Section, name="services"):
     upload_end_s = number(low=0, high=600)
 
 
-class RetentionSettings(Section, name="retention"):
+class RetentionSection(Section, name="retention"):
     """What stays of ended sessions."""
 
     max_age_days = integer(low=0, zero_is_unset=True)
@@ -316,25 +316,26 @@ class RetentionSettings(Section, name="retention"):
 
 
 class Settings:
-    """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
-    for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave values for."""
+    """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
+    holds one sentence for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave
+    values for."""
 
-    host: HostSettings
-    serve: ServeSettings
-    llm: LlmSettings
-    loop: LoopSettings
-    tools: ToolsSettings
-    approvals: ApprovalsSettings
-    limits: LimitsSettings
-    redaction: RedactionSettings
-    sandbox: SandboxSettings
-    policy: PolicySettings
-    native: NativeSettings
-    skills: SkillsSettings
-    backend: BackendSettings
-    mcp: McpSettings
-    services: ServicesSettings
-    retention: RetentionSettings
+    host: HostSection
+    serve: ServeSection
+    llm: LlmSection
+    loop: LoopSection
+    tools: ToolsSection
+    approvals: ApprovalsSection
+    limits: LimitsSection
+    redaction: RedactionSection
+    sandbox: SandboxSection
+    policy: PolicySection
+    native: NativeSection
+    skills: SkillsSection
+    backend: BackendSection
+    mcp: McpSection
+    services: ServicesSection
+    retention: RetentionSection
 
     def __init__(
         self,
