@@ -121,7 +121,7 @@ class PendingApprovals:
         waiting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiting)
 
     def _time_out(self, waiting: _WaitingCall) -> None:
-        reason = f"nobody answered within {waiting.request.timeout_s or self._timeout_s:g} seconds"
+        reason = f"approval timed out after {waiting.request.timeout_s or self._timeout_s:g} s"
         self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
 
     def _settle(self, waiting: _WaitingCall, answer: ApprovalAnswer) -> None:

@@ -104,7 +104,7 @@ class Terminal:
                     return await (self._ask() if request.form is None else self._fill(request.form))
             except TimeoutError:
                 put(sys.stderr, "\n")
-                return ApprovalAnswer(False, f"nobody answered within {wait_s:g} seconds", timed_out=True)
+                return ApprovalAnswer(False, f"approval timed out after {wait_s:g} s", timed_out=True)
             except asyncio.CancelledError:
                 put(sys.stderr, "\n")
                 raise

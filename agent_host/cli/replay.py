@@ -67,7 +67,7 @@ def _sandbox(done: Replayed) -> str:
         return ""
     lines = [sandbox_in_words(done.now).rstrip("\n")]
     if done.before is not None and done.before["level"] != done.now["level"]:
-        lines.append(f"  on record they were held at the level {one_line(done.before['level'])}")
+        lines.append(f"  on record they ran at the level {one_line(done.before['level'])}")
     for one in done.refusals:
         head = f"call {one.number}, {one_line(one.tool_name)}"
         if one.grant is not None:

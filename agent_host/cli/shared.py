@@ -212,7 +212,7 @@ def on_signals(stop: Callable[[int], None]) -> None:
 
 # A command's scope for people.
 
-_NO_SANDBOX = "no sandbox holds commands; one would give them this:"
+_NO_SANDBOX = "commands run without a sandbox; one would give them this:"
 _MAX_PLACES = 12
 
 
@@ -221,13 +221,13 @@ def sandbox_in_words(said: Mapping[str, Any]) -> str:
     if said.get("scope"):
         return scope_in_words(said["scope"], told=False)
     why = f" ({said['why']})" if said.get("why") else ""
-    return f"{escape(f'no sandbox holds commands{why}', keep='')}\n"
+    return f"{escape(f'commands run without a sandbox{why}', keep='')}\n"
 
 
 def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
     """A scope in JSON (`CommandScope.to_wire`) in lines: what a command reads, writes and reaches, and what is not
     held; or, unless `told`, only how much is not."""
-    head = _NO_SANDBOX if row["level"] == "none" else f"commands are held at the level {row['level']}:"
+    head = _NO_SANDBOX if row["level"] == "none" else f"commands run in the {row['level']} sandbox:"
     lines = [
         head,
         f"  reads {_list(row['reads'], 'every place')}",

@@ -108,7 +108,7 @@ def _render_usage(turn: dict[str, Any] | None) -> str:
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
         said = "".join(f": {escape(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
-        level = f", commands held at the level {item['sandbox']['level']}" if "sandbox" in item else ""
+        level = f", commands in the {item['sandbox']['level']} sandbox" if "sandbox" in item else ""
         yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")

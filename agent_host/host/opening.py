@@ -456,7 +456,7 @@ def refuse_used_key(state_dir: str, key: str) -> None:
     """Raises UsageError where a session was begun under `key`, StateError where that cannot be read."""
     paths = SessionPaths(state_dir, keys.session_of(state_dir, key))
     if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal, paths.result)):
-        raise UsageError(f"a session was begun under {key} already: --or-resume goes on with it, or choose another id")
+        raise UsageError(f"session {key} already exists; use --or-resume to continue it, or choose another id")
 
 
 def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:

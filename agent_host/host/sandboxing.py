@@ -196,9 +196,9 @@ def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) ->
     if resolved.sandbox_named or before not in LEVELS or not is_weaker(level.level, before):
         return
     because = f" ({level.why})" if level.why else ""
-    held = f"commands of this session were held at the level {before}, and here it would be {level.level}{because}"
+    held = f"commands of this session ran at the sandbox level {before}; here it would be {level.level}{because}"
     raise SandboxWeaker(
-        f"{held}: give --sandbox {level.level} to go on so, or --sandbox {before} to have commands refused",
+        f"{held}: --sandbox {level.level} continues at that level, --sandbox {before} has commands denied",
         held=f"{held}.",
         before=before,
         level=level.level,

@@ -129,11 +129,11 @@ class Scoping:
         if self.holds or self.report(bundle, environment) is None:
             return None
         required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
-        follows = "commands run under the policy's lists and approvals alone"
+        follows = "only the policy's lists and approvals restrict commands"
         if self.is_untried or required:
-            follows = f"commands are refused{'; --sandbox none runs them without one' if self.is_untried else ''}"
+            follows = f"commands are denied{'; --sandbox none runs them without one' if self.is_untried else ''}"
         why = f" ({self.why})" if self.why else ""
-        return f"no sandbox holds commands here{why}: {follows}"
+        return f"no sandbox works here{why}: {follows}"
 
     def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
         """The sandbox in JSON: the level with the scope of a command that is granted nothing more, and why it is not a

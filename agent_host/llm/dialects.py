@@ -15,7 +15,7 @@ from state.remembered import GatewayDialects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.stream import Dialect, Meaning
     from config.settings import Settings
 
 AUTO: Final = "auto"
@@ -90,6 +90,13 @@ def dialect_of_settings(settings: Settings) -> ChosenDialect | None:
 def dialect_of_script(settings: Settings) -> ChosenDialect:
     """That of a scripted gateway in this process, which speaks them all."""
     return _chosen(settings, NAMES[0], "the scripted gateway speaks all")
+
+
+def meaning_of_old_record(stop_reason: str) -> Meaning:
+    """The meaning of a stop reason on record without one: versions that wrote none had one dialect."""
+    from agent_host.llm.anthropic import meaning_of
+
+    return meaning_of(stop_reason)
 
 
 def find_dialect(

@@ -9,7 +9,6 @@ from agent_host.display_text import one_line
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.llm.anthropic import meaning_of
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
@@ -138,7 +137,9 @@ def reopen(ctx: LoopContext) -> Step:
 def _meaning_on_record(step: OpenStep) -> Meaning:
     if step.meaning is not None:
         return cast("Meaning", step.meaning)
-    return meaning_of(step.stop_reason)
+    from agent_host.llm.dialects import meaning_of_old_record
+
+    return meaning_of_old_record(step.stop_reason)
 
 
 def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:

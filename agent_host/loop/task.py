@@ -155,10 +155,7 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
         return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, f"the model refused to answer{why}")
     if step.meaning == "unknown":
         word = one_line(ctx.scrubber.text(step.stop), _STOP_CHARS)
-        message = (
-            f"the model stopped for a reason that is not known here ({word!r}), so its answer may not be whole; resume "
-            "to have it go on"
-        )
+        message = f"unknown stop reason {word!r}; the answer may be incomplete; resume to continue"
         return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
     if step.meaning == "window" and ctx.conversation.full_windows > MAX_FULL_WINDOWS:
         message = (

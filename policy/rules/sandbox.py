@@ -33,14 +33,14 @@ def sandbox_denial(
         reason = f"the sandbox could not be tried{because}; --sandbox none runs commands without one"
         return deny(capability, f"{RULE}: {wanted}", reason)
     if wanted != STRONGEST and wanted != level:
-        reason = f"commands are to be held at the level {wanted}, which does not work here{because}"
+        reason = f"the sandbox level {wanted} was asked for and does not work here{because}"
         return deny(capability, f"{RULE}: {wanted}", reason)
     least = None if said is None else said.minimum_level
     if least is not None and is_weaker(level, least):
-        reason = f"the policy wants commands held at the level {least} at least, and the level here is {level}{because}"
+        reason = f"the policy requires at least the sandbox level {least}; here it is {level}{because}"
         return deny(capability, f"sandbox.minimumLevel: {least}", reason)
     if said is not None and said.required and level == "none":
-        return deny(capability, "sandbox.required: true", f"the policy wants commands held by a sandbox{because}")
+        return deny(capability, "sandbox.required: true", f"the policy requires a sandbox for commands{because}")
     return None
 
 

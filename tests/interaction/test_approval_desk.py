@@ -190,7 +190,7 @@ async def test_nobody_answers_in_time(client: Client) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
         finished = await client.task(model.url)
         (answer,) = model.results()
-    assert answer.text == "APPROVAL_REQUIRED: nobody answered within 0.01 seconds"
+    assert answer.text == "APPROVAL_REQUIRED: approval timed out after 0.01 s"
     assert statuses(finished) == [("denied", "APPROVAL_REQUIRED")]
     (denied,) = finished.result["deniedApprovals"]
     assert denied == {"toolName": "RunCommand", "replay": client.asked[0]["replay"]}

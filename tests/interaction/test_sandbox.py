@@ -303,11 +303,11 @@ def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bo
     assert (host.root / "served").exists() is run
     assert done.result["sandbox"]["level"] == "none"
     assert "the kernel has no Landlock" in done.result["sandbox"]["why"]
-    follows = "commands run under the policy's lists and approvals alone" if run else "commands are refused"
-    assert f"no sandbox holds commands here ({wanted if not run else 'namespace'}: " in done.stderr
+    follows = "only the policy's lists and approvals restrict commands" if run else "commands are denied"
+    assert f"no sandbox works here ({wanted if not run else 'namespace'}: " in done.stderr
     assert follows in done.stderr
     if not run:
-        assert f"commands are to be held at the level {wanted}, which does not work here" in answer_of(served, 0)
+        assert f"the sandbox level {wanted} was asked for and does not work here" in answer_of(served, 0)
 
 
 @pytest.mark.many_rows(1)
@@ -323,7 +323,7 @@ def test_a_trial_that_fails_for_a_reason_of_its_own_is_no_lack_of_a_sandbox(host
     assert not (host.workspace / "inside").exists()
     assert "the sandbox could not be tried" in said
     assert "--sandbox none" in said
-    assert "commands are refused; --sandbox none runs them without one" in done.stderr
+    assert "commands are denied; --sandbox none runs them without one" in done.stderr
     assert not (host.state / "sandbox-levels.json").exists()
 
 
@@ -394,7 +394,7 @@ def test_show_and_replay_say_how_commands_were_held_and_what_was_refused(host: H
     assert str(host.workspace) in row["sandbox"]["scope"]["writes"]
     assert [item.get("denials") for item in row["items"] if item["kind"] == "call"] == [[told], None]
     text = host.run("show", "s").text
-    assert "commands are held at the level landlock:\n  reads " in text
+    assert "commands run in the landlock sandbox:\n  reads " in text
     assert f"    sandbox: {told}\n" in text
     assert '    asked of the sandbox: {"write":["../outside"],"reason":"the build writes there"}' in text
     copy = host.root / "copy"
@@ -626,7 +626,7 @@ def test_answers_without_a_run_are_for_the_level_that_a_run_has(host: Host) -> N
     (host.root / "own.json").write_text(json.dumps({"extends": "ci"}))
     found = json.loads(host.run("policy", "validate", host.root / "own.json", *JSON).stdout)
     assert (found["valid"], found["sandboxLevel"]) == (True, WORKING[0])
-    assert f"commands are held at the level {WORKING[0]}" in host.run("doctor").text
+    assert f"commands run in the {WORKING[0]} sandbox" in host.run("doctor").text
 
 
 def test_each_case_of_a_batch_has_the_level_that_it_is_for(host: Host) -> None:
@@ -661,4 +661,4 @@ def test_a_check_answers_as_a_run_whose_sandbox_could_not_be_tried(host: Host) -
     assert (done.result["decision"], done.result["sandboxLevel"]) == ("DENIED", "none")
     assert "--sandbox none" in done.result["reason"]
     checked = host.start("doctor", program=OUTSIDE, env={"PYTHONPATH": str(ROOT), "ANSWER": "seccomp:ENOMEM"}).finish()
-    assert "commands are refused" in checked.text
+    assert "commands are denied" in checked.text

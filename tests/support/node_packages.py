@@ -22,6 +22,8 @@ NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), 
 FOLDER = Path(sys.prefix) / "node_modules"
 """Where the packages are: the value of NODE_PATH."""
 _INSTALL_S = 120
+_ASK_S = 10
+"""A registry that has not answered by then is taken for one that does not."""
 
 
 def missing() -> list[str]:
@@ -47,21 +49,23 @@ def _installed(name: str) -> str | None:
 def install() -> str | None:
     """Install all where something is missing: npm removes what it is not asked for. Returns why that failed, None where
     all is there."""
-    if not missing():
+    wanted = missing()
+    if not wanted:
         return None
     packages = [f"{name}@{version}" for name, version in _wanted().items()]
     options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", sys.prefix]
+    sys.stderr.write(f"asking npm's registry for {', '.join(wanted)}\n")
+    first = ["view", wanted[0], "version", "--fetch-retries=0", f"--fetch-timeout={_ASK_S * 800}"]
+    return _run(first, _ASK_S, "find") or _run(["install", *options, *packages], _INSTALL_S, "install")
+
+
+def _run(arguments: list[str], timeout_s: int, verb: str) -> str | None:
+    """Why npm did not do it, None where it did."""
     try:
-        done = npm(
-            ["install", *options, *packages],
-            return_completed_process=True,
-            capture_output=True,
-            text=True,
-            timeout=_INSTALL_S,
-        )
+        done = npm(arguments, return_completed_process=True, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        return f"npm did not install {packages} within {_INSTALL_S} s"
-    return None if done.returncode == 0 else f"npm did not install {packages}: {str(done.stderr).strip()[-300:]}"
+        return f"npm did not {verb} packages within {timeout_s} s"
+    return None if done.returncode == 0 else f"npm did not {verb} packages: {str(done.stderr).strip()[-300:]}"
 
 
 if __name__ == "__main__":

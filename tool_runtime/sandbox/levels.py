@@ -66,14 +66,14 @@ def find(settings: SandboxSettings, directory: str = "/tmp") -> LevelFinding:  #
         return found
     if any(one.is_passing for one in looked):
         message = (
-            f"commands are refused: the sandbox could not be tried ({problem}); --sandbox none runs them without one"
+            f"commands are denied: the sandbox could not be tried ({problem}); --sandbox none runs them without one"
         )
         raise ToolFault(FaultKind.SYSTEM, message)
     if settings.required:
         named = "no level" if settings.level == "auto" else f"the level {settings.level}"
-        message = f"commands are refused: {named} of the sandbox works here ({problem})"
+        message = f"commands are denied: {named} of the sandbox works here ({problem})"
         if settings.level != "auto":
-            message = f"commands are refused: {named} of the sandbox does not work here ({problem})"
+            message = f"commands are denied: {named} of the sandbox does not work here ({problem})"
         raise ToolFault(FaultKind.SYSTEM, message)
     return NOTHING
 

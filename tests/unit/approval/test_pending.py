@@ -62,14 +62,14 @@ async def test_nobody_answers_in_time() -> None:
     desk = PendingApprovals(timeout_s=AT_ONCE)
     (asked,) = await waits(desk, "a")
     answer = await asked
-    assert answer == ApprovalAnswer(False, "nobody answered within 0.001 seconds", timed_out=True)
+    assert answer == ApprovalAnswer(False, "approval timed out after 0.001 s", timed_out=True)
     assert desk.decide("a", approved=True) == "not_found"
 
 
 async def test_a_bundle_may_say_how_long_is_waited() -> None:
     desk = PendingApprovals(timeout_s=FOREVER)
     answer = await desk.ask(request(timeout_s=AT_ONCE))
-    assert answer == ApprovalAnswer(False, "nobody answered within 0.001 seconds", timed_out=True)
+    assert answer == ApprovalAnswer(False, "approval timed out after 0.001 s", timed_out=True)
 
 
 @pytest.mark.parametrize("desk_says", [InAdvance(frozenset({"shell"})), InAdvance(everything=True)])

@@ -23,13 +23,13 @@ def test_how_commands_are_held_and_what_was_refused_then_and_now() -> None:
     )
     assert said.splitlines() == [
         "2 calls, all as on record",
-        "commands are held at the level landlock:",
+        "commands run in the landlock sandbox:",
         "  reads every place",
         "  writes /w",
         "  reaches no host",
         "  not held: 2 rules, which --output json names",
         "  refused as well: c",
-        "  on record they were held at the level namespace",
+        "  on record they ran at the level namespace",
         "call 2, RunCommand: read /b: refused",
         "call 2, RunCommand: x\\x1b: y (not on record)",
         "call 2, RunCommand: on record, and not now: write /a: refused",
@@ -39,5 +39,5 @@ def test_how_commands_are_held_and_what_was_refused_then_and_now() -> None:
 
 def test_that_nothing_holds_commands() -> None:
     said = replay._text(Replayed(1, None, now={"level": "none", "wanted": "auto", "why": "no kernel"}))
-    assert said.endswith("no sandbox holds commands (no kernel)\n")
+    assert said.endswith("commands run without a sandbox (no kernel)\n")
     assert replay._text(Replayed(1, None)) == "1 call, all as on record\n"

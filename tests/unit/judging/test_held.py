@@ -139,11 +139,8 @@ def test_what_is_said_at_the_start(workspace: str) -> None:
     nothing = scoping(workspace, "none", why="no kernel")
     assert judge(workspace, nothing).sandbox() == {"sandbox": {"level": "none", "wanted": "auto", "why": "no kernel"}}
     notice = nothing.notice(judge(workspace, nothing).bundle, judge(workspace, nothing).environment)
-    assert (
-        notice
-        == "no sandbox holds commands here (no kernel): commands run under the policy's lists and approvals alone"
-    )
+    assert notice == "no sandbox works here (no kernel): only the policy's lists and approvals restrict commands"
     named = scoping(workspace, "none", "landlock")
     refused = named.notice(judge(workspace, named).bundle, judge(workspace, named).environment)
     assert refused is not None
-    assert refused.endswith("commands are refused")
+    assert refused.endswith("commands are denied")

@@ -179,7 +179,7 @@ async def test_a_level_that_does_not_work_refuses_where_it_is_required(
     monkeypatch.setattr(levels, "look", lambda level, _: LevelFinding(level, works=False, problem="not today"))
     router = make_router(sandbox=SandboxSettings("auto", required=True))
     _, message = error_of(await router.execute(request("RunCommand", held(scope), command="true")))
-    assert "commands are refused" in message
+    assert "commands are denied" in message
     assert "landlock: not today" in message
     router = make_router(sandbox=SandboxSettings("auto"))
     assert text_of(await router.execute(request("RunCommand", held(scope), command="true"))).startswith("Exit code: 0")
