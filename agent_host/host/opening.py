@@ -435,9 +435,6 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 # What a session begins with, and what keeps it from beginning.
 
-_swept: set[str] = set()
-
-
 def introduce(new: NewSession, resolved: ResolvedOptions) -> NewSession:
     """The request with what this host knows of itself, and what its client did not say."""
     known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
@@ -546,6 +543,6 @@ def make_temporary(path: str, state_dir: str) -> None:
         temporary.make(path)
     except OSError as error:
         raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
-    if state_dir not in _swept:
-        _swept.add(state_dir)  # beside the start, which does not wait for it
-        threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep").start()
+    # Neither the start nor the end of the process waits for it: what is left is removed by a later one.
+    sweep = threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep", daemon=True)
+    sweep.start()

@@ -129,7 +129,8 @@ class WireServer:
         self._lines.put_nowait(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
 
     async def _answer(self, message: dict[str, Any]) -> None:
-        self._lines.put_nowait(await self.reply(message) + b"\n")
+        for line in (await self.reply(message) + b"\n").splitlines(keepends=True):
+            self._lines.put_nowait(line)
 
     async def reply(self, message: dict[str, Any]) -> bytes:
         """The answer to a request."""

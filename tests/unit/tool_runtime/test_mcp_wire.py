@@ -451,6 +451,20 @@ async def test_an_answer_to_a_waiting_call_ends_it_at_once_with_what_can_be_read
     assert len(server.calls) == 0, "the verbatim answer is the only one"
 
 
+PRETTY = json.dumps({"jsonrpc": "2.0", "id": 0, "result": json.loads(TEXT)}, indent=2).replace('"id": 0', '"id": %ID%')
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [PRETTY, f"[\n{PRETTY}\n]", PRETTY.replace("\n", "\r\n"), '{"a":\n' + ANSWERS[0][0]],
+    ids=["indented", "in a list", "CRLF", "one line, after noise"],
+)
+async def test_an_answer_printed_over_several_lines_is_one(printed: str) -> None:
+    server = WireServer(act=says("never"))
+    server.verbatim["tools/call"] = printed.encode()
+    assert await Session(server).call("act") == "it is done"
+
+
 async def test_a_page_for_people_is_no_answer() -> None:
     """Such as that of a proxy that wants a login: the call has not come to the server."""
     server = WireServer(act=says("never"))

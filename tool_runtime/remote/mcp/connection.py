@@ -555,7 +555,7 @@ class _Events(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIterator[Streams]:
-    """Messages from and to the program, one a line. What it prints besides is passed over; a line that is too long ends
+    """Messages from and to the program, one a line. What it prints besides is skipped; a line that is too long ends
     the session."""
     to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -570,7 +570,7 @@ async def stdio_transport(process: ServerProcess, incoming: Incoming) -> AsyncIt
                     return
                 if not line:
                     return
-                for message in incoming.messages(line) if line.strip() else ():
+                for message in incoming.line(line):
                     await to_session.send(SessionMessage(jsonrpc_message_adapter.validate_python(message)))
 
     async def write() -> None:

@@ -6,7 +6,8 @@ for its timeout. Here a message is read as far as it can be, and written again i
 - The answer to `tools/list` or `tools/call` becomes an empty one of that method. The server's own answer goes with it
   as a text, which `answer_in` reads; `source` and `results` take it item by item.
 - Whatever has the id of a waiting request and is no request itself is its answer, also where it is no JSON.
-- A line, body or event may hold several messages, or begin with what the program printed. What is no message is noise.
+- A line, body or event may hold several messages, or begin with what the program printed, and a program may print a
+  message over several lines. What is no message is noise.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Incoming:
 
     def __init__(self) -> None:
         self._waiting: dict[Id, str] = {}
+        self._unfinished = b""
         self.noise = ""
 
     def note_sent(self, message: bytes) -> Id | None:
@@ -69,11 +71,23 @@ class Incoming:
         belongs to: every answer in it is an answer to that one."""
         values = list(_values(raw))
         found = [message for one in values if (message := self._mend(one, to)) is not None]
-        if not values and (cut_off := self._unreadable(raw, to)) is not None:
-            found.append(cut_off)
+        if not values and (key := self._unreadable_key(raw, to)) is not None:
+            found.append(self._answer(key, _wrap_text(raw)))
         if not found and not self.noise and not any(map(_is_message, values)):
             self.noise = raw.decode("utf-8", "replace").strip()[:_MAX_NOISE_CHARS]
         return found
+
+    def line(self, raw: bytes) -> list[dict[str, Any]]:
+        """Return the messages that are complete with this line of a program. A message may be printed over several
+        lines, unless its first line already has the id and the result."""
+        if not raw.strip():
+            return []
+        if self._unfinished and not (raw.lstrip()[:1] in (b"{", b"[") and any(map(_is_message, _values(raw)))):
+            raw = self._unfinished + raw
+        elif not self._waiting or raw.lstrip()[:1] not in (b"{", b"[") or self._unreadable_key(raw) is not None:
+            return self.messages(raw)
+        self._unfinished = raw if _is_unfinished(raw) and len(raw) <= _MAX_REPAIRED_BYTES else b""
+        return [] if self._unfinished else self.messages(raw)
 
     def body(self, raw: bytes, to: Id, content_type: str) -> dict[str, Any]:
         """Return the answer in the body of an HTTP answer to the request `to`."""
@@ -102,15 +116,13 @@ class Incoming:
             result = beside or "[the answer has neither a result nor an error]"
         return self._answer(key, {"result": result})
 
-    def _unreadable(self, raw: bytes, to: Id | None) -> dict[str, Any] | None:
-        """The answer that a text that is no JSON is, by an id and a result that can be seen in it."""
+    def _unreadable_key(self, raw: bytes, to: Id | None = None) -> Id | None:
+        """The request that a text which is no JSON answers, by an id and a result that can be seen in it."""
         if b'"result"' not in raw and b'"error"' not in raw:
             return None
         found = _ID.search(raw)
         key = to if to is not None else int(found[2]) if found else None
-        if key is None or key not in self._waiting:
-            return None
-        return self._answer(key, _wrap_text(raw))
+        return key if key in self._waiting else None
 
     def _answer(self, key: Id, answer: dict[str, Any]) -> dict[str, Any]:
         """The answer to the request `key`, which waits no longer."""
@@ -281,6 +293,12 @@ def _writable(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+
+
+def _is_unfinished(raw: bytes) -> bool:
+    """True if more brackets are opened in a text than closed."""
+    brackets = [found[0] for found in _TOKEN.finditer(raw)]
+    return sum((one in (b"[", b"{")) - (one in (b"]", b"}")) for one in brackets) > 0
 
 
 def _drop_depths(raw: bytes) -> bytes:
