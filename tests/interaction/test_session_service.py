@@ -179,7 +179,7 @@ def test_a_chosen_id_stands_for_that_of_the_service(host: Host) -> None:
         assert (first.code, first.result["sessionId"] in services.sessions) == (3, True)
         second = run(host, served.url, env, "--session-id", "mine")
         assert second.code == 2
-        assert "begun under mine already" in second.error
+        assert "session mine already exists" in second.error
         resumed = resume(host, env, "mine", "--gateway", served.url)
     assert (resumed.code, resumed.result["sessionId"]) == (0, first.result["sessionId"])
 
