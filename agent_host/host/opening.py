@@ -435,6 +435,7 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 # What a session begins with, and what keeps it from beginning.
 
+
 def introduce(new: NewSession, resolved: ResolvedOptions) -> NewSession:
     """The request with what this host knows of itself, and what its client did not say."""
     known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
