@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.errors import ErrorCode
 from agent_host.judging.facts import UnusableArguments, gather
-from agent_host.judging.judge import NOT_JUDGED, Judged
+from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.judging.scoping import places_of_program
-from policy.decide import case_of, check_tool
+from config.shapes import hint_at
+from policy.decide import case_of
 from policy.decide import decide as decide_call
+from policy.decision import is_of_place
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.case import CallTerms
@@ -27,26 +30,30 @@ if TYPE_CHECKING:
     from agent_host.judging.facts import World
     from agent_host.judging.judge import Judge
     from agent_host.judging.scoping import Scoping
+    from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
 _REFERENCES = ("artifacts/", "results/")
+_MAX_NAME_CHARS = 200
 
 
-def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World | None) -> Judged:
-    """See `Judge.decide`."""
-    spec = judge.tools.get(name)
+def decide(judge: Judge, call: ToolCall, world: World | None = None) -> PreparedCall:
+    """Evaluate one tool call; shared by the loop and `policy check`. Facts come from this disk, or from `world`;
+    nothing is run."""
+    name, arguments, spec = call.name, call.arguments, judge.tools.get(call.name)
     if spec is None:
-        return NOT_JUDGED
+        message = f"there is no tool {name[:_MAX_NAME_CHARS]!r}{hint_at(name, [spec.name for spec in judge.tools])}"
+        return PreparedCall(call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, message))
     if spec.subject.kind == "output" or (spec.reads_outputs and _names_output(judge, spec, arguments)):
-        return _reading_again(judge, spec, arguments)
+        return _reading_again(judge, call, spec)
     withheld = _withheld(judge, name, (spec.capability, *(need.capability for need in spec.needs(arguments))))
     if withheld is not None:
-        return Judged(spec, withheld=withheld)
+        return _refuse_withheld(call, spec, withheld)
     try:
         facts = gather(spec, arguments, judge.environment, world, judge.scripts, judge.bundle)
     except UnusableArguments as error:
-        return Judged(spec, problem=str(error), code=error.code)
+        return PreparedCall(call, spec, refusal=Refusal("failed", error.code, str(error)))
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
         approved, identity = judge.approved, spec.identity
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
@@ -54,13 +61,34 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
     if judge.scoping is not None and spec.starts_program:
         problem = grant_problem(arguments)
         if problem is not None:
-            return Judged(spec, problem=problem)
+            return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
         facts = add_widening(judge.scoping, facts, arguments, judge.environment)
     also = facts.also if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) else ()
     decision = _decision(judge, spec, ((spec.capability, facts), *also))
     if judge.scoping is not None and spec.starts_program:
         decision = _apply_sandbox(judge, judge.scoping, spec, facts, decision)
-    return Judged(spec, facts, decision)
+    return _apply_decision(call, spec, facts, decision)
+
+
+def _apply_decision(call: ToolCall, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> PreparedCall:
+    """The call with policy's decision, refused if that is a denial."""
+    prepared = PreparedCall(call, spec, facts, decision)
+    if decision.decision != "DENIED":
+        return prepared
+    if decision.expired:
+        refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
+    elif decision.unasked:
+        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, prepared.approve)
+    else:
+        # To a family that has a name for refused programs, a refused place is another thing.
+        name = spec.error_names.get(ErrorCode.PERMISSION_DENIED) if is_of_place(decision) else None
+        refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})", name=name)
+    return prepared._replace(refusal=refusal)
+
+
+def _refuse_withheld(call: ToolCall, spec: ToolSpec, setting: str) -> PreparedCall:
+    message = f"{call.name} is switched off for this session: {setting}"
+    return PreparedCall(call, spec, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, message, withheld=setting))
 
 
 def _withheld(judge: Judge, name: str, capabilities: Iterable[str]) -> str | None:
@@ -73,21 +101,22 @@ def _names_output(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) ->
     return isinstance(ref, str) and ref.startswith(_REFERENCES) and judge.outputs(ref) is not None
 
 
-def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
+def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall:
     """A call that reads what an earlier one stored: it needs every capability that the earlier one needed."""
-    ref = arguments.get(spec.subject.argument)
+    ref = call.arguments.get(spec.subject.argument)
     maker = judge.outputs(ref) if isinstance(ref, str) else None
     made_by = None if maker is None else judge.tools.get(maker.tool_name)
     if maker is None or made_by is None:
-        return Judged(spec, problem=f"this session has stored nothing under {ref!r}: results name it as storage_ref")
+        problem = f"this session has stored nothing under {ref!r}: results name it as storage_ref"
+        return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
     # An older version did not record what the call needed: then all that it may have needed.
     recorded = maker.capabilities or [need.capability for need in made_by.also]
     needed = tuple(dict.fromkeys((*made_by.capabilities, *recorded)))
     withheld = _withheld(judge, spec.name, needed)
     if withheld is not None:
-        return Judged(spec, withheld=withheld)
+        return _refuse_withheld(call, spec, withheld)
     facts = OutputFacts(made_by.name)
-    return Judged(spec, facts, _decision(judge, spec, tuple((name, facts) for name in needed)))
+    return _apply_decision(call, spec, facts, _decision(judge, spec, tuple((name, facts) for name in needed)))
 
 
 def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFacts]]) -> Decision:
@@ -118,16 +147,6 @@ def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
         script_runs=judge.script_runs(),
         max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
     )
-
-
-def may_read(judge: Judge, place: PathFacts) -> bool:
-    """See `Judge.may_read`."""
-    reading = "File.Read"
-    if judge.bundle.capability(reading) is None:
-        return True
-    place = place._replace(size_bytes=None)  # one that is too large to show is kept all the same
-    verdict = check_tool(judge.bundle, reading, place, now=judge.clock(), os=judge.environment.os_family)
-    return verdict.decision != "DENIED"
 
 
 # Sandbox checks for calls that start a program.

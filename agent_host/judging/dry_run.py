@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.contracts import Subject, ToolError, ToolSpec
 from agent_host.errors import ErrorCode
+from agent_host.judging.decisions import decide
 from agent_host.judging.environment import Environment, Registry
 from agent_host.judging.judge import Judge
+from agent_host.thread.messages import ToolCall
 from config.shapes import (
     ANYTHING,
     COUNT,
@@ -176,14 +178,15 @@ def judge_case(
         scripts=scripts,
         scoping=held,
     )
-    judged = judge.decide(case.tool_name, case.arguments, world)
-    if judged.spec is None:
+    prepared = decide(judge, ToolCall("", case.tool_name, dict(case.arguments)), world)
+    spec, refusal = prepared.spec, prepared.refusal
+    if spec is None:
         return deny("", _RULE, f"there is no tool {case.tool_name!r}")
-    if judged.withheld is not None:
-        return deny(judged.spec.capability, judged.withheld, f"{case.tool_name} is switched off")
-    if judged.decision is None:
-        return deny(judged.spec.capability, _RULE, str(judged.problem))
-    return judged.decision
+    if prepared.decision is not None:
+        return prepared.decision
+    if refusal is not None and refusal.withheld is not None:
+        return deny(spec.capability, refusal.withheld, f"{case.tool_name} is switched off")
+    return deny(spec.capability, _RULE, "" if refusal is None else refusal.message)
 
 
 def _spec_by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:

@@ -1,12 +1,10 @@
-"""Policy's word on one call, the same for the loop and for a dry run: the tool, its facts, the decision (AH 6.1)."""
+"""Everything that calls are judged by, and the tools that the model is offered under it (AH 6.1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_host.errors import ErrorCode
-from config.lean_typing import NamedTuple
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import why_not_offered, withheld_by
 
@@ -16,28 +14,13 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Maker, ToolSpec
     from agent_host.judging.environment import Environment, Registry
-    from agent_host.judging.facts import Scripts, World
+    from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
     from policy.bundle.model import PolicyBundle
-    from policy.decision import Decision
-    from policy.facts import ActionFacts, PathFacts
+    from policy.facts import PathFacts
     from policy.rules.case import Limits, NativeExec, TaskOptions
 
 
-class Judged(NamedTuple):
-    """The findings about a call. `spec` is None for a name that no tool has. Without a `decision`, either the limits
-    withhold the tool, and `withheld` names the setting, or the arguments cannot be used, and `problem` says why, under
-    `code`."""
-
-    spec: ToolSpec | None = None
-    facts: ActionFacts | None = None
-    decision: Decision | None = None
-    withheld: str | None = None
-    problem: str | None = None
-    code: str = ErrorCode.INVALID_REQUEST
-
-
-NOT_JUDGED = Judged()
 _READING = "File.Read"
 
 
@@ -86,12 +69,6 @@ class Judge:
     tool_lists: Mapping[str, str] = field(default_factory=dict)
     scoping: Scoping | None = None
 
-    def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
-        """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
-        from agent_host.judging import decisions  # with it comes all that judges a call
-
-        return decisions.decide(self, name, arguments, world)
-
     def sandbox(self) -> dict[str, Any]:
         """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
         be said."""
@@ -127,6 +104,10 @@ class Judge:
 
     def may_read(self, place: PathFacts) -> bool:
         """True if the bundle lets anybody read the file, whatever its size."""
-        from agent_host.judging import decisions
+        if self.bundle.capability(_READING) is None:
+            return True
+        from policy.decide import check_tool  # with it comes all that judges a call
 
-        return decisions.may_read(self, place)
+        place = place._replace(size_bytes=None)  # one that is too large to show is kept all the same
+        verdict = check_tool(self.bundle, _READING, place, now=self.clock(), os=self.environment.os_family)
+        return verdict.decision != "DENIED"

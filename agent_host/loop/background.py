@@ -145,7 +145,7 @@ def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | Non
 
 @contextlib.asynccontextmanager
 async def watch_call(
-    ctx: LoopContext, spec: ToolSpec, facts: ActionFacts | None = None
+    ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None
 ) -> AsyncIterator[CommandChanges]:
     """Around the execution of a call: what it changed is in the result when the block is over, also where the block
     ends with an error. Nothing for a call that is not watched. The looks run in another thread."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.approval.grants import place_of
+from agent_host.contracts import ToolResult
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
@@ -24,7 +24,7 @@ from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.intents import file_to_write
 from agent_host.loop.prepare import names_taken, record_start, request_for
 from agent_host.loop.recovery import recover_calls
-from agent_host.loop.results import NOTHING_KNOWN, SHOWN_BYTES, CallEnd, add_note, finish, head_of, take_result
+from agent_host.loop.results import SHOWN_BYTES, Observations, add_note, finish, head_of, refused_result
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -32,13 +32,12 @@ from state.blobs import sha256_hex
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from agent_host.contracts import ToolResult
+    from agent_host.contracts import Category
+    from agent_host.judging.prepared import PreparedCall
     from agent_host.loop.admission import CallSlot, PathTurn
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.prepare import CallRun, Refusal
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
-    from policy.scope import CommandScope
 
 _SUMMARY_CHARS = 160
 _STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"
@@ -53,13 +52,13 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     Raises CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that
     keeps the task open has left calls open too.
     """
-    runs = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
-    if ctx.phase.may("execute") and not any(_is_asked(ctx, run) for run in runs):
+    calls = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
+    if ctx.phase.may("execute") and not any(_is_asked(ctx, prepared) for prepared in calls):
         ctx.phase.fire("execute")
     order, slots = PathOrder(), TurnSlots(ctx.at_once)
     running: list[Coroutine[Any, Any, Message]] = [
-        _run_one(ctx, step.step_id, run, order.turn(run.paths), slots.slot(run.category, number))
-        for number, run in enumerate(runs)
+        _run_one(ctx, step.step_id, prepared, order.turn(prepared.paths), slots.slot(_category(prepared), number))
+        for number, prepared in enumerate(calls)
     ]
     if len(running) == 1:
         return [await running[0]]
@@ -78,30 +77,38 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     return results
 
 
-def _is_asked(ctx: LoopContext, run: CallRun) -> bool:
+def _category(prepared: PreparedCall) -> Category | None:
+    return None if prepared.spec is None else prepared.spec.category
+
+
+def _is_asked(ctx: LoopContext, prepared: PreparedCall) -> bool:
     """True when somebody will be asked about the call."""
-    return run.needs_approval and run.answer is None and granted_by(ctx, run) is None
+    return prepared.needs_approval and prepared.answer is None and granted_by(ctx, prepared) is None
 
 
-async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: CallSlot) -> Message:
+async def _run_one(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot
+) -> Message:
     """One call from policy's decision to its result on record."""
     still_open = False
     try:
         began = time.monotonic()
-        grant = granted_by(ctx, run)
-        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, grant))
-        if run.needs_approval:
-            was_edited = run.edited
-            await settle(ctx, step_id, run, path_turn, slot, granted=grant is not None)
-            if run.edited and not was_edited:  # what is requested is another call now
-                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, None))
-        elif run.refusal is None:
-            await wait_for_start(ctx, run, path_turn, slot)
-        if run.refusal is None and ctx.cancellation.requested:
-            cancel_before_start(ctx, run)
-        if run.refusal is not None:
-            return _refuse(ctx, step_id, run, run.refusal, began)
-        return await _execute(ctx, step_id, run, began)
+        grant, is_gated, was_edited = granted_by(ctx, prepared), prepared.needs_approval, prepared.edited
+        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
+        if is_gated:
+            prepared = await settle(ctx, step_id, prepared, path_turn, slot, granted=grant is not None)
+            if prepared.edited and not was_edited:  # what is requested is another call now
+                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, None))
+        elif prepared.refusal is None:
+            prepared = await wait_for_start(ctx, prepared, path_turn, slot)
+        if prepared.refusal is None and ctx.cancellation.requested:
+            prepared = cancel_before_start(ctx, prepared)
+        if prepared.refusal is not None:
+            refused = refused_result(ctx, step_id, prepared.call, prepared.refusal)
+            return await finish(ctx, step_id, prepared, refused, Observations(began))
+        if not is_gated:
+            record_start(ctx, prepared)
+        return await _execute(ctx, step_id, prepared, began)
     except CheckpointWriteFailed:
         still_open = True
         raise
@@ -111,38 +118,17 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: Path
         await path_turn.leave(still_open=still_open)
 
 
-def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, began: float) -> Message:
-    end = CallEnd(
-        refusal.status,
-        refusal.code,
-        refusal.text,
-        name=refusal.name,
-        edited=run.edited,
-        approve=refusal.approve,
-        place=place_of(run.facts),
-        requested=began,
-    )
-    return finish(ctx, step_id, run.call, end)
-
-
-def _scope_of(run: CallRun) -> CommandScope | None:
-    return None if run.decision is None else run.decision.command_scope
-
-
-async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float) -> Message:
-    spec, call = run.spec, run.call
-    if spec is None:
-        raise RuntimeError("only a call of a known tool is executed")
-    record_start(ctx, run)
+async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
+    """Run a call whose start is on record."""
     started_at = now_rfc3339()
-    request = request_for(ctx, step_id, call, spec, run.facts, _scope_of(run))
+    request = request_for(ctx, step_id, prepared)
     result: ToolResult | None = None
     changed, runs_since = CommandChanges(), time.monotonic()
     try:
         result = ctx.router.at_once(request)
         duration_ms = int((time.monotonic() - runs_since) * 1000)
         if result is None:
-            async with watch_call(ctx, spec, run.facts) as changed:
+            async with watch_call(ctx, prepared.spec, prepared.facts) as changed:
                 runs_since = time.monotonic()
                 try:
                     result = await ctx.cancellation.run_until_forced(ctx.router.execute(request))
@@ -152,67 +138,60 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     except ToolStopped:
         pass
     finally:
-        ctx.live_output.end(call.call_id)  # before the call is reported to be over, however it ended
+        ctx.live_output.end(prepared.call.call_id)  # before the call is reported to be over, however it ended
+    seen = Observations(requested, started_at, duration_ms, changed)
     if result is None:
-        why = ErrorCode.TOOL_INTERRUPTED
-        cut_off = CallEnd("failed", why, f"{why}: {_STOPPED}", changed=changed)
-        return finish(ctx, step_id, call, _add_times(cut_off, started, started_at, duration_ms))
-
-    known = NOTHING_KNOWN._replace(
-        edited=run.edited, paths=_changes_of(run, result), seen=_stamps_of(ctx, run, result), changed=changed
-    )
-    result = _add_names(ctx, run, result)
-    return await take_result(ctx, step_id, call, spec, result, _add_times(known, started, started_at, duration_ms))
+        return await finish(
+            ctx, step_id, prepared, ToolResult.failure(request, ErrorCode.TOOL_INTERRUPTED, _STOPPED), seen
+        )
+    seen = seen._replace(paths=_changes_of(prepared, result), stamps=_stamps_of(ctx, prepared, result))
+    return await finish(ctx, step_id, prepared, _add_names(ctx, prepared, result), seen)
 
 
-def _add_names(ctx: LoopContext, run: CallRun, result: ToolResult) -> ToolResult:
+def _add_names(ctx: LoopContext, prepared: PreparedCall, result: ToolResult) -> ToolResult:
     """The result with what it says of a name that stands for another."""
-    notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, run.facts)]
+    notes = [f"{one.requested!r} means {one.absolute!r}" for one in names_taken(ctx, prepared.facts)]
     if not notes or result.error is not None:
         return result
     note = f"[{'; '.join(dict.fromkeys(notes))}]\n"
-    return result._replace(output_text=add_note(run.spec, result.output_text or "", note, first=True))
+    return result._replace(output_text=add_note(prepared.spec, result.output_text or "", note, first=True))
 
 
-def _add_times(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:
-    return end._replace(requested=requested, started_at=started_at, duration_ms=duration_ms)
-
-
-def _download_target(run: CallRun) -> str | None:
+def _download_target(prepared: PreparedCall) -> str | None:
     """The file that a request saves what it gets to."""
-    if run.spec is None or not isinstance(run.facts, UrlFacts):
+    if prepared.spec is None or not isinstance(prepared.facts, UrlFacts):
         return None
-    file = file_to_write(run.spec, run.facts)
+    file = file_to_write(prepared.spec, prepared.facts)
     return None if file is None else file.real_path
 
 
-def _changes_of(run: CallRun, result: ToolResult) -> Sequence[str]:
+def _changes_of(prepared: PreparedCall, result: ToolResult) -> Sequence[str]:
     """The files that the call is known to have changed. What a request did not save it did not see."""
-    if run.spec is None or result.status != "succeeded":
+    if prepared.spec is None or result.status != "succeeded":
         return ()
-    saved = _download_target(run)
+    saved = _download_target(prepared)
     if saved is not None:
         return () if result.seen is None else (saved,)
-    is_tree = isinstance(run.facts, PathFacts) and run.facts.tree  # what went of it was watched
-    return run.paths if run.spec.changes_file and not is_tree else ()
+    is_tree = isinstance(prepared.facts, PathFacts) and prepared.facts.tree  # what went of it was watched
+    return prepared.paths if prepared.spec.changes_file and not is_tree else ()
 
 
-def _stamps_of(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:
+def _stamps_of(ctx: LoopContext, prepared: PreparedCall, result: ToolResult) -> dict[str, str | None]:
     """The files that the call read or wrote, as the next one on them is to find them; None for one that is gone."""
-    saved = _download_target(run)
-    path = saved or next(iter(run.paths), "")
+    saved = _download_target(prepared)
+    path = saved or next(iter(prepared.paths), "")
     if not path or encodable(path) != path:  # a name that cannot be put on record
         return {}
-    effect = None if run.spec is None else run.spec.effect
+    effect = None if prepared.spec is None else prepared.spec.effect
     if result.seen is not None:
         return {path: result.seen}
     if result.status != "succeeded" or effect not in ("delete", "move"):
         return {}
-    return {**dict.fromkeys(run.paths[1:], ctx.state.seen.get(path)), path: None}
+    return {**dict.fromkeys(prepared.paths[1:], ctx.state.seen.get(path)), path: None}
 
 
-def _request_payload(ctx: LoopContext, run: CallRun, grant: str | None) -> dict[str, Any]:
-    call, spec, decision = run.call, run.spec, run.decision
+def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
+    call, spec, decision = prepared.call, prepared.spec, prepared.decision
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
     if spec is not None:
         payload["capability"] = spec.capability if decision is None else decision.capability
@@ -233,6 +212,6 @@ def _request_payload(ctx: LoopContext, run: CallRun, grant: str | None) -> dict[
         payload["riskLevel"] = decision.risk_level or DEFAULT_RISK.get(decision.capability, "high")
     if grant is not None:
         payload["grantedBy"] = grant
-    if run.edited:
+    if prepared.edited:
         payload["edited"] = True
     return payload

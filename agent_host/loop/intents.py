@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.judging.prepared import NO_EFFECT
 from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts
     from state.records import Intent
 
-NO_EFFECT = FileEffect()
 Held = tuple[str | None, bytes | str | None]
 """SHA-256 and content of what a path will hold: both None for no file, UNAVAILABLE for what cannot be said."""
 

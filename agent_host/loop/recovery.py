@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from agent_host.approval.grants import move_problem, place_of
 from agent_host.approval.request import ApprovalAnswer
-from agent_host.contracts import Leftovers
+from agent_host.contracts import Leftovers, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
+from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop.background import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.intents import hash_on_disk
-from agent_host.loop.prepare import Refusal, ask_after_all, bound_to, first_versions, prepare_calls, request_for, row_of
-from agent_host.loop.results import NOTHING_KNOWN, CallEnd, call_on_record, finish, take_result
+from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, request_for, row_of
+from agent_host.loop.results import Observations, call_on_record, finish, refused_result
 from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message
 from agent_host.thread.tokens import message_tokens
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.loop.context import LoopContext, Replay
-    from agent_host.loop.prepare import CallRun
     from state.checkpoint import OpenCall
 
 _LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
@@ -43,7 +43,7 @@ _CHANGED = "the file was half written then and somebody has changed it since: it
 _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 
 
-async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
+async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
     """Return the calls of the open step that are left to run, judged by policy again; calls that are not run again get
     their results.
 
@@ -65,7 +65,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     repeated |= {call.call_id for call in cut_off if call.call_id not in answered and _may_be_repeated(ctx, call)}
     for call, found in zip(cut_off, left, strict=True):
         if call.call_id not in repeated | answered:
-            _report(ctx, step_id, call, outcomes.get(call.call_id, CallOutcome.UNKNOWN), found)
+            await _report(ctx, step_id, call, outcomes.get(call.call_id, CallOutcome.UNKNOWN), found)
         if found.settle is not None and found.file != "changed":
             found.settle()
     to_run = {
@@ -73,33 +73,40 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
         for call in step.calls
         if verdicts[call.call_id] is ResumeVerdict.RUN or call.call_id in repeated
     }
-    runs = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
-    for run in runs:
+    calls = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
+    for prepared in calls:
         # The next resume is to ask under the same id, also where policy asks only now, or asks again.
-        known = to_run[run.call.call_id].approval_id
-        if run.needs_approval and run.approval_id is not None and known != run.approval_id:
-            ctx.journal.record(ApprovalAsked(run.call.call_id, run.approval_id))
-    return runs
+        call_id, approval_id = prepared.call.call_id, prepared.approval_id
+        if prepared.needs_approval and approval_id is not None and to_run[call_id].approval_id != approval_id:
+            ctx.journal.record(ApprovalAsked(call_id, approval_id))
+    return calls
+
+
+def _on_record(ctx: LoopContext, call: OpenCall) -> PreparedCall:
+    """The call as it was run: policy is not asked about it again."""
+    edited = call.edited_arguments is not None
+    return PreparedCall(call_on_record(call), ctx.judge.tools.get(call.tool_name), edited=edited)
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: OpenCall) -> Leftovers:
     """End the processes that the call has left: they could take effect after the model has read of it and has
     looked."""
-    spec = ctx.judge.tools.get(call.tool_name)
-    if spec is None:
+    prepared = _on_record(ctx, call)
+    if prepared.spec is None:
         return Leftovers()
-    return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
+    return await ctx.router.end_leftovers(request_for(ctx, step_id, prepared))
 
 
 async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenCall]) -> None:
     """Let go of what calls kept whose results were recorded before the crash. A file that a call has written is left
     alone; one whose call was given up, and the process died in its middle, is put back."""
     for call in calls:
-        spec = ctx.judge.tools.get(call.tool_name)
+        prepared = _on_record(ctx, call)
+        spec = prepared.spec
         if spec is None or not (spec.changes_file or spec.subject.kind == "url"):
             continue
         if call.status == "succeeded":
-            await ctx.router.settle(request_for(ctx, step_id, call_on_record(call), spec))
+            await ctx.router.settle(request_for(ctx, step_id, prepared))
         elif call.status == "failed":
             left = await _end_leftovers(ctx, step_id, call)
             if left.settle is not None and left.file != "changed":
@@ -109,17 +116,16 @@ async def _settle_recorded(ctx: LoopContext, step_id: str, calls: Sequence[OpenC
 async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None:
     """The result of a call that went to another place, where that place knows it: it is on record then. That place may
     not answer; how long it has is for the tool to say."""
-    spec, tool_call = ctx.judge.tools.get(call.tool_name), call_on_record(call)
-    if spec is None:
+    prepared = _on_record(ctx, call)
+    if prepared.spec is None:
         return None
-    result = await ctx.router.outcome(request_for(ctx, step_id, tool_call, spec))
+    result = await ctx.router.outcome(request_for(ctx, step_id, prepared))
     if result is None:
         return None
     unknown = result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED
     if unknown and _may_be_repeated(ctx, call):
         return None
-    known = NOTHING_KNOWN._replace(edited=call.edited_arguments is not None)
-    return await take_result(ctx, step_id, tool_call, spec, result, known)
+    return await finish(ctx, step_id, prepared, result)
 
 
 def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
@@ -130,27 +136,27 @@ def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
     )
 
 
-def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
+async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
     """Report to the model what became of a call that was cut off."""
-    tool_call = call_on_record(call)
-    edited = call.edited_arguments is not None
+    prepared = _on_record(ctx, call)
     if outcome is CallOutcome.DONE or left.file == "done":
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
-        seen = dict.fromkeys(paths_of(call))
-        finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
+        done = ToolResult(call.tool_name, ctx.session_id, ctx.task.task_id, step_id, "succeeded", _DONE)
+        await finish(ctx, step_id, prepared, done, Observations(stamps=dict.fromkeys(paths_of(call))))
         return
     is_undone = outcome is CallOutcome.NOT_DONE or left.file == "not_done"
-    said = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
+    text = _PUT_BACK if left.file == "put_back" else _NOT_DONE if is_undone else _UNKNOWN
     if left.file == "changed":
-        said = f"{said}; {_CHANGED}"
-    said = "; ".join(filter(None, (said, left.note())))
-    code = ErrorCode.TOOL_INTERRUPTED
-    spec = ctx.judge.tools.get(call.tool_name)
+        text = f"{text}; {_CHANGED}"
+    text = "; ".join(filter(None, (text, left.note())))
+    spec = prepared.spec
     # A deleted file is on record by its name; of a deleted directory nothing is.
     deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
     cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
+    refusal = Refusal("failed", ErrorCode.TOOL_INTERRUPTED, text)
+    interrupted = refused_result(ctx, step_id, prepared.call, refusal)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
-    finish(ctx, step_id, tool_call, CallEnd("failed", code, f"{code}: {said}", edited=edited, changed=changed))
+    await finish(ctx, step_id, prepared, interrupted, Observations(changed=changed))
 
 
 # Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
@@ -175,37 +181,37 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
-    runs = prepare_calls(ctx, calls)
-    for run, replay in zip(runs, replays, strict=True):
-        _approve(run, replay)
+    prepared_calls = tuple(
+        _approve(ctx, prepared, replay) for prepared, replay in zip(prepare_calls(ctx, calls), replays, strict=True)
+    )
     record = TurnTaken(
         step_id,
         "replay",
         boot_id(),
         NO_TOKENS,
-        list(map(row_of, runs)),
+        list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),
         "continue",
-        baselines=first_versions(runs),
+        baselines=first_versions(prepared_calls),
         settled=[call_id for replay in replays for call_id in replay.settles],
     )
     ctx.journal.record(record)
-    for run in runs:
-        if run.answer is not None and run.approval_id is not None:
-            ctx.journal.record(run.answer.to_record(run.call.call_id, run.approval_id, bound_to(ctx, run)))
+    for prepared in prepared_calls:
+        if prepared.answer is not None:
+            ctx.journal.record(prepared.answer)
     ctx.journal.write_ahead()
-    return Step(step_id, assistant, "continue", runs)
+    return Step(step_id, assistant, "continue", prepared_calls)
 
 
-def _approve(run: CallRun, replay: Replay) -> None:
-    run.answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
-    ask_after_all(run)
-    if not run.needs_approval:  # policy has changed its mind since, one way or the other
-        run.answer = None
-        return
-    elsewhere = move_problem(replay.place, place_of(run.facts))
+def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:
+    call_id, approval_id = prepared.call.call_id, prepared.approval_id or new_id("appr")
+    answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    record = answer.to_record(call_id, approval_id, bound_to(ctx, prepared))
+    asked = ask_after_all(prepared._replace(answer=record))
+    if not asked.needs_approval:  # policy has changed its mind since, one way or the other
+        return asked._replace(answer=None)
+    elsewhere = move_problem(replay.place, place_of(prepared.facts))
     if elsewhere is not None:  # with `approve` it can be replayed there
-        run.answer = None
-        run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve))
-        return
-    run.approval_id = run.approval_id or new_id("appr")
+        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve)
+        return asked._replace(answer=None, refusal=refusal)
+    return asked._replace(approval_id=approval_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import orjson
 
 from agent_host import lenient_json
-from agent_host.contracts import Maker, ToolError
+from agent_host.contracts import Maker, ToolError, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import add_references, hand_over, keep_artifacts, parts_of, reference_note
@@ -26,7 +26,9 @@ from state.records import CallFinished
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent_host.contracts import Image, LoadedSkill, ToolResult, ToolSpec
+    from agent_host.contracts import LoadedSkill, ToolSpec
+    from agent_host.judging.prepared import PreparedCall, Refusal
+    from agent_host.loop.artifacts import LeftArtifact
     from agent_host.loop.context import LoopContext
     from agent_host.services.workspace import ArtifactHome
     from state.checkpoint import Checkpoint, OpenCall
@@ -42,92 +44,94 @@ _COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _NOTHING_CHANGED: Final = CommandChanges()
 
 
-class CallEnd(NamedTuple):
-    """The end of a call. `text` is what the model is to read; it may hold secrets and what cannot be encoded.
-
-    `result` is what the tool gave, None for a call that was not run, or whose end nobody saw. `name` is what the model
-    reads in place of the `code`, where that is not the family's name for it (`ToolSpec.error_names`). `edited`: the
-    person who approved the call wrote its arguments, which the model reads first.
-
-    `approve` marks a call that was denied since nobody was there, and `place` is where it would have acted; the rest of
-    how to replay it stands in the thread. `requested` is when the call was requested, on the monotonic clock,
-    `started_at` when it began to run, in RFC 3339, `duration_ms` how long the tool ran. `left` are the rows of the
-    artifacts that it left (`loop.artifacts`), and `parts` the references of those that are an output, by which it is.
-    `paths` are the files that the call is known to have changed, `changed` is what a command was seen to change, `seen`
-    are the files that it read or wrote, as `CallFinished` has them.
+class Observations(NamedTuple):
+    """The host's own observations of a call, besides its result. `requested` is when the call was requested, on the
+    monotonic clock, `started_at` when it began to run, in RFC 3339, `duration_ms` how long the tool ran. `changed` is
+    what a command was seen to change, `paths` are the files that the call is known to have changed, `stamps` those that
+    it read or wrote, as `CallFinished.seen` has them.
     """
 
-    status: str
-    code: str | None
-    text: str
-    result: ToolResult | None = None
-    name: str | None = None
-    edited: bool = False
-    approve: str | None = None
-    place: str | None = None
     requested: float | None = None
     started_at: str | None = None
     duration_ms: int | None = None
-    left: Sequence[Mapping[str, Any]] = ()
-    parts: Mapping[str, str] = {}
-    paths: Sequence[str] = ()
-    seen: Mapping[str, str | None] = {}
     changed: CommandChanges = _NOTHING_CHANGED
-
-    @property
-    def images(self) -> Sequence[Image]:
-        """The pictures that the text describes."""
-        return () if self.result is None else self.result.images
-
-    @property
-    def uris(self) -> Sequence[str]:
-        """The URIs of output that another service has stored."""
-        return () if self.result is None else self.result.artifact_uris
-
-    @property
-    def skill(self) -> LoadedSkill | None:
-        """The skill that the call has put to use: it limits the tools from now on."""
-        return None if self.result is None else self.result.skill
+    paths: Sequence[str] = ()
+    stamps: Mapping[str, str | None] = {}
 
 
-def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Message:
-    """Put the call's result on record and emit its event; returns it as it enters the thread.
+NOTHING_OBSERVED = Observations()
 
-    Here every result passes, whatever its source, and loses its secrets; the bytes of pictures are not searched. Where
-    pictures are not kept, the text says why.
+
+async def finish(
+    ctx: LoopContext,
+    step_id: str,
+    prepared: PreparedCall,
+    result: ToolResult,
+    observed: Observations = NOTHING_OBSERVED,
+) -> Message:
+    """Keep what the call left, put its result on record and emit its event; returns it as it enters the thread.
+
+    Here every result passes, whatever its source, and loses its secrets. What is reported is what is on record.
     """
-    not_kept = ctx.conversation.keep_images(end.images)
-    text, images = (end.text, end.images) if not_kept is None else (f"{end.text}; {not_kept}", ())
-    said = ctx.scrubber.text(encodable(text))
-    spec = ctx.judge.tools.get(call.name)
-    text = _rename_code(ctx, call, end.code, said, end.name)
-    if end.edited:
-        text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
-    text = add_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, end.duration_ms))
-    message = Message(
-        "tool",
-        text,
-        message_tokens(ctx.conversation.count, text) + sum(image_tokens(one.width, one.height) for one in images),
-        tool_call_id=call.call_id,
-        is_error=end.status != "succeeded",
-        edited_arguments=arguments_to_keep(ctx, call) if end.edited else None,
-        images=tuple(images),
-    )
-    _record(ctx, step_id, call, end, message)
-    if end.skill is not None:
+    call, spec = prepared.call, prepared.spec
+    artifacts, left = result.artifacts, []
+    if spec is not None and artifacts:
+        left = await keep_artifacts(ctx, step_id, Maker(call.name, spec.capabilities_for(call.arguments)), artifacts)
+        result = _fail_if_lost(spec, result, [one.row.get("why") for one in left])
+    text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
+    if result.skill is not None:
+        text = add_note(spec, text, note_on(ctx.judge, result.skill))
+    message, clean = _message_of(ctx, step_id, prepared, result, text, observed.duration_ms)
+    record = _record_of(ctx, step_id, prepared, result, message, left, observed)
+    ctx.journal.checkpoint(step_id, record, sync=False)
+    if result.skill is not None:
         ctx.use_skills()
-    optional = {**_event_fields(ctx, end, said), "images": [image.text for image in images]}
+    optional = {
+        **_event_fields(ctx, result, record, observed),
+        "message": None if record.status == "succeeded" else _why(record.code, clean),
+        "storedParts": parts_of(artifacts, left),
+        "images": [image.text for image in message.images],
+    }
     ctx.emit(
         EventType.TOOL_COMPLETED,
         step_id,
         toolCallId=call.call_id,
         toolName=call.name,
-        status=end.status,
+        status=record.status,
         **{name: value for name, value in optional.items() if value not in (None, [], {}, "")},
-        **_output_fields(call, text),
-        latencyMs=0 if end.requested is None else int((time.monotonic() - end.requested) * 1000),
+        **_output_fields(call.call_id, message.content),
+        latencyMs=0 if observed.requested is None else int((time.monotonic() - observed.requested) * 1000),
     )
+    if result.settle is not None:
+        result.settle()
+    hand_over(ctx, step_id, call.call_id, left)
     return message
+
+
+def _message_of(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, result: ToolResult, text: str, duration_ms: int | None
+) -> tuple[Message, str]:
+    """Return the result as the model reads it, and its text before the host adds its notes. The bytes of pictures are
+    not searched for secrets; where pictures are not kept, the text says why."""
+    call, spec, images = prepared.call, prepared.spec, result.images
+    not_kept = ctx.conversation.keep_images(images)
+    if not_kept is not None:
+        text, images = f"{text}; {not_kept}", ()
+    clean = ctx.scrubber.text(encodable(text))
+    text = _rename_code(spec, result.error, clean)
+    if prepared.edited:
+        text = add_note(spec, text, ctx.scrubber.text(encodable(note_of_edit(ctx, call))), first=True)
+    text = add_note(spec, text, ctx.progress.note_of_call(ctx, step_id, call, text, duration_ms))
+    message = Message(
+        "tool",
+        text,
+        message_tokens(ctx.conversation.count, text) + sum(image_tokens(one.width, one.height) for one in images),
+        tool_call_id=call.call_id,
+        is_error=result.status != "succeeded",
+        edited_arguments=arguments_to_keep(ctx, call) if prepared.edited else None,
+        images=tuple(images),
+    )
+    return message, clean
 
 
 def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False) -> str:
@@ -147,24 +151,31 @@ def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False
     return f"{text.rstrip()[:-1].rstrip()}{',' if value else ''}{field}}}"
 
 
-def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, message: Message) -> None:
-    record = CallFinished(
-        call.call_id,
-        end.status,
+def _record_of(
+    ctx: LoopContext,
+    step_id: str,
+    prepared: PreparedCall,
+    result: ToolResult,
+    message: Message,
+    left: Sequence[LeftArtifact],
+    observed: Observations,
+) -> CallFinished:
+    return CallFinished(
+        prepared.call.call_id,
+        result.status,
         ctx.encode(message, step_id),
-        end.code,
-        _replay_row(call, end.approve, end.place),
-        end.left,
-        None if end.result is None else end.result.exit_code,
-        end.seen,
-        end.changed.files,
-        end.changed.unseen,
-        end.duration_ms,
-        None if end.skill is None else _skill_row(end.skill),
-        tuple(ctx.scrubber.text(encodable(uri)) for uri in end.uris),
-        {} if end.result is None else dict(_coloured(ctx, end.result.coloured)),
+        None if result.error is None else result.error.code,
+        _replay_row(prepared),
+        [one.row for one in left],
+        result.exit_code,
+        observed.stamps,
+        observed.changed.files,
+        observed.changed.unseen,
+        observed.duration_ms,
+        None if result.skill is None else _skill_row(result.skill),
+        tuple(ctx.scrubber.text(encodable(uri)) for uri in result.artifact_uris),
+        dict(_coloured(ctx, result.coloured)),
     )
-    ctx.journal.checkpoint(step_id, record, sync=False)
 
 
 def _coloured(ctx: LoopContext, streams: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -175,59 +186,57 @@ def _coloured(ctx: LoopContext, streams: Mapping[str, str]) -> Iterator[tuple[st
             yield name, clean
 
 
-def _event_fields(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
-    """The fields of the event that a call may do without."""
-    result, kept = end.result, [row for row in end.left if "ref" in row]
-    of_tool: dict[str, Any] = {}
-    if result is not None:
-        stderr = ctx.scrubber.text(encodable(result.stderr))  # before the cut: half a secret is found by nobody
-        of_tool = {
-            "exitCode": result.exit_code,
-            "commandId": result.command_id,
-            "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
-            "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
-        }
+def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, observed: Observations) -> dict[str, Any]:
+    """The fields of the event that a call may do without, from its record and from what only observers are told.
+    `message` has its place here, and is filled in by the caller."""
+    kept = [row for row in record.artifacts if "ref" in row]
+    stderr = ctx.scrubber.text(encodable(result.stderr))  # before the cut: half a secret is found by nobody
     return {
-        "code": end.code,
-        "startedAt": end.started_at,
-        "message": None if end.status == "succeeded" else _why(end.code, said),
-        **of_tool,
-        "pathsChanged": [*end.paths, *end.changed.files],
-        "changesUnseen": end.changed.unseen,
-        "artifactUris": [*end.uris, *(row["uri"] for row in end.left if "uri" in row)],
+        "code": record.code,
+        "startedAt": observed.started_at,
+        "message": None,
+        "exitCode": record.exit_code,
+        "commandId": result.command_id,
+        "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
+        "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
+        "pathsChanged": [*observed.paths, *record.changed],
+        "changesUnseen": record.unseen,
+        "artifactUris": [*result.artifact_uris, *(row["uri"] for row in record.artifacts if "uri" in row)],
         "storageRefs": [row["ref"] for row in kept],
         "storedSha256": {row["ref"]: row["sha256"] for row in kept},
-        "storedParts": dict(end.parts),
     }
 
 
-def _rename_code(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: str | None) -> str:
+def _rename_code(spec: ToolSpec | None, error: ToolError | None, text: str) -> str:
     """The text with the family's name of the code at its start, which the model reads in place of the host's."""
-    spec = ctx.judge.tools.get(call.name)
-    if code is None or spec is None or not text.startswith(f"{code}: "):
+    if error is None or spec is None or not text.startswith(f"{error.code}: "):
         return text
-    return f"{name or spec.error_names.get(code, code)}: {text.removeprefix(f'{code}: ')}"
+    return f"{error.name or spec.error_names.get(error.code, error.code)}: {text.removeprefix(f'{error.code}: ')}"
 
 
 def _skill_row(skill: LoadedSkill) -> UsedSkill:
     return {"name": skill.name, "allowedTools": None if skill.allowed_tools is None else list(skill.allowed_tools)}
 
 
-def _replay_row(call: ToolCall, approve: str | None, place: str | None) -> ReplayRow | None:
-    if approve is None:
+def _replay_row(prepared: PreparedCall) -> ReplayRow | None:
+    """The means to approve a call that was denied since nobody was there, and where it would have acted."""
+    if prepared.refusal is None or prepared.refusal.approve is None:
         return None
-    row: ReplayRow = {"callId": call.call_id, "approve": approve}
+    from agent_host.approval.grants import place_of  # a start imports this module, and no policy
+
+    row: ReplayRow = {"callId": prepared.call.call_id, "approve": prepared.refusal.approve}
+    place = place_of(prepared.facts)
     return row if place is None else {**row, "place": place}
 
 
-def _output_fields(call: ToolCall, text: str) -> dict[str, Any]:
+def _output_fields(call_id: str, text: str) -> dict[str, Any]:
     """The fields of an event about the text that the model reads: its size and hash, so that it is found again in the
     history (SK 7), and its start."""
     content = text.encode()
     shown = {"outputBytes": len(content), "outputSha256": sha256_hex(content)}
     if len(content) <= SHOWN_BYTES:
         return {**shown, "output": text}
-    return {**shown, "output": head_of(content), "itemId": call.call_id}
+    return {**shown, "output": head_of(content), "itemId": call_id}
 
 
 def head_of(content: bytes, most_bytes: int = SHOWN_BYTES) -> str:
@@ -239,6 +248,12 @@ def _why(code: str | None, text: str) -> str:
     """Why a call failed or was denied, in one line: the first one that the model reads, without the code."""
     line = text.partition("\n")[0]
     return line.removeprefix(f"{code}: ")[:_MAX_WHY_CHARS]
+
+
+def refused_result(ctx: LoopContext, step_id: str, call: ToolCall, refusal: Refusal) -> ToolResult:
+    """The result of a call that was not run."""
+    error = ToolError(refusal.code, refusal.message, refusal.name)
+    return ToolResult(call.name, ctx.session_id, ctx.task.task_id, step_id, refusal.status, error=error)
 
 
 def text_of(result: ToolResult) -> str:
@@ -294,40 +309,6 @@ def arguments_in_note(text: str) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return arguments if isinstance(arguments, dict) else None
-
-
-# A result that the runtime gave for a call: what it left is kept, and it goes on record and to the observers.
-
-NOTHING_KNOWN = CallEnd("", None, "")
-"""Of a call of which nothing is known but its result."""
-
-
-async def take_result(
-    ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec, result: ToolResult, known: CallEnd = NOTHING_KNOWN
-) -> Message:
-    """Put what the runtime gave for a call on record; returns it as it enters the thread. `known` is what is known of
-    the call besides."""
-    maker = Maker(call.name, spec.capabilities_for(call.arguments))
-    artifacts = result.artifacts
-    left = await keep_artifacts(ctx, step_id, maker, artifacts)
-    result = _fail_if_lost(spec, result, [one.row.get("why") for one in left])
-    text = add_note(spec, text_of(add_references(result, artifacts, left)), reference_note(artifacts, left))
-    if result.skill is not None:
-        text = add_note(spec, text, note_on(ctx.judge, result.skill))
-    end = known._replace(
-        status=result.status,
-        code=None if result.error is None else result.error.code,
-        text=text,
-        result=result,
-        name=None if result.error is None else result.error.name,
-        left=[one.row for one in left],
-        parts=parts_of(artifacts, left),
-    )
-    message = finish(ctx, step_id, call, end)
-    if result.settle is not None:
-        result.settle()
-    hand_over(ctx, step_id, call.call_id, left)
-    return message
 
 
 def _fail_if_lost(spec: ToolSpec, result: ToolResult, lost: Sequence[str | None]) -> ToolResult:

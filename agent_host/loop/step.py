@@ -27,11 +27,11 @@ from state.records import NoteAdded, StepCommitted, TurnTaken
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from agent_host.judging.prepared import PreparedCall
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.context import LoopContext
     from agent_host.loop.limits import ModelRequest
     from agent_host.loop.model_call import Attempts
-    from agent_host.loop.prepare import CallRun
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import OpenStep
     from state.records import RequestWindow, TaskStatus
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     step_id: str
     assistant: Message
     meaning: Meaning
-    calls: tuple[CallRun, ...] | None
+    calls: tuple[PreparedCall, ...] | None
     stop: str = ""
     detail: str = ""
 
@@ -80,33 +80,33 @@ async def take_turn(ctx: LoopContext) -> Step:
     assistant = _clean_turn(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
-    runs = prepare_calls(ctx, calls)
+    prepared_calls = prepare_calls(ctx, calls)
     record = TurnTaken(
         step_id,
         turn.stop_reason,
         boot_id(),
         turn.usage,
-        list(map(row_of, runs)),
+        list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),
         turn.meaning if calls else meaning,
         window,
-        first_versions(runs),
+        first_versions(prepared_calls),
         options=_options_from_here(ctx),
         model=ctx.conversation.model,
-        sandbox=_sandbox_from_here(ctx, runs),
+        sandbox=_sandbox_from_here(ctx, prepared_calls),
     )
-    if any(run.may_act for run in runs):
+    if any(prepared.may_act for prepared in prepared_calls):
         ctx.journal.record(record)
         ctx.journal.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
         ctx.journal.checkpoint(step_id, record, sync=bool(calls))
-    return Step(step_id, assistant, meaning, runs, turn.stop_reason, ctx.scrubber.text(turn.detail))
+    return Step(step_id, assistant, meaning, prepared_calls, turn.stop_reason, ctx.scrubber.text(turn.detail))
 
 
-def _sandbox_from_here(ctx: LoopContext, runs: Sequence[CallRun]) -> dict[str, Any]:
+def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
     """The sandbox of the programs that calls of the turn start, if that is not what is on record."""
     scoping = ctx.judge.scoping
-    if scoping is None or not any(run.spec is not None and run.spec.starts_program for run in runs):
+    if scoping is None or not any(prepared.spec is not None and prepared.spec.starts_program for prepared in calls):
         return {}
     row = scoping.row(ctx.judge.bundle, ctx.judge.environment)
     return {} if row == (ctx.state.sandbox or {"level": "none"}) else row

@@ -12,12 +12,13 @@ from agent_host.judging.judge import Judge
 from agent_host.judging.scoping import Scoping
 from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
 from policy.scope import ScopeFacts, Widening
+from tests.support.judging import decided_call, problem_with
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.judging.judge import Judged
+    from agent_host.judging.prepared import PreparedCall
     from policy.scope import SandboxLevel
 
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}
@@ -43,8 +44,8 @@ def judge(workspace: str, held: Scoping | None, *capabilities: dict[str, Any], *
     return Judge(granted, here, built_in(), more.pop("limits", NO_LIMITS), lambda: NOW, scoping=held, **more)
 
 
-def decide(found: Judge, **arguments: Any) -> Judged:
-    return found.decide("RunCommand", {**LINE, **arguments})
+def decide(found: Judge, **arguments: Any) -> PreparedCall:
+    return decided_call(found, "RunCommand", {**LINE, **arguments})
 
 
 def test_a_command_has_its_scope(workspace: str) -> None:
@@ -62,7 +63,7 @@ def test_a_command_has_its_scope(workspace: str) -> None:
 
 
 def test_no_other_call_has_one(workspace: str) -> None:
-    found = judge(workspace, scoping(workspace)).decide("ReadFile", {"path": workspace + "/a"})
+    found = decided_call(judge(workspace, scoping(workspace)), "ReadFile", {"path": workspace + "/a"})
     assert found.decision is not None
     assert found.decision.command_scope is None
     for nothing in (None, scoping(workspace, "none")):
@@ -116,9 +117,7 @@ def test_a_ceiling_counts_for_what_is_asked_for(workspace: str) -> None:
 
 def test_a_grant_that_says_nothing_is_a_bad_request(workspace: str) -> None:
     found = decide(judge(workspace, scoping(workspace)), sandboxGrant={"reason": "r"})
-    assert found.decision is None
-    assert found.problem is not None
-    assert "asks for nothing" in found.problem
+    assert "asks for nothing" in problem_with(found)
 
 
 def test_a_link_is_asked_for_where_it_leads(workspace: str, tmp_path: Path) -> None:

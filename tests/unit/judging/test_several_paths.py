@@ -16,6 +16,7 @@ from agent_host.judging.judge import Judge
 from policy.facts import PathFacts
 from policy.rules.canonical import policy_hash
 from policy.rules.case import NO_LIMITS, TaskOptions, ToolLimit
+from tests.support.judging import decided_call, problem_with, withheld_by
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def judge(place: Path, held: PolicyBundle, **more: Any) -> Judge:
 
 
 def decided(place: Path, held: PolicyBundle, tool: str, **arguments: Any) -> Decision:
-    decision = judge(place, held).decide(tool, arguments).decision
+    decision = decided_call(judge(place, held), tool, arguments).decision
     assert decision is not None
     return decision
 
@@ -113,18 +114,20 @@ def test_an_edit_reads_and_writes(place: Path) -> None:
 
 def test_options_and_limits_look_at_all(place: Path) -> None:
     asked = judge(place, granted(place), options=TaskOptions(approval_mode="always"))
-    decision = asked.decide("MoveFile", {"path": "a", "newPath": "b"}).decision
+    decision = decided_call(asked, "MoveFile", {"path": "a", "newPath": "b"}).decision
     assert decision is not None
     assert decision.decision == "APPROVAL_REQUIRED"
     low = frozenset({ToolLimit("mine", risk_ceiling="medium")})
-    assert judge(place, granted(place), limits=low).decide("MoveFile", {"path": "a", "newPath": "b"}).withheld
+    assert withheld_by(
+        decided_call(judge(place, granted(place), limits=low), "MoveFile", {"path": "a", "newPath": "b"})
+    )
 
 
 def test_both_ends_are_what_an_approval_is_for(place: Path) -> None:
     held = granted(place)
     actions = set()
     for new_path in ("b", "c"):
-        facts = judge(place, held).decide("MoveFile", {"path": "a", "newPath": new_path}).facts
+        facts = decided_call(judge(place, held), "MoveFile", {"path": "a", "newPath": new_path}).facts
         assert isinstance(facts, PathFacts)
         assert facts.real_paths == (str(place / "a"), str(place / new_path))
         told = frozenset({"path", "newPath"})
@@ -152,10 +155,8 @@ def test_facts_that_a_case_states_are_about_its_first_path(place: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [{"path": "a"}, {"path": "a", "newPath": ""}, {"path": "a", "newPath": "b\0"}])
 def test_each_path_must_be_one(place: Path, arguments: dict[str, Any]) -> None:
-    judged = judge(place, granted(place)).decide("MoveFile", arguments)
-    assert judged.decision is None
-    assert judged.problem is not None
-    assert "'newPath'" in judged.problem
+    judged = decided_call(judge(place, granted(place)), "MoveFile", arguments)
+    assert "'newPath'" in problem_with(judged)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,6 @@ def test_who_reads_an_output_needs_all_that_its_call_needed(
         names = {"Network.Http", "File.Read", "File.Write", "Shell.Exec"} - {missing}
         held = bundle(*({"name": name} for name in sorted(names)))
         outputs = {"artifacts/art_1": Maker("HttpRequest", capabilities)}
-        found = judge(place, held, outputs=outputs.get).decide("ReadOutput", {"ref": "artifacts/art_1"}).decision
+        found = decided_call(judge(place, held, outputs=outputs.get), "ReadOutput", {"ref": "artifacts/art_1"}).decision
         assert found is not None
         assert (found.decision == "DENIED") == (missing in lacks)

@@ -10,9 +10,9 @@ import pytest
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
+from agent_host.judging.prepared import PreparedCall
 from agent_host.loop.approvals import cancel_before_start
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import CallRun
 from agent_host.states import TaskPhase
 from policy.rules.case import TaskOptions
 from tests.support.loop import Loop
@@ -243,10 +243,8 @@ async def test_an_approved_call_that_waits_for_another_does_not_start_after_a_st
 
 def test_a_call_that_does_not_start_is_refused_where_the_task_ends(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    run = CallRun(shell("make"))
     loop.ctx.cancellation.request(resumable=False)
-    cancel_before_start(loop.ctx, run)
-    refusal = run.refusal
+    refusal = cancel_before_start(loop.ctx, PreparedCall(shell("make"))).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("failed", "TOOL_INTERRUPTED")
 
@@ -255,7 +253,7 @@ def test_a_call_that_does_not_start_stays_open_where_the_task_does(tmp_path: Pat
     loop = Loop(tmp_path)
     loop.ctx.cancellation.request(resumable=True)
     with pytest.raises(TaskCancelled):
-        cancel_before_start(loop.ctx, CallRun(shell("make")))
+        cancel_before_start(loop.ctx, PreparedCall(shell("make")))
 
 
 async def test_a_task_that_wants_an_approval_for_all_effects_asks_for_them(tmp_path: Path) -> None:

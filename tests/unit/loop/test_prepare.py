@@ -14,11 +14,8 @@ from agent_host.events.kinds import EventType
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
 from agent_host.judging.environment import Registry
-from agent_host.loop.intents import NO_EFFECT
+from agent_host.judging.prepared import NO_EFFECT, PreparedCall, Refusal
 from agent_host.loop.prepare import (
-    CallRun,
-    CallState,
-    Refusal,
     ask_after_all,
     bound_to,
     edit,
@@ -29,6 +26,7 @@ from agent_host.loop.prepare import (
     request_for,
     row_of,
 )
+from agent_host.loop.results import refused_result, text_of
 from agent_host.thread.messages import ToolCall
 from policy.rules.canonical import canonical_form
 from policy.rules.case import TaskOptions, ToolLimit
@@ -41,7 +39,6 @@ from tests.support.tools import TOOLS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.loop.context import LoopContext
 
 NEVER = TaskOptions(approval_mode="never")
 ASKS = "Shell.Exec"
@@ -55,13 +52,6 @@ def at_work(folder: Path, **more: Any) -> Loop:
 
 
 # Calls that can never run
-
-
-def judged(ctx: LoopContext, made: ToolCall) -> CallRun:
-    """The call as policy finds it."""
-    run = CallRun(made)
-    judge(ctx, run)
-    return run
 
 
 @pytest.mark.parametrize(
@@ -78,18 +68,18 @@ def judged(ctx: LoopContext, made: ToolCall) -> CallRun:
 )
 def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: str, code: str, said: str) -> None:
     loop = at_work(tmp_path, limits=frozenset({ToolLimit("a mode", withheld=frozenset({"WriteFile"}))}))
-    checked = judged(loop.ctx, made)
+    checked = judge(loop.ctx, made)
     assert checked.refusal is not None
     assert (checked.refusal.status, checked.refusal.code) == (status, code)
     assert said in checked.refusal.message
-    assert checked.refusal.text == f"{code}: {checked.refusal.message}"
+    assert text_of(refused_result(loop.ctx, "st", made, checked.refusal)) == f"{code}: {checked.refusal.message}"
     assert (checked.needs_approval, checked.may_act) == (False, False)
 
 
 def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.judge.tools = Registry(spec for spec in TOOLS.values() if spec.name != "RunCommand")
-    refusal = judged(loop.ctx, shell("make")).refusal
+    refusal = judge(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.code == "TOOL_NOT_FOUND"
 
@@ -101,7 +91,7 @@ def test_a_name_that_no_tool_has_names_the_nearest(tmp_path: Path) -> None:
         ("writefile", "there is no tool 'writefile'; did you mean WriteFile?"),
         ("x" * 9999, f"there is no tool '{'x' * 200}'; known are "),
     ):
-        refusal = judged(loop.ctx, call(name)).refusal
+        refusal = judge(loop.ctx, call(name)).refusal
         assert refusal is not None
         assert refusal.message.startswith(said)
         assert len(refusal.message) < 1000
@@ -110,28 +100,28 @@ def test_a_name_that_no_tool_has_names_the_nearest(tmp_path: Path) -> None:
 def test_a_call_above_the_ceiling_is_denied(tmp_path: Path) -> None:
     limits = frozenset({ToolLimit("a skill", risk_ceiling="low")})
     loop = at_work(tmp_path, limits=limits)
-    refusal = judged(loop.ctx, shell("make")).refusal
+    refusal = judge(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert "a skill admits low at most" in refusal.message
 
 
 def test_where_the_task_asks_nobody_the_call_is_denied_and_can_be_replayed(tmp_path: Path) -> None:
     loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
-    refusal = judged(loop.ctx, shell("make")).refusal
+    refusal = judge(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code, refusal.approve) == ("denied", "APPROVAL_REQUIRED", "rule-Shell.Exec")
     loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"requires_approval": True})
-    refusal = judged(loop.ctx, shell("make")).refusal
+    refusal = judge(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.approve == "RunCommand"
 
 
 def test_an_expired_policy_is_noted_and_told(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    assert judged(loop.ctx, shell("make", "c")).refusal is None
+    assert judge(loop.ctx, shell("make", "c")).refusal is None
     noted = [loop.ctx.judge.expired]
     loop.now = NOW + timedelta(days=1)
-    refusal = judged(loop.ctx, shell("make", "c")).refusal
+    refusal = judge(loop.ctx, shell("make", "c")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("denied", "POLICY_EXPIRED")
     assert [*noted, loop.ctx.judge.expired] == [False, True]
@@ -150,8 +140,8 @@ def test_whether_a_call_may_act_before_anything_else(tmp_path: Path) -> None:
     assert gated.approval_id is not None
     assert gated.approval_id.startswith("appr_")
     assert (reads.approval_id, writes.approval_id) == (None, None)
-    gated.refuse(Refusal("denied", "X", "no", "rule"))
-    assert (gated.state, gated.needs_approval, gated.may_act) == (CallState.REFUSED, False, False)
+    refused = gated._replace(refusal=Refusal("denied", "X", "no", "rule"))
+    assert (refused.needs_approval, refused.may_act) == (False, False)
 
 
 def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None:
@@ -191,11 +181,11 @@ def test_what_is_on_row_of_other_calls(tmp_path: Path) -> None:
 
 def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    checked = judged(loop.ctx, shell("make"))
+    checked = judge(loop.ctx, shell("make"))
 
     def gated(**answer: Any) -> bool:
-        said = ApprovalAnswer(**{"approved": False, "reason": "", **answer})
-        return CallRun(checked.call, checked.judged, answer=said).needs_approval
+        said = ApprovalAnswer(**{"approved": False, "reason": "", **answer}).to_record("c", "appr")
+        return checked._replace(answer=said).needs_approval
 
     assert gated()
     assert not gated(unattended=True)
@@ -205,22 +195,21 @@ def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: 
 
 def test_an_approval_is_bound_to_call_and_policy(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    same = [bound_to(loop.ctx, judged(loop.ctx, shell("make", name))) for name in "ab"]
+    same = [bound_to(loop.ctx, judge(loop.ctx, shell("make", name))) for name in "ab"]
     assert same[0] == same[1]
-    assert bound_to(loop.ctx, judged(loop.ctx, shell("make -n"))) != same[0]
+    assert bound_to(loop.ctx, judge(loop.ctx, shell("make -n"))) != same[0]
     loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
-    assert bound_to(loop.ctx, judged(loop.ctx, shell("make"))) != same[0]
-    assert bound_to(loop.ctx, CallRun(shell("make"))) is None
+    assert bound_to(loop.ctx, judge(loop.ctx, shell("make"))) != same[0]
+    assert bound_to(loop.ctx, PreparedCall(shell("make"))) is None
 
 
 def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> None:
     loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
     (denied,) = prepare_calls(loop.ctx, [shell("make")])
     for answer in (None, ApprovalAnswer(approved=False, reason="so"), ApprovalAnswer(approved=True, reason="so")):
-        denied.answer = answer
-        ask_after_all(denied)
+        asked = ask_after_all(denied._replace(answer=answer and answer.to_record("c", "appr")))
         approved = answer is not None and answer.approved
-        assert ((denied.refusal is None), denied.needs_approval) == (approved, approved)
+        assert ((asked.refusal is None), asked.needs_approval) == (approved, approved)
 
 
 def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None:
@@ -228,13 +217,13 @@ def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None
     loop = at_work(tmp_path)
     (run,) = prepare_calls(loop.ctx, [write(path, "x")])
     path.write_text("by somebody else")
-    judge_again(loop.ctx, run)
+    run = judge_again(loop.ctx, run)
     assert run.renewed
     assert run.effect.intent is not None
     assert run.effect.intent["before"] == sha256_hex(b"by somebody else")
     assert list(run.effect.baselines) == [str(path)]
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Write"])
-    judge_again(loop.ctx, run)
+    run = judge_again(loop.ctx, run)
     assert run.refusal is not None
     assert run.effect == NO_EFFECT
 
@@ -242,10 +231,10 @@ def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None
 def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     made = ToolCall("c", "RunCommand", {"command": "make"}, "cut")
-    run = judged(loop.ctx, made)
-    edit(loop.ctx, run, {"command": "ls"})
+    run = judge(loop.ctx, made)
+    run = edit(loop.ctx, run, {"command": "ls"})
     assert (run.call, run.edited, run.refusal) == (shell("ls", "c"), True, None)
-    edit(loop.ctx, run, {})
+    run = edit(loop.ctx, run, {})
     assert run.refusal is not None
 
 
@@ -254,26 +243,26 @@ def test_the_files_of_a_request_are_judged_as_files(tmp_path: Path) -> None:
     limits = {"url": "https://example.com/"}
     policy = bundle(tmp_path, asks=["File.Write"], FileRead={"blocked_paths": (str(tmp_path / "secret"),)})
     loop = at_work(tmp_path, policy=policy)
-    assert judged(loop.ctx, call("HttpRequest", **limits)).refusal is None
-    assert judged(loop.ctx, call("HttpRequest", **limits, bodyFile="plain")).may_act
-    refusal = judged(loop.ctx, call("HttpRequest", **limits, bodyFile="secret")).refusal
+    assert judge(loop.ctx, call("HttpRequest", **limits)).refusal is None
+    assert judge(loop.ctx, call("HttpRequest", **limits, bodyFile="plain")).may_act
+    refusal = judge(loop.ctx, call("HttpRequest", **limits, bodyFile="secret")).refusal
     assert refusal is not None
     assert refusal.message.endswith(f"(capabilities[File.Read].blockedPaths: {tmp_path}/secret)")
-    run = judged(loop.ctx, call("HttpRequest", **limits, bodyFile="plain", saveTo="a/../answer"))
+    run = judge(loop.ctx, call("HttpRequest", **limits, bodyFile="plain", saveTo="a/../answer"))
     assert (run.needs_approval, run.refusal, run.paths) == (True, None, (f"{tmp_path}/plain", f"{tmp_path}/answer"))
     assert run.decision is not None
     assert run.decision.capability == "File.Write"
-    sent = request_for(loop.ctx, "st", run.call, TOOLS["HttpRequest"], run.facts)
+    sent = request_for(loop.ctx, "st", run)
     assert (sent.capability, set(sent.also)) == ("Network.Http", {"File.Read", "File.Write"})
     assert (sent.arguments["bodyFile"], sent.arguments["saveTo"]) == (f"{tmp_path}/plain", f"{tmp_path}/answer")
     assert sent.also["File.Read"].blocked_paths == (str(tmp_path / "secret"),)
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read", "File.Write"])
     assert "HttpRequest" in [spec.name for spec in loop.ctx.judge.offered_tools()]
-    refusal = judged(loop.ctx, call("HttpRequest", **limits, saveTo="answer")).refusal
+    refusal = judge(loop.ctx, call("HttpRequest", **limits, saveTo="answer")).refusal
     assert refusal is not None
     assert refusal.code == "CAPABILITY_DENIED"
     for unusable in ("", None, 5, "a\0b"):
-        refusal = judged(loop.ctx, call("HttpRequest", **limits, saveTo=unusable)).refusal
+        refusal = judge(loop.ctx, call("HttpRequest", **limits, saveTo=unusable)).refusal
         assert refusal is not None
         assert refusal.code == "INVALID_REQUEST"
 
@@ -289,7 +278,7 @@ def test_an_approval_of_a_request_is_for_its_files_in_their_places(tmp_path: Pat
         {"bodyFile": "a", "saveTo": "b"},
     )
     for files in each:
-        run = judged(loop.ctx, call("HttpRequest", "c", url="https://example.com/", **files))
+        run = judge(loop.ctx, call("HttpRequest", "c", url="https://example.com/", **files))
         assert run.facts is not None
         bound.add((bound_to(loop.ctx, run), canonical_form(run.facts, "posix")))
     assert len(bound) == len({one for one, _ in bound}) == len({one for _, one in bound}) == 5
@@ -298,14 +287,14 @@ def test_an_approval_of_a_request_is_for_its_files_in_their_places(tmp_path: Pat
 def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> None:
     policy = bundle(tmp_path, FileRead={"max_file_size_bytes": 7, "max_output_bytes": 9, "blocked_paths": ("/x",)})
     loop = at_work(tmp_path, policy=policy)
-    request = request_for(loop.ctx, "st", read(tmp_path / "a", "c"), TOOLS["ReadFile"])
+    request = request_for(loop.ctx, "st", PreparedCall(read(tmp_path / "a", "c"), TOOLS["ReadFile"]))
     assert request[:7] == ("ReadFile", {"path": str(tmp_path / "a")}, "s", "t", "st", "c", "File.Read")
     assert request.constraints == ToolConstraints(7, 9, (str(tmp_path),), ("/x",))
     url = call("HttpRequest", url="https://example.com/")
-    network = request_for(loop.ctx, "st", url, TOOLS["HttpRequest"]).constraints
+    network = request_for(loop.ctx, "st", PreparedCall(url, TOOLS["HttpRequest"])).constraints
     assert network.allowed_domains == ("example.com",)
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read"])
-    assert request_for(loop.ctx, "st", read("/a"), TOOLS["ReadFile"]).constraints == ToolConstraints()
+    assert request_for(loop.ctx, "st", PreparedCall(read("/a"), TOOLS["ReadFile"])).constraints == ToolConstraints()
 
 
 # The start on record
@@ -317,7 +306,7 @@ async def test_a_start_that_cannot_be_recorded_did_not_happen(tmp_path: Path) ->
     loop.ctx.state.take_start_back("c")
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True)
     with pytest.raises(CheckpointWriteFailed):
-        record_start(loop.ctx, CallRun(shell("make", "c")))
+        record_start(loop.ctx, PreparedCall(shell("make", "c")))
     assert not open_calls(loop)[0].started
 
 
@@ -329,9 +318,8 @@ async def test_a_renewed_intent_stands_in_the_row_of_the_start(tmp_path: Path, *
     path.write_text("found")
     (prepared,) = prepare_calls(loop.ctx, [write(path, "y", "c")])
     if renewed:
-        judge_again(loop.ctx, prepared)
+        prepared = judge_again(loop.ctx, prepared)
     record_start(loop.ctx, prepared)
-    assert prepared.state is CallState.STARTED
     intent = open_calls(loop)[0].intent
     assert (intent == recorded) != renewed
     assert open_calls(loop)[0].started
@@ -342,11 +330,11 @@ async def test_the_tools_of_a_session_may_change(tmp_path: Path) -> None:
     heads = []
     loop.ctx.conversation.make_head = lambda judge, _: " ".join(sorted(judge.tools.names)).encode()
     loop.ctx.judge.tools = Registry()
-    refused = judged(loop.ctx, shell("make")).refusal
+    refused = judge(loop.ctx, shell("make")).refusal
     assert refused is not None
     for _ in range(2):
         await loop.ctx.refresh_tools()
         heads.append(loop.ctx.conversation.head)
     assert heads[0] is heads[1]
     assert b"RunCommand" in heads[0]
-    assert judged(loop.ctx, shell("make")).refusal is None
+    assert judge(loop.ctx, shell("make")).refusal is None

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.contracts import ToolError, ToolResult
+from agent_host.contracts import Artifact, ToolError, ToolResult
 from agent_host.events.kinds import EventType
+from agent_host.judging.prepared import PreparedCall, Refusal
 from agent_host.loop import conversation
-from agent_host.loop.results import CallEnd, add_note, finish, text_of
+from agent_host.loop.results import Observations, add_note, finish, refused_result, text_of
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 from tests.support.loop_crashes import died, open_calls
-from tests.support.loop_parts import shell
+from tests.support.loop_parts import Home, shell
 from tests.support.pictures import image
 from tests.support.tools import TOOLS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import Image
+    from agent_host.services.workspace import StoredArtifact
     from agent_host.thread.messages import Message
     from tests.support.loop import Loop
 
@@ -39,20 +41,22 @@ def told(loop: Loop) -> dict[str, Any]:
     return payload
 
 
-def gave(**fields: Any) -> ToolResult:
-    """What a tool gave, as far as it matters beside its text."""
-    return ToolResult("RunCommand", "s", "t", "st", "succeeded", **fields)
+CALL = PreparedCall(shell("make", "c"), TOOLS["RunCommand"])
+
+
+def gave(text: str = "out", **fields: Any) -> ToolResult:
+    """What a tool gave."""
+    return ToolResult("RunCommand", "s", "t", "st", "succeeded", text, **fields)
+
+
+def failed(code: str, message: str) -> ToolResult:
+    return ToolResult("RunCommand", "s", "t", "st", "failed", error=ToolError(code, message))
 
 
 async def test_a_good_result(loop: Loop) -> None:
     uris = ("workspaces/w/artifacts/a",)
     started = time.monotonic()
-    message = finish(
-        loop.ctx,
-        "st",
-        shell("make", "c"),
-        CallEnd("succeeded", None, "fine", gave(artifact_uris=uris), requested=started, started_at="then"),
-    )
+    message = await finish(loop.ctx, "st", CALL, gave("fine", artifact_uris=uris), Observations(started, "then"))
     assert (message.role, message.content, message.tool_call_id, message.is_error) == ("tool", "fine", "c", False)
     assert message.tokens == message_tokens(loop.ctx.conversation.count, "fine")
     (call,) = open_calls(loop)
@@ -74,7 +78,7 @@ async def test_a_good_result(loop: Loop) -> None:
 async def test_colours_are_on_record_without_secrets_and_not_for_the_model(loop: Loop) -> None:
     records = loop.watch_records()
     coloured = {"stdout": "\x1b[31mred\x1b[0m s3cret-value", "stderr": "\x1b[31ms3cret\x1b[0m-value"}
-    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("succeeded", None, "red", gave(coloured=coloured)))
+    message = await finish(loop.ctx, "st", CALL, gave("red", coloured=coloured))
     assert message.content == "red"
     ((kind, fields),) = records
     assert kind == "call_finished"
@@ -85,7 +89,9 @@ async def test_colours_are_on_record_without_secrets_and_not_for_the_model(loop:
 
 
 async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
-    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("denied", "APPROVAL_REQUIRED", "ask", approve="rule"))
+    refusal = Refusal("denied", "APPROVAL_REQUIRED", "ask", approve="rule")
+    result = refused_result(loop.ctx, "st", CALL.call, refusal)
+    message = await finish(loop.ctx, "st", CALL._replace(refusal=refusal), result)
     assert message.is_error
     (call,) = open_calls(loop)
     assert (call.status, call.code) == ("denied", "APPROVAL_REQUIRED")
@@ -95,7 +101,7 @@ async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
 
 
 async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loop) -> None:
-    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("failed", "X", "s3cret-value in \ud800"))
+    message = await finish(loop.ctx, "st", CALL, gave("s3cret-value in \ud800"))
     assert message.content == "[redacted] in ?"
     (call,) = open_calls(loop)
     assert b"s3cret-value" not in (call.result or b"")
@@ -139,7 +145,7 @@ def test_json_with_a_note_stays_json(text: str, behind: str, before: str) -> Non
 
 async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:
     text = "ä" * 5000
-    finish(loop.ctx, "st", shell("make", "c"), CallEnd("succeeded", None, text, gave(exit_code=3), paths=["/w/a"]))
+    await finish(loop.ctx, "st", CALL, gave(text, exit_code=3), Observations(paths=["/w/a"]))
     payload = told(loop)
     assert (payload["output"], payload["itemId"]) == ("ä" * 4096, "c")
     assert (payload["exitCode"], payload["pathsChanged"]) == (3, ["/w/a"])
@@ -147,42 +153,45 @@ async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_i
 
 
 async def test_a_failure_says_why_in_one_line(loop: Loop) -> None:
-    finish(
-        loop.ctx, "st", shell("make", "c"), CallEnd("failed", "FILE_NOT_FOUND", "FILE_NOT_FOUND: no such file\nmore")
-    )
+    await finish(loop.ctx, "st", CALL, failed("FILE_NOT_FOUND", "no such file\nmore"))
     assert told(loop)["message"] == "no such file"
 
 
 async def test_a_secret_at_the_cut_of_the_reason_shows_no_half(loop: Loop) -> None:
-    finish(loop.ctx, "st", shell("make", "c"), CallEnd("failed", "X", f"X: {'a' * 994}s3cret-value"))
+    await finish(loop.ctx, "st", CALL, failed("X", f"{'a' * 994}s3cret-value"))
     assert told(loop)["message"].endswith("a[redac")
 
 
 async def test_how_stderr_began_is_told_without_secrets(loop: Loop) -> None:
     """NT: its first 1 KiB. A secret at the cut shows no half."""
-    end = CallEnd("succeeded", None, "out", gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
-    finish(loop.ctx, "st", shell("make", "c"), end)
+    await finish(loop.ctx, "st", CALL, gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
     assert told(loop)["stderr"] == "e" * 1018 + "[redac"
     assert told(loop)["exitCode"] == 1
 
 
 async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
-    left = [{"ref": "artifacts/a", "sha256": "ab", "uri": "u/a"}, {"why": "the disk is full"}]
-    end = CallEnd("succeeded", None, "out", gave(), left=left, parts={"stdout": "artifacts/a"})
-    finish(loop.ctx, "st", shell("make", "c"), end)
-    payload = told(loop)
-    assert (payload["storedParts"], payload["storedSha256"]) == ({"stdout": "artifacts/a"}, {"artifacts/a": "ab"})
-    assert (payload["storageRefs"], payload["artifactUris"]) == (["artifacts/a"], ["u/a"])
+    class Small(Home):
+        """A disk that is full after the first artifact."""
+
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
+            self.full = self.held != {}
+            return (await super().keep(artifact, task_id=task_id, step_id=step_id))._replace(sha256="ab")
+
+    loop.ctx.artifacts.home, loop.ctx.artifacts.elsewhere = Small(), False
+    streams = [Artifact("tool_output", part, "text/plain", b"x", part=part) for part in ("stdout", "stderr")]
+    await finish(loop.ctx, "st", CALL, gave(artifacts=tuple(streams)))
+    payload, ref = told(loop), "artifacts/art_0"
+    assert (payload["storedParts"], payload["storedSha256"]) == ({"stdout": ref}, {ref: "ab"})
+    assert (payload["storageRefs"], payload["artifactUris"]) == ([ref], [f"workspaces/w/{ref}"])
 
 
-def read(loop: Loop, *images: Image) -> Message:
-    call = shell("cat", "c")
-    return finish(loop.ctx, "st", call, CallEnd("succeeded", None, images[0].text, gave(images=images)))
+async def read(loop: Loop, *images: Image) -> Message:
+    return await finish(loop.ctx, "st", CALL, gave(images[0].text, images=images))
 
 
 async def test_a_picture_is_on_record_and_only_named_to_observers(loop: Loop) -> None:
     picture = image(640, 480, 1000)
-    message = read(loop, picture)
+    message = await read(loop, picture)
     assert message.images == (picture,)
     assert message.tokens == message_tokens(loop.ctx.conversation.count, picture.text) + 410
     (call,) = open_calls(loop)
@@ -195,7 +204,7 @@ async def test_a_picture_is_on_record_and_only_named_to_observers(loop: Loop) ->
 
 async def test_a_picture_is_not_kept_for_a_model_that_takes_none(loop: Loop) -> None:
     loop.ctx.conversation.takes_images = False
-    message = read(loop, image())
+    message = await read(loop, image())
     assert (message.content, message.images) == (f"{image().text}; this model takes no images", ())
     assert "images" not in told(loop)
 

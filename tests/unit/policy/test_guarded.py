@@ -15,6 +15,7 @@ from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts
 from policy.rules.case import AS_THE_BUNDLE_SAYS, TaskOptions, ToolLimit
 from policy.rules.toolset import GUARDED_TOOLS, RULE, SETTING, only_enabled, risk_of_guarded
+from tests.support.judging import decided_call, problem_with, withheld_by
 
 if TYPE_CHECKING:
     from agent_host.contracts import ToolError
@@ -67,13 +68,13 @@ def test_the_calls_are_those_of_all_guarded_tools() -> None:
 def test_off_unless_it_is_enabled(policy: str, tool: str) -> None:
     for enabled in ((), [name for name in CALLS if name != tool], ["*"]):
         judging = judge(policy, frozenset({only_enabled(enabled)}))
-        assert judging.decide(tool, CALLS[tool]).withheld == f"{SETTING} in the configuration"
+        assert withheld_by(decided_call(judging, tool, CALLS[tool])) == f"{SETTING} in the configuration"
         assert tool not in {spec.name for spec in judging.offered_tools()}
 
 
 @pytest.mark.parametrize("tool", CALLS)
 def test_asked_for_under_full(tool: str) -> None:
-    decision = judge().decide(tool, CALLS[tool]).decision
+    decision = decided_call(judge(), tool, CALLS[tool]).decision
     assert decision is not None
     assert (decision.decision, decision.rule, decision.by_name) == ("APPROVAL_REQUIRED", RULE, True)
     assert decision.risk_level in ("high", "medium" if tool == "run_script" else "high")
@@ -85,7 +86,7 @@ def test_asked_for_under_full(tool: str) -> None:
 )
 def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> None:
     """SK 2.3; what only reads is low, and so it is all that a ceiling of low leaves."""
-    found = judge().decide(tool, CALLS[tool]).decision
+    found = decided_call(judge(), tool, CALLS[tool]).decision
     assert found is not None
     assert found.risk_level == risk
     assert risk_of_guarded(tool, built_in()._by_name[tool].capability) == risk
@@ -98,7 +99,7 @@ def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> No
 @pytest.mark.parametrize("policy", BUILT_IN)
 def test_no_built_in_lets_it_pass(policy: str, tool: str) -> None:
     """And what the bundle asks for by a rule of its own is still asked for by the tool's name."""
-    decision = judge(policy).decide(tool, CALLS[tool]).decision
+    decision = decided_call(judge(policy), tool, CALLS[tool]).decision
     assert decision is not None
     assert decision.decision != "ALLOWED"
     assert decision.by_name == (decision.decision == "APPROVAL_REQUIRED")
@@ -107,7 +108,7 @@ def test_no_built_in_lets_it_pass(policy: str, tool: str) -> None:
 @pytest.mark.parametrize("tool", CALLS)
 def test_a_task_that_asks_nobody_is_not_shown_it(tool: str) -> None:
     judging = judge(options=TaskOptions("never"))
-    decision = judging.decide(tool, CALLS[tool]).decision
+    decision = decided_call(judging, tool, CALLS[tool]).decision
     assert decision is not None
     assert (decision.decision, decision.unasked, decision.by_name) == ("DENIED", True, True)
     assert tool not in {spec.name for spec in judging.offered_tools()}
@@ -130,14 +131,14 @@ def test_tools_of_others_with_such_a_name_are_theirs() -> None:
     assert risk_of_guarded("write_file", "Tool.Invoke") is None
     judging = judge()
     judging.tools = Registry([theirs._replace(subject=theirs.subject._replace(kind="name", argument=""))])
-    decision = judging.decide("write_file", {}).decision
+    decision = decided_call(judging, "write_file", {}).decision
     assert decision is not None
     assert decision.allowed
 
 
 def test_reading_needs_nothing_of_it() -> None:
     for tool, arguments in (("read_file", {"path": "/w/a"}), ("list_dir", {}), ("grep", {"pattern": "x"})):
-        decision = judge(limits=frozenset({only_enabled(())})).decide(tool, arguments).decision
+        decision = decided_call(judge(limits=frozenset({only_enabled(())})), tool, arguments).decision
         assert decision is not None
         assert decision.allowed
 
@@ -160,14 +161,14 @@ def test_a_script_that_leads_elsewhere_is_denied_for_its_place(path: str, leads_
         def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
             return ScriptFacts(skill, relative_path, "/skills/forms", leads_to)
 
-    found = judge(scripts=Elsewhere()).decide("run_script", {"skill": "forms", "relative_path": path})
+    found = decided_call(judge(scripts=Elsewhere()), "run_script", {"skill": "forms", "relative_path": path})
     assert found.decision is not None
     assert (found.decision.decision, found.decision.rule) == ("DENIED", "builtin.scriptPlaces")
 
 
 @pytest.mark.parametrize("program", ["/bin/cat", "/bin/sh", "/opt/own/interpreter"])
 def test_a_script_has_one_risk_whatever_runs_it(program: str) -> None:
-    found = judge(scripts=Scripts(program=program)).decide("run_script", CALLS["run_script"]).decision
+    found = decided_call(judge(scripts=Scripts(program=program)), "run_script", CALLS["run_script"]).decision
     assert found is not None
     assert (found.risk_level, found.risks) == ("medium", ())
 
@@ -187,7 +188,7 @@ def test_a_script_has_one_risk_whatever_runs_it(program: str) -> None:
 def test_a_script_is_under_the_list_of_its_skill_without_load_skill(
     allowed: tuple[str, ...] | None, decision: str
 ) -> None:
-    found = judge(scripts=Scripts(allowed)).decide("run_script", CALLS["run_script"]).decision
+    found = decided_call(judge(scripts=Scripts(allowed)), "run_script", CALLS["run_script"]).decision
     assert found is not None
     assert found.decision == decision
     assert (found.rule == "the skill forms") == (decision == "DENIED")
@@ -195,20 +196,20 @@ def test_a_script_is_under_the_list_of_its_skill_without_load_skill(
 
 def test_only_so_many_run_in_a_task() -> None:
     for runs, decision in ((5, "APPROVAL_REQUIRED"), (6, "DENIED"), (7, "DENIED")):
-        found = judge(script_runs=lambda runs=runs: runs).decide("run_script", CALLS["run_script"]).decision
+        found = decided_call(judge(script_runs=lambda runs=runs: runs), "run_script", CALLS["run_script"]).decision
         assert found is not None
         assert found.decision == decision
 
 
 def test_the_program_that_runs_it_is_judged_as_a_command() -> None:
     judging = judge()
-    found = judging.decide("run_script", {**CALLS["run_script"], "args": ["a b", "$(id)"]})
+    found = decided_call(judging, "run_script", {**CALLS["run_script"], "args": ["a b", "$(id)"]})
     assert found.facts is not None
     assert found.facts.command == "cat /skills/forms/scripts/fill.py 'a b' '$(id)'"  # type: ignore[union-attr]
     assert found.facts.cwd == "/s/sandbox/run"  # type: ignore[union-attr]
     blocked = judging.bundle.capabilities[3]._replace(blocked_commands=("cat",))
     judging.bundle = judging.bundle._replace(capabilities=(blocked,))
-    denied = judging.decide("run_script", CALLS["run_script"]).decision
+    denied = decided_call(judging, "run_script", CALLS["run_script"]).decision
     assert denied is not None
     assert (denied.decision, "blockedCommands" in denied.rule) == ("DENIED", True)
 
@@ -224,6 +225,5 @@ def test_the_program_that_runs_it_is_judged_as_a_command() -> None:
     ],
 )
 def test_what_names_no_script(arguments: dict[str, Any]) -> None:
-    found = judge().decide("run_script", arguments)
-    assert found.decision is None
-    assert found.problem
+    found = decided_call(judge(), "run_script", arguments)
+    assert problem_with(found)

@@ -16,6 +16,7 @@ from policy.bundle.validate import command_policies
 from policy.rules.case import NO_LIMITS, NativeExec
 from policy.rules.native_exec import DEFAULT, LIST, ROOTS, entry_problem, places_of
 from policy.shell.argv import BadArgv, line_of
+from tests.support.judging import decided_call, problem_with
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def decision(root: Path, *argv: str, shell: dict[str, Any] | None = None, more: 
     held = bundle({"name": "Shell.Exec", **(shell or {})})
     native = NativeExec((*DEFAULT, *command_policies(list(more), LIST)), (str(root),))
     judge = Judge(held, here, built_in(), NO_LIMITS, lambda: NOW, native=native)
-    found = judge.decide("cp__exec", {"command": argv[0], "args": list(argv[1:]), **arguments})
-    assert found.decision is not None, found.problem
+    found = decided_call(judge, "cp__exec", {"command": argv[0], "args": list(argv[1:]), **arguments})
+    assert found.decision is not None, found.refusal
     return found.decision
 
 
@@ -192,7 +193,7 @@ def test_a_variable_that_steers_is_refused(root: Path, name: str) -> None:
 def test_arguments_that_name_no_program(root: Path, arguments: dict[str, Any], said: str) -> None:
     here = Environment(str(root), None, "posix", "bash", {})
     judge = Judge(bundle({"name": "Shell.Exec"}), here, built_in(), NO_LIMITS, lambda: NOW)
-    assert said in str(judge.decide("cp__exec", arguments).problem)
+    assert said in problem_with(decided_call(judge, "cp__exec", arguments))
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
