@@ -18,6 +18,11 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
 
 
+def is_loopback(host: str) -> bool:
+    """True if a host, without brackets, is this machine by its name or address."""
+    return host in LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None
+
+
 def displayable_url(url: str) -> str:
     """`url` without the user and password that may stand in it, for people to read."""
     scheme, separator, rest = url.partition("://")

@@ -11,7 +11,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.policies import names_file
-from config.settings import ALL_TOOLS, MOCK_PREFIX, MODELS, SETTINGS, STRONGER, Setting, Settings, Tightening, TomlValue
+from config.settings import (
+    ALL_TOOLS,
+    MOCK_PREFIX,
+    MODELS,
+    PROVIDERS,
+    SETTINGS,
+    STRONGER,
+    Setting,
+    Settings,
+    Source,
+    Tightening,
+    TomlValue,
+)
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -44,27 +56,28 @@ def load(
     file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values, given = dict(load_defaults()), set(flags)
+    values, given = dict(load_defaults()), dict[str, Source]()
     user_file, chosen = _user_file(environ)
     if user_file is not None and (chosen or os.path.exists(user_file)):
         of_user = _resolve_relative(user_file, _read(user_file))
         values |= of_user
-        given |= of_user.keys()
+        given |= dict.fromkeys(of_user, Source.FILE)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
-            given.add(key)
+            given[key] = Source.ENVIRONMENT
             values[key] = _check(key, environ[variable], f"${variable}")
     for key, value in flags.items():
         if key not in SETTINGS:
             raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
         values[key] = _combine(key, values.get(key), _check(key, value, given_by))
+        given[key] = Source.OPTION
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:
         path = os.path.join(workspace, _WORKSPACE_FILE)
         if os.path.exists(path):
             _tighten(values, _read(path), path, ignored, ceilings)
-    return Settings(values, tuple(ignored), ceilings, frozenset(given))
+    return Settings(values, tuple(ignored), ceilings, given)
 
 
 def _combine(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
@@ -175,6 +188,10 @@ def _shape_of(key: str, setting: Setting) -> Shape:
         from config.models import TABLE  # with a table of models
 
         return TABLE
+    if key == PROVIDERS:
+        from config import providers  # with a section of providers
+
+        return providers.TABLE
     if setting.tables:
         expected = f"a list of tables: [[{key}]]"
         return Leaf(expected, lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value))
@@ -276,7 +293,7 @@ def _is_smaller(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
 # The shipped defaults. Their file is plain enough that a start needs no TOML parser to read it.
 
 # Sections whose keys the user chooses: none by default.
-_WHOLE = frozenset(("models",))
+_WHOLE = frozenset((MODELS, PROVIDERS))
 DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 
 

@@ -7,12 +7,15 @@ own file may do to them.
 from __future__ import annotations
 
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from config.providers import Provider
 
 TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str] | dict[str, dict[str, Any]]
 
@@ -26,6 +29,14 @@ class Tightening(Enum):
     FEWER = "by leaving out of the list"
     LOWER = "to a lower one"
     STRONGER = "to a stronger one"
+
+
+class Source(Enum):
+    """Where a value was chosen; a larger one goes over a smaller one."""
+
+    FILE = 0
+    ENVIRONMENT = 1
+    OPTION = 2
 
 
 class Setting(NamedTuple):
@@ -51,6 +62,9 @@ ALL_TOOLS = "*"
 
 MODELS = "models"
 """The section of the models: prices and limits by name or pattern (`config.models`)."""
+
+PROVIDERS = "providers"
+"""The section of the providers, by name (`config.providers`)."""
 
 MOCK_PREFIX = "mock:"
 """Before the file of a scripted gateway, in `llm.gateway`."""
@@ -157,6 +171,7 @@ class LlmSection(Section, name="llm"):
     """The gateway, the model, and the bounds on an answer."""
 
     gateway = text()
+    provider = text()
     dialect = text(choices=("anthropic", "openai", "responses", "auto"))
     max_tokens_field = text(choices=("max_completion_tokens", "max_tokens"))
     prompt_cache_key = text(choices=("auto", "always", "never"))
@@ -191,6 +206,7 @@ class LoopSection(Section, name="loop"):
 
 
 SETTINGS[MODELS] = Setting(dict, tables=True)
+SETTINGS[PROVIDERS] = Setting(dict, tables=True)
 
 
 class ToolsSection(Section, name="tools"):
@@ -317,8 +333,8 @@ class RetentionSection(Section, name="retention"):
 
 class Settings:
     """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
-    holds one sentence for each line of the workspace's file that tried to widen, `chosen` the keys that the user gave
-    values for."""
+    holds one sentence for each line of the workspace's file that tried to widen, `chosen` says for each key that the
+    user gave a value for where that was. `provider` is the one that the run asks, None for a gateway."""
 
     host: HostSection
     serve: ServeSection
@@ -342,7 +358,8 @@ class Settings:
         values: dict[str, TomlValue],
         ignored: tuple[str, ...] = (),
         ceilings: Mapping[str, float] | None = None,
-        chosen: frozenset[str] = frozenset(),
+        chosen: Mapping[str, Source] = MappingProxyType({}),
+        provider: Provider | None = None,
     ) -> None:
         self._values = dict(values)
         for name, section in _SECTIONS.items():
@@ -350,10 +367,13 @@ class Settings:
         self._ceilings = dict(ceilings or {})
         self.ignored = ignored
         self.chosen = chosen
+        self.provider = provider
 
-    def over(self, values: Mapping[str, TomlValue]) -> Settings:
-        """These settings with other `values` for some keys, which are no choice of the user."""
-        return Settings({**self._values, **values}, self.ignored, self._ceilings, self.chosen)
+    def over(self, values: Mapping[str, TomlValue], provider: Provider | None = None) -> Settings:
+        """These settings with other `values` for some keys, which are no choice of the user, and another provider if
+        one is given."""
+        values = {**self._values, **values}
+        return Settings(values, self.ignored, self._ceilings, self.chosen, provider or self.provider)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -375,3 +395,9 @@ class Settings:
         """The entries of `[models]`, by name or pattern (`config.models`)."""
         value = self._values[MODELS]
         return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
+
+    @property
+    def providers(self) -> Mapping[str, Any]:
+        """The section `[providers]`: entries by name, and `default` (`config.providers`)."""
+        value = self._values[PROVIDERS]
+        return value if isinstance(value, dict) else {}

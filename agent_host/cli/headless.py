@@ -233,8 +233,9 @@ def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result)
 
 def _show_what_was_found(session: Session, *, policy: bool) -> None:
     """Show what a user should know before the task begins; `policy`: also what its bundle allows."""
-    for found in session.found_on_disk:
-        notice(found)
+    for found in (session.provider_notice, *session.found_on_disk):
+        if found is not None:
+            notice(found)
     for name in session.unknown_approvals:
         notice(f"--approve {name}: this policy knows no such rule, tool or capability")
     admitted = session.policy_notice if policy else None

@@ -199,6 +199,7 @@ def _replay(commands: Any) -> None:
 def _doctor(commands: Any) -> None:
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
+    _setting_option(doctor, "llm.provider")
     _setting_option(doctor, "llm.dialect")
     _setting_option(doctor, "llm.model")
     _setting_option(doctor, "sandbox.level")

@@ -34,6 +34,7 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file"},
     ),
     ("--gateway", "llm.gateway", {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one"}),
+    ("--provider", "llm.provider", {"metavar": "NAME", "help": "a provider of the configuration, or a known one"}),
     (
         "--dialect",
         "llm.dialect",

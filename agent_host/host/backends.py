@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
 
+NO_GATEWAY = (
+    "`agent-host init` sets a provider up; or set ANTHROPIC_API_KEY or OPENAI_API_KEY, give --gateway URL, or set "
+    "LLM_GATEWAY_ENDPOINT"
+)
+
 
 class Stores(NamedTuple):
     """The places of a session's artifacts on this disk, and the way to the Workspace Service if that is another place
@@ -181,7 +186,7 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
     """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
     url = resolved.settings.llm.gateway
     if not url:
-        raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+        raise UsageError(f"no LLM gateway: {NO_GATEWAY}")
     if url.startswith(MOCK_PREFIX):
         from agent_host.testing.gateway import MockGateway, Script, ScriptError
 

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import count_noun, one_line
-from agent_host.errors import TOKEN_VARIABLE, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
+from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.host.dry_runs import policy_to_try
 from agent_host.host.environment import this_environment
 from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
-from agent_host.host.secrets import Tokens
+from agent_host.host.secrets import Tokens, token_name
 from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, strip_html
 from agent_host.lean_httpx import httpx
 from agent_host.llm import errors
@@ -71,7 +71,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     `auto` its dialect is looked for anew, and kept in `state_dir`."""
     try:
         host = check_url(url).host
-        token = check_token(Tokens.read().gateway)
+        token = check_token(Tokens.read().under(settings).gateway)
         headers = check_headers(settings.llm.headers)
         dialect, found = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, anew=True)
     except (UsageError, GatewayError) as error:
@@ -97,7 +97,8 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     said = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
         kind = kind_of_answer(status, read)
-        return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"
+        why = _refusal(kind, status, model, token_name(settings), has_token=token is not None)
+        return False, f"{shown} {why} (HTTP {status}): {said}"
     if not media_type.startswith("text/event-stream") or not speaks:
         return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
     took = int((time.monotonic() - began) * 1000)
@@ -108,7 +109,7 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
     what it did. One request of up to `_DEEP_TOKENS` tokens."""
     try:
-        token = check_token(Tokens.read().gateway)
+        token = check_token(Tokens.read().under(settings).gateway)
         dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir)
         turn = asyncio.run(_tool_call(settings, url, dialect, token))
     except (UsageError, GatewayError, GuardrailBlocked) as error:
@@ -147,12 +148,12 @@ def model_of(settings: Settings) -> str:
     return settings.llm.model or str(allowed[0])
 
 
-def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
+def _refusal(kind: Kind, status: int, model: str, token: str, *, has_token: bool) -> str:
     if kind == "credentials":
-        return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
+        return f"refuses the token in {token}" if has_token else f"wants a token: set {token}"
     if kind == "loading":
         return "is loading the model: try again once it is loaded; a run waits for it up to llm.max_wait_s"
-    no_token = "" if has_token else f"; no token was sent: set {TOKEN_VARIABLE} if it wants one"
+    no_token = "" if has_token else f"; no token was sent: set {token} if it wants one"
     if kind == "model":
         return f"does not serve the model {one_line(model)!r}: check --model{no_token}"
     if kind == "billing":

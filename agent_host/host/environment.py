@@ -32,10 +32,11 @@ SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOK
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """The variables that no child process gets, whatever a configuration says: the host's own tokens, and those for MCP
-    servers."""
+    """The variables that no child process gets, whatever a configuration says: the host's own tokens, the key of the
+    provider, and the tokens for MCP servers."""
     named = (table.get("token_env") for table in settings.mcp.servers)
-    return SECRET_VARIABLES | {name for name in named if isinstance(name, str)}
+    own = () if settings.provider is None else (settings.provider.key_env,)
+    return SECRET_VARIABLES | {name for name in (*named, *own) if isinstance(name, str)}
 
 
 _SHELLS: dict[str, ShellName] = {

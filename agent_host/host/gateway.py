@@ -8,8 +8,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent_host.errors import PolicyDenied
+from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
+from agent_host.host.secrets import token_name
 from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import clean_message
@@ -23,7 +24,7 @@ from tool_runtime.families.catalogue import SLIM
 from tool_runtime.families.schemas import definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.events.emitter import Emitter
     from agent_host.host.parts import Parts
@@ -191,6 +192,7 @@ def make_client(
         limits=limits,
         tls=gateway.tls,
         headers=settings.llm.headers,
+        token_name=token_name(settings),
     )
 
 
@@ -207,6 +209,7 @@ SHIPPED_SMALL: Final = ("gpt-4",)
 """The ends of the names that the shipped table has with such a window."""
 GATEWAY_SAYS: Final = "the gateway says: "
 _TOOLSET = "host.toolset"
+_MODELS_SHOWN: Final = 20
 
 
 class Informed(NamedTuple):
@@ -260,6 +263,32 @@ async def ask_gateway(
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
     return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "", learned)
+
+
+async def settle_model(
+    settings: Settings, allowed: Sequence[str] | None, dialect: Dialect, token: str | None
+) -> Settings:
+    """The settings with the model of their provider, where they do not choose one: the first of those that a bundle of
+    others has `allowed` and that the provider serves, else, if nothing names a model, the only one that it serves.
+    Raises UsageError where there is none, or several, or the provider does not say."""
+    provider = settings.provider
+    if provider is None or "llm.model" in settings.chosen:
+        return settings
+    if provider.model and (allowed is None or (provider.names_model and provider.model in allowed)):
+        return settings
+    from agent_host.llm.served_models import ask_models
+
+    served = await ask_models(settings, dialect, token)
+    if allowed is None and len(served) != 1:
+        listed = f"serves {', '.join(served[:_MODELS_SHOWN])}" if served else "names no model that it serves"
+        raise UsageError(f"provider {provider.name} {listed}: choose one with --model")
+    model = served[0] if allowed is None else next((name for name in allowed if name in served), None)
+    if model is None:
+        raise UsageError(
+            f"the policy allows the models {', '.join(allowed or ())}, and provider {provider.name} serves "
+            f"{', '.join(served[:_MODELS_SHOWN]) or 'none'}: none is in both lists"
+        )
+    return settings.over({"llm.model": model})
 
 
 async def _facts(

@@ -17,11 +17,12 @@ from agent_host import import_isolation
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.display_text import one_line
 from agent_host.errors import PolicyError, UsageError
+from agent_host.host.backends import NO_GATEWAY
 from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.environment import families_of, host_shell
 from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
-from agent_host.host.options import model_facts, settings_from
+from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
 from agent_host.http import LOOPBACK, displayable_url, usable_in_header
@@ -67,7 +68,7 @@ class Check(NamedTuple):
 def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = False) -> tuple[Check, ...]:
     """Run every check, with `flags` over the user's configuration; `deep`: have the model call a tool as well. Raises
     UsageError for a configuration that cannot be used."""
-    settings = settings_from(flags, workspace=None)
+    settings = with_provider(settings_from(flags, workspace=None))
     settings, of_model = _model(flags, settings, state_dir)
     return (
         _python(),
@@ -113,7 +114,7 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
     """One real call, for a few tokens of an answer."""
     url = settings.llm.gateway
     if not url:
-        return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+        return Check("gateway", False, f"none: {NO_GATEWAY}")
     if url.startswith(MOCK_PREFIX):
         return _mock_gateway(url.removeprefix(MOCK_PREFIX))
     return Check("gateway", *try_gateway(settings, url, state_dir))
@@ -130,7 +131,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
             ask_gateway(
                 settings,
                 dialect,
-                Tokens.read().gateway,
+                Tokens.read().under(settings).gateway,
                 state_dir,
                 model=model_of(settings),
                 may_choose=is_ours and not chosen,

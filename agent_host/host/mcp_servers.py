@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.contracts import SourceNotice
 from agent_host.errors import UsageError
 from agent_host.host.environment import secret_variables
+from agent_host.host.secrets import from_keyring
 from agent_host.http import usable_in_header
 from agent_host.judging.facts import UnusableArguments, program_facts, world_here
 from agent_host.judging.scoping import places_of_program
@@ -319,7 +320,6 @@ def _expand(path: Any) -> str | None:
 # The entries of `[[mcp.servers]]` in the user's configuration: read, checked, and their tokens fetched.
 
 SETTING: Final = "mcp.servers"
-KEYRING_SERVICE: Final = "agent-host"
 _SHAPE: Final = Record(
     {"name": TEXT},
     {
@@ -425,15 +425,10 @@ def token_of(entry: UserServer) -> str | UnusedServer | None:
         where = f"${entry.token_env}"
     elif entry.token_keyring is not None:
         try:
-            import keyring
-            from keyring.errors import KeyringError
-        except ImportError:
-            return UnusedServer(entry.name, "token_keyring needs the package keyring, which is not installed")
-        try:
-            token = keyring.get_password(KEYRING_SERVICE, entry.token_keyring) or ""
-        except KeyringError as error:
-            return UnusedServer(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
-        where = f"the keyring ({KEYRING_SERVICE}, {entry.token_keyring})"
+            token = from_keyring(entry.token_keyring, "token_keyring")
+        except UsageError as error:
+            return UnusedServer(entry.name, str(error))
+        where = "the keyring"
     else:
         return None
     if not token:

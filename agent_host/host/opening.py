@@ -19,7 +19,7 @@ from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under, utc_now
 from agent_host.host.environment import families_of, machine_of, project_tool_names
-from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset
+from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, settle_model
 from agent_host.host.parts import Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
@@ -114,6 +114,7 @@ class SessionOpener:
         self._owns_process = owns_process
         self._tools = tools
         self._recorded = recorded
+        self._session_tokens = self._tokens
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
         self._attended = False
@@ -244,7 +245,8 @@ class SessionOpener:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
         environ = os.environ if self._recorded is None else drop_observers(os.environ)
-        self._backends = Backends(environ, resolved.settings, self._tokens)
+        self._session_tokens = self._tokens.under(resolved.settings)
+        self._backends = Backends(environ, resolved.settings, self._session_tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
@@ -255,7 +257,9 @@ class SessionOpener:
         if chosen is None and settings.llm.gateway.startswith(MOCK_PREFIX):
             chosen = dialect_of_script(settings)
         if chosen is None:
-            chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
+            chosen = await asyncio.to_thread(
+                find_dialect, settings, url, self._session_tokens.gateway, resolved.state_dir
+            )
         self._chosen = chosen
         return chosen.dialect
 
@@ -272,11 +276,15 @@ class SessionOpener:
         bundle = bundle_for(resolved)
         settings = resolved.settings
         if self._recorded is None:
+            dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
+            if settings.provider is not None and started.get("provider") != settings.provider.name:
+                allowed = None if may_choose else bundle.llm_policy.allowed_models
+                settings = await settle_model(settings, allowed, dialect, self._session_tokens.gateway)
             wanted = settings.llm.model
             found = await ask_gateway(
                 settings,
-                (dialect_of_settings(settings) or dialect_of_script(settings)).dialect,
-                self._tokens.gateway,
+                dialect,
+                self._session_tokens.gateway,
                 resolved.state_dir,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
@@ -314,7 +322,7 @@ class SessionOpener:
         headers = settings.llm.headers
         proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
         return Secrets.collect(
-            self._tokens,
+            self._session_tokens,
             url,
             headers,
             redaction_of(resolved, bundle),
@@ -515,6 +523,7 @@ def beginning_of(
 ) -> Beginning:
     """The first record of a new session. `learned` is what its gateway said (`server_settings.Informed`)."""
     policy = policy_source(resolved.settings, grant.policy_bundle)
+    provider = resolved.settings.provider
     started: dict[str, Any] = {
         "model": parts.model,
         "policy": policy.name,
@@ -526,6 +535,8 @@ def beginning_of(
             "hasRules": bool(parts.bundle.redaction_rules),
         },
     }
+    if provider is not None:
+        started["provider"] = provider.name
     if parts.scoping is not None:
         started["sandbox"] = parts.scoping.level
     first = None

@@ -160,14 +160,23 @@ class LayeredOptions:
         recorded = read_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
         began_with = {} if families is None else {_TOOLSET: families}
+        replaced = self._replaced()
+        recorded_flags = {key: value for key, value in recorded["flags"].items() if key not in replaced}
         resolved = self._resolve(
-            {**began_with, **recorded["flags"], **self._flags},
+            {**began_with, **recorded_flags, **self._flags},
             self._workspace or recorded["workspace"],
             session_id,
             named_by=self._names.workspace if self._workspace else "the session's workspace",
+            started=recorded.get("started", {}),
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
         return resolved._replace(ended_too=ended_too)
+
+    def _replaced(self) -> Collection[str]:
+        """The settings on record that give way to what is given now: another provider has other models."""
+        if "llm.provider" in self._flags:
+            return ("llm.gateway", "llm.provider", "llm.dialect", "llm.model")
+        return ("llm.provider",) if "llm.gateway" in self._flags else ()
 
     def choose_sandbox(self, level: str) -> None:
         """Have the sessions that follow hold commands at this level, as if the client had named it."""
@@ -178,11 +187,18 @@ class LayeredOptions:
         return settings_from(self._flags, workspace=None, given_by=self._names.given_by)
 
     def _resolve(
-        self, flags: Mapping[str, Any], workspace: str, session_id: str | None, *, named_by: str
+        self,
+        flags: Mapping[str, Any],
+        workspace: str,
+        session_id: str | None,
+        *,
+        named_by: str,
+        started: Mapping[str, Any] = MappingProxyType({}),
     ) -> ResolvedOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
+        settings = with_provider(settings, started)
         for line in (*settings.ignored, *_unusable_tools(root), *bundle_changes(settings, self.state_dir)):
             self._warn(line)
         return ResolvedOptions(
@@ -266,6 +282,25 @@ def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: 
         return load(flags, workspace=workspace, given_by=given_by)
     except ConfigError as error:
         raise UsageError(str(error)) from error
+
+
+def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    """The settings under the provider that they and the environment choose, as they are where they choose none. A
+    session that `started` with a provider goes on with it and its model. Raises UsageError."""
+    if settings.llm.gateway and not settings.llm.provider:
+        return settings
+    from config import providers  # for the runs that name no gateway
+
+    began = started.get("provider")
+    try:
+        provider = providers.choose_provider(settings, os.environ, began)
+    except providers.NoSuchProvider as error:
+        raise UsageError(str(error)) from error
+    if provider is None:
+        return settings
+    if provider.name == began and not provider.names_model:
+        provider = provider._replace(model=started["model"])
+    return providers.settings_under(settings, provider)
 
 
 def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by: str = "the command line") -> int:

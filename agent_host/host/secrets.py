@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from agent_host.errors import TOKEN_VARIABLE
+from agent_host.errors import TOKEN_VARIABLE, UsageError
 from agent_host.host.environment import SECRET_VARIABLES
-from agent_host.llm.urls import check_headers, check_token, password_of
+from agent_host.http import displayable_url, is_loopback, usable_in_header
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of
 from agent_host.redaction import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.session.opening import ResolvedOptions
+    from config.providers import Provider
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle, RedactionRule
 
 
+KEYRING_SERVICE: Final = "agent-host"
 _VARIABLES = (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE)
 
 
@@ -49,6 +52,59 @@ class Tokens(NamedTuple):
         what it may need itself."""
         hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
         return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
+
+    def under(self, settings: Settings) -> Tokens:
+        """These tokens for a session with these settings: a provider gets its own key, or none, in place of the
+        gateway's token. Raises UsageError."""
+        return self if settings.provider is None else self._replace(gateway=key_of(settings.provider))
+
+
+def token_name(settings: Settings) -> str:
+    """The place where the token for the model is set, for messages."""
+    provider = settings.provider
+    if provider is None:
+        return TOKEN_VARIABLE
+    if provider.key_keyring:
+        return f"{provider.key_keyring} in the keyring ({KEYRING_SERVICE})"
+    return provider.key_env or f"key_env in [providers.{provider.name}]"
+
+
+def key_of(provider: Provider) -> str | None:
+    """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
+    that is not there, and for one that would go over a network unencrypted."""
+    if not provider.has_key:
+        return None
+    host = check_url(provider.base_url).host
+    if provider.base_url.lower().startswith("http://") and not is_loopback(host):
+        raise UsageError(
+            f"provider {provider.name}: {displayable_url(provider.base_url)} is plain http, over which a key is only "
+            "sent to this machine: give an https:// URL"
+        )
+    if provider.key_keyring:
+        return check_token(from_keyring(provider.key_keyring, f"provider {provider.name}"))
+    key = os.environ.get(provider.key_env, "").strip()
+    if not key:
+        raise UsageError(f"provider {provider.name}: set {provider.key_env} to its key, or run `agent-host init`")
+    if not usable_in_header(key):
+        raise UsageError(f"{provider.key_env} holds characters that no header can carry")
+    return key
+
+
+def from_keyring(name: str, wanted_by: str) -> str:
+    """The secret that the system's keyring has under this name. Raises UsageError, whose message begins with
+    `wanted_by`."""
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError as error:
+        raise UsageError(f"{wanted_by}: the package keyring is not installed") from error
+    try:
+        secret: str | None = keyring.get_password(KEYRING_SERVICE, name)
+    except KeyringError as error:
+        raise UsageError(f"{wanted_by}: the keyring does not give {name}: {error}") from error
+    if not secret:
+        raise UsageError(f"{wanted_by}: the keyring has nothing under {name} ({KEYRING_SERVICE})")
+    return secret
 
 
 class Secrets(NamedTuple):

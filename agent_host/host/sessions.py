@@ -19,6 +19,7 @@ from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
 from agent_host.host.records import Result, result_of
 from agent_host.host.secrets import Tokens
+from agent_host.http import displayable_url
 from agent_host.ids import new_id
 from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask
@@ -81,6 +82,14 @@ class Session:
     def unknown_approvals(self) -> tuple[str, ...]:
         """Those `approvals` of a resumed session that its policy does not know: no rule, no tool, no capability."""
         return tuple(self._session.unknown_approvals(self._resolved.approvals))
+
+    @property
+    def provider_notice(self) -> str | None:
+        """The provider, its model and where requests go, in one line; None for a gateway."""
+        provider = self._resolved.settings.provider
+        if provider is None:
+            return None
+        return f"{provider.name}: {self._session.model} at {displayable_url(provider.base_url)} ({provider.why})"
 
     @property
     def policy_notice(self) -> str | None:

@@ -19,7 +19,7 @@ from agent_host.llm.raw_json import (
     repair_json,
     split_open_end,
 )
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
 from agent_host.thread.wire import Mark
 from config import json_text
@@ -121,20 +121,22 @@ def _text(message: Message) -> dict[str, Any]:
 
 class AnthropicDialect:
     """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
-    `names` are those that tools were offered by, where another of the session has offered some."""
+    `names` are those that tools were offered by, where another of the session has offered some. `own_key`: the token
+    is a key of the vendor's own."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
-    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None) -> None:
+    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None, *, own_key: bool = False) -> None:
         self._cache_ttl = cache_ttl
+        self._own_key = own_key
         self._names = names or SentNames()
 
     def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
         """See `agent_host.llm.stream.Dialect`."""
-        return AnthropicDialect(cache_ttl, self._names)
+        return AnthropicDialect(cache_ttl, self._names, own_key=self._own_key)
 
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""
@@ -142,14 +144,12 @@ class AnthropicDialect:
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        headers = {
+        return {
             "content-type": "application/json",
             "accept": "text/event-stream",
             "anthropic-version": _API_VERSION,
+            **key_headers(token, "x-api-key", only=self._own_key),
         }
-        if token:
-            headers |= {"x-api-key": token, "authorization": f"Bearer {token}"}
-        return headers
 
     def head(
         self,

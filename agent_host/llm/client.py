@@ -89,19 +89,20 @@ def refusal(
     *,
     status: int | None = None,
     has_token: bool = True,
+    token_name: str = TOKEN_VARIABLE,
     at: str = "",
 ) -> GatewayError | GuardrailBlocked:
     """The error for a refusal of this kind. `where` it was said ("HTTP 400"), `shown` are its words as they may be
-    shown, `status` is that of the answer, None for an error inside of one, and `at` the URL of the request. What would
-    repeat counts as passing where the gateway asks for a retry, but for a request that is too long: a shorter one is
-    sent in any case."""
+    shown, `status` is that of the answer, None for an error inside of one, `token_name` says where the token is set,
+    and `at` is the URL of the request. What would repeat counts as passing where the gateway asks for a retry, but for
+    a request that is too long: a shorter one is sent in any case."""
     meant = KINDS[kind]
     status = said.status if status is None else status
-    advice = meant.advice
+    advice = meant.advice.replace(TOKEN_VARIABLE, token_name)
     if not advice and status in _NOT_THERE:
         advice = f"there may be nothing at {at}: check the URL and --dialect"
     if not has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
-        no_token = f"no token was sent: set {TOKEN_VARIABLE}"
+        no_token = f"no token was sent: set {token_name}"
         advice = no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
     message = f"{meant.says} ({where}): {shown}" + (f"; {advice}" if advice else "")
     details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
@@ -127,7 +128,7 @@ _REPEATED = "repeated"
 
 class LlmClient:
     """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request.
-    `headers` are those of `llm.headers`.
+    `headers` are those of `llm.headers`, `token_name` says in messages where the token is set.
 
     Raises UsageError for a URL or a token that no request could carry.
     """
@@ -143,11 +144,13 @@ class LlmClient:
         limits: AnswerLimits,
         tls: TlsContext | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        token_name: str = TOKEN_VARIABLE,
     ) -> None:
         check_url(base_url)
         token = check_token(token)
         self.dialect = dialect
         headers = check_headers(headers)
+        self._token_name = token_name
         self._has_token = bool(token or password_of(base_url)) or not _TOKEN_HEADERS.isdisjoint(headers)
         self._scrubber = Scrubber(
             [token, password_of(base_url), *headers.values()]
@@ -275,7 +278,17 @@ class LlmClient:
         self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS, *, status: int | None = None
     ) -> GatewayError | GuardrailBlocked:
         shown = self._short(said.message) or "no details"
-        return refusal(kind, where, said, shown, hints, status=status, has_token=self._has_token, at=self._shown)
+        return refusal(
+            kind,
+            where,
+            said,
+            shown,
+            hints,
+            status=status,
+            has_token=self._has_token,
+            token_name=self._token_name,
+            at=self._shown,
+        )
 
     def _short(self, text: str) -> str:
         """Shorten a gateway's text to one line that can be shown."""

@@ -22,22 +22,23 @@ AUTO: Final = "auto"
 """The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialects`)."""
 
 
-def _anthropic(_settings: Settings) -> Dialect:
+def _anthropic(settings: Settings) -> Dialect:
     from agent_host.llm.anthropic import AnthropicDialect
 
-    return AnthropicDialect()
+    return AnthropicDialect(own_key=settings.provider is not None)
 
 
 def _openai(settings: Settings) -> Dialect:
     from agent_host.llm.openai_chat import ChatDialect
 
-    return ChatDialect(max_tokens_field=settings.llm.max_tokens_field, names_cache=names_cache(settings))
+    field = settings.llm.max_tokens_field
+    return ChatDialect(max_tokens_field=field, names_cache=names_cache(settings), own_key=settings.provider is not None)
 
 
 def _responses(settings: Settings) -> Dialect:
     from agent_host.llm.openai_responses import ResponsesDialect
 
-    return ResponsesDialect(names_cache=names_cache(settings))
+    return ResponsesDialect(names_cache=names_cache(settings), own_key=settings.provider is not None)
 
 
 _MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {

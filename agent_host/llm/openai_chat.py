@@ -31,7 +31,7 @@ from agent_host.llm.raw_json import (
     repair,
     split_open_end,
 )
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, shortest
 from state.usage import TokenUsage
 
@@ -148,14 +148,17 @@ def _image(image: Image) -> dict[str, Any]:
 
 class ChatDialect:
     """See `agent_host.llm.stream.Dialect`. `max_tokens_field` is what the gateway calls the limit of an answer;
-    `names_cache`: it takes `prompt_cache_key`."""
+    `names_cache`: it takes `prompt_cache_key`; `own_key`: the token is a key of the vendor's own."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/chat/completions"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
-    def __init__(self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True) -> None:
+    def __init__(
+        self, *, max_tokens_field: str = "max_completion_tokens", names_cache: bool = True, own_key: bool = False
+    ) -> None:
+        self._own_key = own_key
         self._max_tokens_field = max_tokens_field
         self._names_cache = names_cache
         self._names = SentNames()
@@ -171,10 +174,8 @@ class ChatDialect:
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        if token:
-            headers |= {"x-api-key": token, "authorization": f"Bearer {token}"}
-        return headers
+        carrying = key_headers(token, "authorization", only=self._own_key)
+        return {"content-type": "application/json", "accept": "text/event-stream", **carrying}
 
     def head(
         self,

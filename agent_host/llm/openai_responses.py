@@ -23,7 +23,7 @@ from agent_host.llm.openai_responses_items import (
     usage_of,
 )
 from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, repair
-from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 
 if TYPE_CHECKING:
@@ -121,14 +121,16 @@ def _image(image: Image) -> bytes:
 
 
 class ResponsesDialect:
-    """See `agent_host.llm.stream.Dialect`. `names_cache`: the gateway takes `prompt_cache_key`."""
+    """See `agent_host.llm.stream.Dialect`. `names_cache`: the gateway takes `prompt_cache_key`; `own_key`: the
+    token is a key of the vendor's own."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/responses"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
-    def __init__(self, *, names_cache: bool = True) -> None:
+    def __init__(self, *, names_cache: bool = True, own_key: bool = False) -> None:
+        self._own_key = own_key
         self._names_cache = names_cache
         self._names = SentNames()
 
@@ -143,10 +145,8 @@ class ResponsesDialect:
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        if token:
-            headers |= {"x-api-key": token, "authorization": f"Bearer {token}"}
-        return headers
+        carrying = key_headers(token, "authorization", only=self._own_key)
+        return {"content-type": "application/json", "accept": "text/event-stream", **carrying}
 
     def head(
         self,

@@ -29,6 +29,15 @@ CacheTtl = Literal["5m", "1h"]
 """How long a provider is to keep the beginning of a request in its cache, where a dialect can say so."""
 
 
+def key_headers(token: str | None, header: str, *, only: bool) -> dict[str, str]:
+    """The headers that carry `token`: the vendor's own `header`, and unless it is to be the `only` one all in which
+    gateways look. A provider may refuse what it does not expect."""
+    if not token:
+        return {}
+    carrying = {"x-api-key": token, "authorization": f"Bearer {token}"}
+    return {header: carrying[header]} if only else carrying
+
+
 class ModelTurn(NamedTuple):
     """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
     `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`

@@ -188,6 +188,11 @@ class LiveSession:
         """Have the run log say all that has happened so far."""
         self._ctx.emitter.flush()
 
+    @property
+    def model(self) -> str:
+        """The model of its requests."""
+        return self._ctx.conversation.model
+
     def policy_notice(self) -> str | None:
         """A note for the user on a bundle that is none of the built-ins, in one line; None if there is nothing to
         say."""

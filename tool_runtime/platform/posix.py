@@ -202,7 +202,7 @@ def _processes() -> Iterator[ProcessEntry]:
         names = os.listdir("/proc")
     except OSError:
         listing = subprocess.run(
-            ["/bin/ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False
+            ["/bin/ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False, env={}
         )
         yield from parse_ps(listing.stdout)
         return
