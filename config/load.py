@@ -57,9 +57,9 @@ def load(
     """
     environ = os.environ if environ is None else environ
     values, given = dict(load_defaults()), dict[str, Source]()
-    user_file, chosen = _user_file(environ)
-    if user_file is not None and (chosen or os.path.exists(user_file)):
-        of_user = _resolve_relative(user_file, _read(user_file))
+    path, chosen = _user_file(environ)
+    if path is not None and (chosen or os.path.exists(path)):
+        of_user = _resolve_relative(path, _read(path))
         values |= of_user
         given |= dict.fromkeys(of_user, Source.FILE)
     for variable, key in ENVIRONMENT.items():
@@ -100,6 +100,11 @@ def user_skills(environ: Mapping[str, str]) -> str | None:
     """The folder of the user's skills, beside the configuration; None for a user without a home directory."""
     path, _ = _user_file(environ)
     return None if path is None else os.path.join(os.path.dirname(path), "skills")
+
+
+def user_file(environ: Mapping[str, str]) -> str | None:
+    """The path of the user's configuration, whether it is there or not; None for a user without a home directory."""
+    return _user_file(environ)[0]
 
 
 def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:

@@ -196,6 +196,16 @@ def _replay(commands: Any) -> None:
     _state_dir(replay)
 
 
+def _init(commands: Any) -> None:
+    init = _add(commands, "init", "init:init", "find a provider, prove it with one call, write the configuration")
+    init.add_argument("--provider", metavar="NAME", help="a known provider, or one of the configuration")
+    init.add_argument("--model", metavar="NAME", help="the model (default: the provider's usual one)")
+    init.add_argument("--gateway", metavar="URL", help="a provider by its URL")
+    init.add_argument("--key-env", metavar="VAR", help="the variable that has its key")
+    init.add_argument("--yes", action="store_true", help="ask nothing; confirm a change of the configuration")
+    _state_dir(init)
+
+
 def _doctor(commands: Any) -> None:
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
@@ -220,6 +230,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "policy": _policy,
     "mcp": _mcp,
     "tool-service": _tool_service,
+    "init": _init,
     "doctor": _doctor,
 }
 

@@ -1,0 +1,171 @@
+"""Inner door: find the providers that this machine has, prove one with a call, and write it down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.errors import UsageError
+from agent_host.host.connection_checks import try_tool_call
+from agent_host.host.gateway import settle_model
+from agent_host.host.options import settings_from
+from agent_host.host.secrets import KEYRING_SERVICE, Tokens
+from agent_host.http import displayable_url
+from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
+from agent_host.llm.served_models import ask_models
+from config.editing import NotEditable, put_provider
+from config.lean_typing import NamedTuple
+from config.load import read_regular_file, user_file
+from config.providers import KNOWN, LOCAL, Provider, found_in, names_of, provider_called, settings_under
+from config.shapes import hint_at
+from state.disk import LocalDisk
+from state.errors import WriteFailed
+from state.files import make_durable_dir, replace_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from config.settings import Settings
+
+LOCAL_S: Final = 1.0
+"""How long a server at a usual local port has to answer."""
+_BY_URL: Final = "gateway"
+
+
+class Candidate(NamedTuple):
+    """A provider that could be used: `found` says by what, `models` are those that it lists, where it was asked."""
+
+    name: str
+    found: str
+    models: tuple[str, ...] = ()
+
+
+class Plan(NamedTuple):
+    """The provider to set up, and the entry that stands for it in the configuration."""
+
+    provider: Provider
+    entry: Mapping[str, Any]
+
+
+class Proven(NamedTuple):
+    """The result of a proof: the settings that were tried, with the model, and what was seen."""
+
+    settings: Settings
+    works: bool
+    said: str
+
+
+def candidates(environ: Mapping[str, str], *, local: bool = True) -> tuple[Candidate, ...]:
+    """The providers whose keys the environment has, then the servers that answer at the usual local ports, unless these
+    are not to be asked. They are asked for their models without a key."""
+    by_key = (Candidate(name, f"${KNOWN[name].key_env}") for name in found_in(environ))
+    return (*by_key, *(asyncio.run(_local()) if local else ()))
+
+
+async def _local() -> list[Candidate]:
+    async def ask(name: str) -> Candidate | None:
+        provider = provider_called(name, settings_from({}, workspace=None), {})
+        settings = settings_under(settings_from({}, workspace=None), provider)
+        try:
+            models = await ask_models(settings, dialect_of_script(settings).dialect, None, LOCAL_S)
+        except UsageError:  # nobody is there, or somebody else
+            return None
+        return Candidate(name, f"{provider.base_url}, {len(models)} models", models) if models else None
+
+    return [one for one in await asyncio.gather(*map(ask, LOCAL)) if one is not None]
+
+
+def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
+    """The plan for a provider by its name, its URL or both; `given` is what its entry says besides. Raises
+    UsageError."""
+    settings, name = settings_from({}, workspace=None), name or _BY_URL
+    if url is None and name not in names_of(settings):
+        raise UsageError(f"--provider {name}: there is no such provider{hint_at(name, names_of(settings))}")
+    present = {} if url is not None else settings.providers.get(name, {})
+    entry = {**present, **{key: value for key, value in {"base_url": url, **given}.items() if value is not None}}
+    own = settings_from({"providers": {**settings.providers, name: entry}}, workspace=None, given_by="init")
+    provider = provider_called(name, own, os.environ)
+    return Plan(provider, {**entry, "key_env": provider.key_env} if provider.key_env else entry)
+
+
+def prove(wanted: Plan, state_dir: str) -> Proven:
+    """One real call of a tool at the provider. Raises UsageError for a provider that cannot be asked: a key that is not
+    there, a model that has to be chosen."""
+    settings = settings_under(settings_from({}, workspace=None), wanted.provider)
+    token = Tokens.read().under(settings).gateway
+    dialect = dialect_of_settings(settings)
+    if dialect is None:
+        dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
+        settings = settings.over({"llm.dialect": dialect.dialect.name})
+    settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
+    return Proven(settings, *try_tool_call(settings, settings.llm.gateway, state_dir))
+
+
+def entry_to_write(wanted: Plan, proven: Proven) -> dict[str, Any]:
+    """The entry with what the proof found out, so that a run need not ask again."""
+    entry, url = dict(wanted.entry), wanted.provider.base_url
+    if (
+        "base_url" not in entry
+        and url != KNOWN[wanted.provider.name].base_url
+        and displayable_url(url) == url.rstrip("/")
+    ):
+        entry["base_url"] = url  # one with a password stays in its variable
+    if wanted.provider.dialect == AUTO:
+        entry["dialect"] = proven.settings.llm.dialect
+    return {**entry, "model": proven.settings.llm.model}
+
+
+class Change(NamedTuple):
+    """A configuration before and after, at its path."""
+
+    path: str
+    before: str
+    after: str
+
+
+def change_of(name: str, entry: Mapping[str, Any]) -> Change:
+    """The change that makes this entry the default. Raises UsageError for a file that cannot be read or edited."""
+    path = user_file(os.environ)
+    if path is None:
+        raise UsageError("there is no home directory for a configuration: name a file by AGENT_HOST_CONFIG")
+    path = os.path.realpath(path)
+    try:
+        before = read_regular_file(path).decode("utf-8-sig")
+    except FileNotFoundError:
+        before = ""
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    try:
+        return Change(path, before, put_provider(before, name, entry))
+    except NotEditable as error:
+        raise UsageError(f"{path} has [providers] in a form that is not edited here; write there:\n{error}") from error
+
+
+def write(change: Change) -> None:
+    """Put the new configuration in place of the old one, for its owner alone. Raises UsageError."""
+    folder, disk = os.path.dirname(change.path), LocalDisk()
+    try:
+        if not os.path.isdir(folder):
+            make_durable_dir(disk, folder, within=folder)
+        replace_atomically(disk, change.path, [change.after.encode()])
+    except (OSError, WriteFailed) as error:
+        raise UsageError(f"{change.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def keep_in_keyring(name: str, key: str) -> None:
+    """Put a key into the system's keyring. Raises UsageError."""
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError as error:
+        raise UsageError("the package keyring is not installed: pip install keyring") from error
+    try:
+        keyring.set_password(KEYRING_SERVICE, name, key)
+    except KeyringError as error:
+        raise UsageError(f"the keyring does not take the key: {error}") from error
+
+
+def names_of_local(found: Sequence[Candidate]) -> str:
+    """The local servers among the candidates, in words; "" for none."""
+    return ", ".join(f"{one.name} ({one.found})" for one in found if one.models)
