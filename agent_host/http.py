@@ -14,13 +14,13 @@ from agent_host.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
 
 
 def is_loopback(host: str) -> bool:
     """True if a host, without brackets, is this machine by its name or address."""
-    return host in LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None
+    return host in _LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None
 
 
 def displayable_url(url: str) -> str:
@@ -82,8 +82,12 @@ def strip_html(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The text of `error` in one line; its kind if it has none."""
-    return str(error).split("\n", 1)[0] or type(error).__name__
+    """The text of `error` in one line, with what to do about a certificate that is not trusted; its kind if it has no
+    text."""
+    text = str(error).split("\n", 1)[0] or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" not in text:
+        return text
+    return f"{text}: its certificate is not trusted; SSL_CERT_FILE names a file with the CA of your network"
 
 
 class TlsContext:

@@ -3,6 +3,7 @@ service that the environment names."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
@@ -24,7 +25,11 @@ def doctor(namespace: argparse.Namespace) -> int:
         answer(authorize(settings_of_options(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED
     checks = machine_checks(settings_of_options(namespace), state_dir_of(namespace), deep=namespace.deep)
-    answer("".join(map(_render, checks)))
+    if namespace.output == "json":
+        rows = [{name: value for name, value in check._asdict().items() if value is not None} for check in checks]
+        answer(json.dumps({"ok": all(check.ok is not False for check in checks), "checks": rows}, indent=2) + "\n")
+    else:
+        answer("".join(map(_render, checks)))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED
 
 

@@ -214,6 +214,7 @@ def _doctor(commands: Any) -> None:
     _setting_option(doctor, "llm.model")
     _setting_option(doctor, "sandbox.level")
     _state_dir(doctor)
+    doctor.add_argument("--output", choices=("text", "json"), default="text", help="form of the report (text)")
     doctor.add_argument("--deep", action="store_true", help="also have the model call a tool, with one real request")
     doctor.add_argument("--authorize", metavar="NAME", help="authorize agent-host at an MCP server (oauth = true)")
 

@@ -9,6 +9,7 @@ import webbrowser
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import count_noun, one_line
@@ -19,7 +20,7 @@ from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens, token_name
-from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, strip_html
+from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, strip_html
 from agent_host.lean_httpx import httpx
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
@@ -87,12 +88,12 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
             headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
             timeout=_TIMEOUT_S,
             verify=TlsContext(url).get(),
-            trust_env=host not in LOOPBACK,
+            trust_env=not is_loopback(host),
         ) as response:
             status, media_type = response.status_code, response.headers.get("content-type", "none")
             data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
+        return False, f"{shown} cannot be reached{_by_proxy(url, host)}: {one_line(first_line(error))}"
     read = errors.read(data)
     said = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
@@ -134,6 +135,14 @@ async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str 
         return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
     finally:
         await client.aclose()
+
+
+def _by_proxy(url: str, host: str) -> str:
+    """The proxy that the environment names for this URL, in words; "" for none."""
+    proxy = getproxies().get(url.partition(":")[0].lower()) or getproxies().get("all")
+    if proxy is None or is_loopback(host) or proxy_bypass(host):
+        return ""
+    return f" by the proxy {displayable_url(proxy)} of the environment (NO_PROXY names hosts that need none)"
 
 
 def _request(dialect: Dialect, model: str) -> bytes:

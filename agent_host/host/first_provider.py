@@ -24,7 +24,7 @@ from state.errors import WriteFailed
 from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from config.settings import Settings
 
@@ -60,10 +60,15 @@ def candidates(environ: Mapping[str, str], *, local: bool = True) -> tuple[Candi
     """The providers whose keys the environment has, then the servers that answer at the usual local ports, unless these
     are not to be asked. They are asked for their models without a key."""
     by_key = (Candidate(name, f"${KNOWN[name].key_env}") for name in found_in(environ))
-    return (*by_key, *(asyncio.run(_local()) if local else ()))
+    return (*by_key, *(local_servers() if local else ()))
 
 
-async def _local() -> list[Candidate]:
+def local_servers() -> list[Candidate]:
+    """The servers that answer at the usual local ports with a list of models."""
+    return asyncio.run(_local_servers())
+
+
+async def _local_servers() -> list[Candidate]:
     async def ask(name: str) -> Candidate | None:
         provider = provider_called(name, settings_from({}, workspace=None), {})
         settings = settings_under(settings_from({}, workspace=None), provider)
@@ -164,8 +169,3 @@ def keep_in_keyring(name: str, key: str) -> None:
         keyring.set_password(KEYRING_SERVICE, name, key)
     except KeyringError as error:
         raise UsageError(f"the keyring does not take the key: {error}") from error
-
-
-def names_of_local(found: Sequence[Candidate]) -> str:
-    """The local servers among the candidates, in words; "" for none."""
-    return ", ".join(f"{one.name} ({one.found})" for one in found if one.models)

@@ -21,6 +21,7 @@ from agent_host.host.backends import NO_GATEWAY
 from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.environment import families_of, host_shell
+from agent_host.host.first_provider import local_servers
 from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
@@ -114,10 +115,13 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
     """One real call, for a few tokens of an answer."""
     url = settings.llm.gateway
     if not url:
-        return Check("gateway", False, f"none: {NO_GATEWAY}")
+        answering = ", ".join(f"{one.name} ({one.found}): --provider {one.name}" for one in local_servers())
+        return Check("gateway", False, f"none: {NO_GATEWAY}" + (f"; here answers {answering}" if answering else ""))
     if url.startswith(MOCK_PREFIX):
         return _mock_gateway(url.removeprefix(MOCK_PREFIX))
-    return Check("gateway", *try_gateway(settings, url, state_dir))
+    ok, found = try_gateway(settings, url, state_dir)
+    provider = settings.provider
+    return Check("gateway", ok, found if provider is None else f"{provider.name} ({provider.why}): {found}")
 
 
 def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tuple[Settings, list[Check]]:

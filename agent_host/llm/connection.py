@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import httpcore
 
-from agent_host.http import LOOPBACK
+from agent_host.http import is_loopback
 from agent_host.llm.event_stream import GatewayAnswer
 from agent_host.llm.urls import GatewayAddress, place_of
 from agent_host.version import __version__
@@ -54,7 +54,7 @@ def connection_to(
     used."""
     place = place_of(url)
     headers = {**_OF_CLIENTS, **headers}
-    if place.host not in LOOPBACK and _is_by_proxy(place.scheme):
+    if not is_loopback(place.host) and _is_by_proxy(place.scheme):
         from agent_host.llm.proxied_connection import ByProxy
 
         return ByProxy(url, headers, tls, timeouts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable
-from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line
+from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
 from agent_host.lean_httpx import httpx
 from agent_host.llm.urls import check_headers, check_token, check_url, request_url
 
@@ -59,7 +59,7 @@ def _client(settings: Settings, url: str) -> httpx.Client:
         timeout=httpx.Timeout(_TIMEOUT_S, connect=connect_s),
         verify=TlsContext(url).get(),
         follow_redirects=False,
-        trust_env=host not in LOOPBACK,
+        trust_env=not is_loopback(host),
     )
 
 

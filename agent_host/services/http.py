@@ -19,10 +19,10 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http import (
-    LOOPBACK,
     TlsContext,
     displayable_url,
     first_line,
+    is_loopback,
     retry_after_s,
     strip_html,
     usable_in_header,
@@ -199,7 +199,7 @@ class ServiceClient:
             timeout=self._timeout_s,
             verify=(self._tls or TlsContext(self._base_url)).get(),
             follow_redirects=False,
-            trust_env=httpx.URL(self._base_url).host not in LOOPBACK,
+            trust_env=not is_loopback(httpx.URL(self._base_url).host),
         )
 
     async def _read(self, response: httpx.Response, shown: str) -> Any:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from agent_host.errors import ErrorCode, UsageError
-from agent_host.http import LOOPBACK, TlsContext, usable_in_header
+from agent_host.http import TlsContext, is_loopback, usable_in_header
 from agent_host.services.endpoints import check_service_url
 from agent_host.tool_service.tool import Output, ToolFault
 from config import json_text
@@ -149,7 +149,7 @@ class VaultRead:
 def _client_of(address: str) -> httpx.AsyncClient:
     from agent_host.lean_httpx import httpx
 
-    direct = httpx.URL(address).host in LOOPBACK
+    direct = is_loopback(httpx.URL(address).host)
     return httpx.AsyncClient(verify=TlsContext(address).get(), follow_redirects=False, trust_env=not direct)
 
 
