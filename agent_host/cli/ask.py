@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.screen import is_in_ci, wants_style
+from agent_host.cli.screen import DIFF_COLOURS, is_in_ci, wants_style
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
 
@@ -32,7 +32,6 @@ if sys.platform != "win32":
 
 _KEYS: dict[str, Literal["once", "task", "session"]] = {"y": "once", "t": "task", "s": "session"}
 _QUESTION = "Allow this? y once, t for this task, s for this session, n no: "
-_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
 _BOLD = "\x1b[1m"
 _LINE_BYTES = 4096
@@ -220,7 +219,7 @@ def _render(payload: Mapping[str, Any]) -> Iterator[str]:
     for one in details.get("headers") or []:
         yield _field("header", f"{one['name']}: {one.get('value', '(not shown)')}")
     for line in str(details.get("diff", "")).splitlines():
-        colour = _COLOURS.get(line[:1]) if colours else None
+        colour = DIFF_COLOURS.get(line[:1]) if colours else None
         text = escape(line, keep="\t")
         yield f"  {text}\n" if colour is None else f"  {colour}{text}{_PLAIN}\n"
 

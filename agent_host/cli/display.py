@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
+from agent_host.cli.markdown import MarkdownBlocks, load_soon, render
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
-from agent_host.cli.screen import ScreenBlock, can_draw
+from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
 from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
 from agent_host.display_text import count_noun
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import ClassVar, TextIO
 
     from agent_host import Result
-    from agent_host.cli.progress import Clock
+    from agent_host.cli.progress import Clock, Timer
     from agent_host.events.emitter import Event, Sink
 
 # What each form puts on stdout.
@@ -127,7 +128,7 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> No
 def _show_totals(result: Result, patch: str) -> None:
     """The patch, and what the task took."""
     if patch:
-        put(sys.stderr, "\n" + (defuse(patch) if sys.stderr.isatty() else patch))
+        put(sys.stderr, "\n" + (colour_diff(defuse(patch)) if sys.stderr.isatty() else patch))
     details = result.details
     tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
@@ -141,6 +142,7 @@ def _show_totals(result: Result, patch: str) -> None:
 
 _UNDER = " " * 21
 _OUTPUT_CHARS = 400
+_LOAD_AFTER_S = 0.1  # the request is out by then
 
 
 class TextOutput(ProgressLines):
@@ -171,11 +173,23 @@ class TextOutput(ProgressLines):
                 self._outputs,
                 self._clock,
                 titled=lambda label: self._stamp(f"  tool    {label}").rstrip("\n"),
+                waiting=lambda awaited: self._stamp(f"  waiting for {awaited}").rstrip("\n"),
                 prefix=OUTPUT_PREFIX,
+                is_busy=lambda: self._in_text,
             )
+        self._blocks = MarkdownBlocks() if renders(self._out) else None
+        self._loading: Timer | None = None
+
+    def stop(self) -> None:
+        """See ProgressLines."""
+        super().stop()
+        if self._loading is not None:
+            self._loading.cancel()
 
     def flush(self) -> None:
-        """End a line of prose that is still open."""
+        """End a line of prose that is still open, or show the end of what is rendered."""
+        if self._blocks is not None and not self._blocks.is_empty:
+            self._write_rendered(self._blocks.end())
         if self._in_text:
             self._write("\n")
             self._in_text = False
@@ -218,11 +232,24 @@ class TextOutput(ProgressLines):
         self._prose(payload["text"])
 
     def _prose(self, text: str) -> None:
+        self._any_text = True
+        if self._blocks is not None:
+            for block in self._blocks.add(text):
+                self._write_rendered(block)
+            return
         self.clear()
         if self._heartbeat is not None:
             self._heartbeat.note_output()
         self._write(text if not self._out.isatty() else defuse(text))
-        self._in_text = self._any_text = True
+        self._in_text = True
+
+    def _write_rendered(self, block: str) -> None:
+        self.clear()
+        self._write(f"{render(defuse(block), columns_of(self._out))}\n")
+
+    def _model_asked(self, _: dict[str, Any]) -> None:
+        if self._blocks is not None and self._loading is None:
+            self._loading = self._clock.later(_LOAD_AFTER_S, load_soon)
 
     def _step_started(self, payload: dict[str, Any]) -> None:
         self._say(f"step {payload['stepCount']}")
@@ -290,6 +317,7 @@ class TextOutput(ProgressLines):
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_DIALECT_CHOSEN: _notice,
         EventType.LLM_SERVER_READ: _notice,
+        EventType.LLM_REQUEST_STARTED: _model_asked,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_COUNT_ODD: _notice,

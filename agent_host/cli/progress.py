@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OUTPUT_PREFIX = f"{'':13}| "
 _MAX_HELD_CHARS = 256 * 1024
 _THINKING = "thinking"
+_BEGINNINGS = (EventType.LLM_REQUEST_STARTED, EventType.TOOL_REQUESTED, EventType.APPROVAL_RESOLVED)
 _ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
@@ -75,7 +76,7 @@ class ProgressLines:
         if kind is EventType.TOOL_COMPLETED:
             self._running.over(event.payload["toolCallId"])
             self._outputs.pop(event.payload["toolCallId"], None)
-        elif kind in (EventType.TOOL_REQUESTED, EventType.APPROVAL_RESOLVED) and self._view is not None:
+        elif kind in _BEGINNINGS and self._view is not None:
             self._view.began()
 
     def flush(self) -> None:
@@ -244,12 +245,16 @@ class RunningCall:
 
 
 class Running:
-    """The calls that were requested and run, or the model; `step` counts from 1."""
+    """The calls that were requested and run, or the model; `step` counts from 1. Tokens and cost are those of the task,
+    with what the request that is out is expected to take."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._step = 0
+        self._model = ""
         self._model_since: float | None = None
+        self._tokens = self._expected = 0
+        self._cost: dict[str, float] = {}
         self.calls: dict[str, RunningCall] = {}
 
     def take(self, event: Event) -> None:
@@ -277,8 +282,21 @@ class Running:
         if asked:
             return f"waiting{step}: approval of {asked[0].label}{self.state(asked[0], others=len(asked) - 1)}"
         if self._model_since is not None:
-            return f"waiting{step}: the model, {self._spent(self._model_since)} so far"
+            return f"waiting{step}: {self.awaited()}"
         return f"running{step}"
+
+    @property
+    def waits_for_model(self) -> bool:
+        """True while a request is out."""
+        return self._model_since is not None
+
+    def awaited(self) -> str:
+        """The model that is waited for, for how long, and what the task has taken."""
+        since = self._clock.now() if self._model_since is None else self._model_since
+        parts = [self._model or "the model", self._spent(since)]
+        parts += [f"{self._tokens + self._expected:,} tokens"] if self._tokens + self._expected else []
+        parts += [f"{cost:.2f} {currency}" for currency, cost in self._cost.items()]
+        return ", ".join(parts)
 
     def state(self, call: RunningCall, *, others: int) -> str:
         """For how long a call has been what it is, and how many others there are: what stands behind its label."""
@@ -295,11 +313,19 @@ class Running:
     def _step_started(self, event: Event) -> None:
         self._step, self._model_since = event.payload["stepCount"], None
 
-    def _model_asked(self, _: Event) -> None:
+    def _model_asked(self, event: Event) -> None:
+        payload = event.public_payload
+        self._model = escape(str(payload.get("model", "")), keep="")
+        self._expected = payload.get("estimatedInputTokens", 0)
         self._model_since = self._clock.now()
 
-    def _model_answered(self, _: Event) -> None:
-        self._model_since = None
+    def _model_answered(self, event: Event) -> None:
+        payload = event.public_payload
+        self._model_since, self._expected = None, 0
+        self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
+        if "cost" in payload:
+            currency = payload.get("costCurrency", "")
+            self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
 
     def _on_requested(self, event: Event) -> None:
         self.calls[event.payload["toolCallId"]] = RunningCall(event, self._clock.now())
@@ -369,8 +395,9 @@ TICK_S = 1.0
 
 
 class LiveView:
-    """Draws on `block` what of `running` printed last, or began first. `outputs` has the output of each call,
-    `prefix` stands before its lines, and `titled` makes the line above them of a call's label."""
+    """Draws on `block` what of `running` printed last, or began first, or that the model is waited for. `outputs` has
+    the output of each call, `prefix` stands before its lines, `titled` makes the line above them of a call's label, and
+    `waiting` that of the model. Nothing is drawn while `is_busy`: a line that is still open stands there."""
 
     def __init__(
         self,
@@ -380,13 +407,17 @@ class LiveView:
         clock: Clock,
         *,
         titled: Callable[[str], str],
+        waiting: Callable[[str], str],
         prefix: str,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._block = block
         self._running = running
         self._outputs = outputs
         self._clock = clock
         self._titled = titled
+        self._waiting = waiting
+        self._is_busy = is_busy
         self._prefix = prefix
         self._latest = ""
         self._drawn_at = 0.0
@@ -394,7 +425,7 @@ class LiveView:
         self._timer_due = 0.0
 
     def began(self) -> None:
-        """A call was requested."""
+        """A call was requested, or the model was asked."""
         if self._timer is None:
             self._drawn_at = self._clock.now()
             self._draw_at(self._drawn_at + TICK_S)
@@ -432,6 +463,11 @@ class LiveView:
         self._drawn_at = self._clock.now()
         calls = self._running.calls
         active = {call_id: call for call_id, call in calls.items() if not call.asked}
+        if self._running.waits_for_model and not calls:
+            if not self._is_busy():
+                self._block.draw(self._waiting(self._running.awaited()), "", [])
+            self._draw_at(self._drawn_at + TICK_S)
+            return
         if not active or len(active) < len(calls):  # over, or a question stands there
             self._block.clear()
             return

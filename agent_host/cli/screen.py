@@ -17,6 +17,8 @@ _MIN_COLUMNS = 40
 _MIN_ROWS = 10
 _DIM = "\x1b[2m"
 _PLAIN = "\x1b[0m"
+DIFF_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
+_MAX_COLUMNS = 100
 # Without wrapping a line takes one row, also where the terminal has another opinion on the width of a character.
 _NO_WRAP = "\x1b[?7l"
 _WRAP = "\x1b[?7h"
@@ -31,6 +33,26 @@ def is_in_ci() -> bool:
 def wants_style() -> bool:
     """True if the user and the terminal want colours and other styles."""
     return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def renders(stream: TextIO) -> bool:
+    """True if Markdown on `stream` is to be rendered: a person reads it at a terminal that has styles."""
+    return stream.isatty() and wants_style() and not is_in_ci()
+
+
+def columns_of(stream: TextIO) -> int:
+    """The columns to fill: those of the terminal, within what can be read."""
+    return min(max(_size(stream)[0], _MIN_COLUMNS), _MAX_COLUMNS)
+
+
+def colour_diff(text: str) -> str:
+    """The lines of a patch in the colours that diffs have, where the user wants some."""
+    if not wants_style():
+        return text
+    return "".join(
+        f"{DIFF_COLOURS[line[0]]}{line}{_PLAIN}\n" if line[:1] in DIFF_COLOURS else f"{line}\n"
+        for line in text.splitlines()
+    )
 
 
 def can_draw(stream: TextIO) -> bool:

@@ -26,7 +26,7 @@ from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_tools
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
-from agent_host.http import LOOPBACK, displayable_url, usable_in_header
+from agent_host.http import displayable_url, is_loopback, usable_in_header
 from agent_host.lean_httpx import httpx
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
@@ -183,7 +183,7 @@ def _services() -> list[Check]:
 
 
 def _is_far(url: str) -> bool:
-    return urlsplit(url).hostname not in LOOPBACK
+    return not is_loopback(urlsplit(url).hostname or "")
 
 
 def _backend_tools(url: str, *, granted: bool) -> Check:

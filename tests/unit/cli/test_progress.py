@@ -135,7 +135,7 @@ def test_the_line_says_what_is_waited_for() -> None:
     task.ends("c1")
     clock.advance(30)
     assert [line.partition("]   ")[2] for line in err.getvalue().splitlines()] == [
-        "waiting step 3: the model, 10 s so far",
+        "waiting step 3: m, 10 s, 1 tokens",
         "running step 3: RunCommand make c2, 30 s so far",
         "waiting step 3: approval of RunCommand make c1, 60 s so far",
         "running step 3: RunCommand make c1, 30 s so far",
@@ -153,7 +153,7 @@ def test_what_is_printed_puts_the_line_off() -> None:
     assert "running" not in err.getvalue()
     task.asks_model()
     clock.advance(10)
-    assert err.getvalue().endswith("\n[ 130.00s]   waiting step 3: the model, 10 s so far\n")
+    assert err.getvalue().endswith("\n[ 130.00s]   waiting step 3: m, 10 s, 1 tokens\n")
     assert out.getvalue() == "word " * 20, "what the model said is not broken up"
 
 
@@ -381,3 +381,52 @@ def test_no_line_now_and_then_for_json_at_a_terminal(screen: Screen) -> None:
     task.begins("c1", "make")
     clock.advance(100)
     assert (screen.shown, clock.waiting) == ("", [])
+
+
+
+def test_a_terminal_says_from_the_first_second_what_is_waited_for(screen: Screen) -> None:
+    clock = SetClock()
+    task = Task(TextOutput(io.StringIO(), screen.stream, clock=clock))
+    task.asks_model()
+    clock.advance(1)
+    assert screen.lines[1:] == ["[   1.00s]   waiting for m, 1 s, 1 tokens"]
+    clock.advance(2)
+    assert screen.lines[1:] == ["[   3.00s]   waiting for m, 3 s, 1 tokens"]
+    task.emit(
+        EventType.LLM_REQUEST_COMPLETED, model="m", inputTokens=3000, outputTokens=500, cachedInputTokens=0, cost=0.04,
+        costCurrency="USD", latencyMs=3000,
+    )  # fmt: skip
+    assert [line[11:20] for line in screen.lines[1:]] == ["  model  "]
+    task.asks_model()
+    clock.advance(1.2)
+    assert screen.lines[-1] == "[   4.10s]   waiting for m, 1 s, 3,501 tokens, 0.04 USD"
+    task.completes()
+    assert len(screen.lines) == 2
+    assert clock.waiting == []
+
+
+def test_an_open_line_of_prose_is_not_drawn_into(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")  # prose as it comes
+    clock = SetClock()
+    output = TextOutput(screen.stream, screen.stream, clock=clock)
+    task = Task(output)
+    task.asks_model()
+    clock.advance(1.5)
+    task.emit(EventType.TEXT_CHUNK, text="A line that is not over", attempt=1)
+    clock.advance(5)
+    output.flush()
+    assert screen.lines[1:] == ["A line that is not over"]
+
+
+def test_prose_at_a_terminal_is_rendered_block_by_block(screen: Screen) -> None:
+    clock = SetClock()
+    output = TextOutput(screen.stream, screen.stream, clock=clock)
+    task = Task(output)
+    task.asks_model()
+    for piece in ("Some **bo", "ld** words\n\n```py", "thon\nx = 1\n```\n\nThe \x1b[2J end"):
+        task.emit(EventType.TEXT_CHUNK, text=piece, attempt=1)
+    shown = [line.strip() for line in screen.lines[1:] if line.strip()]
+    assert shown[:2] == ["Some bold words", "x = 1"]
+    output.flush()
+    assert screen.lines[-1].strip() in ("", "The \\x1b[2J end")
+    assert "\x1b[2J" not in screen.shown
