@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -95,6 +96,9 @@ _MAX_SEGMENT_BYTES: Final = 24 * 1024
 _MAX_REASON_BYTES: Final = 4 * 1024
 _MAX_WORDS: Final = 60
 _MAX_LISTED: Final = 20
+_HOST = re.compile(
+    r"(?:-[^=]*=)?(?:[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@\s]*@)?(?P<url>\[[0-9A-Fa-f:.]+\]|[^/:?#\s]+)|[\w.-]+@(?P<ssh>[\w.-]+):)"
+)
 _MAX_HEADERS: Final = 50
 _MAX_URL_BYTES: Final = 8 * 1024
 _MAX_BODY_BYTES: Final = 8 * 1024
@@ -154,8 +158,10 @@ def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
         "cwd": screen.path(facts.cwd),
         "shell": facts.shell,
         **_segments(parsed, screen),
-        "writes": _targets(parsed, facts, ("write", "delete"), screen),
-        "reads": _targets(parsed, facts, ("read",), screen),
+        "writes": _targets(parsed, facts, "write", screen),
+        "deletes": _targets(parsed, facts, "delete", screen),
+        "reads": _targets(parsed, facts, "read", screen),
+        "hosts": _hosts(parsed, screen),
         "dynamic": bool(parsed.dynamic),
         "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
@@ -205,12 +211,20 @@ def _segment(one: SimpleCommand, screen: Screen) -> dict[str, Any]:
     }
 
 
-def _targets(parsed: ParsedCommand, facts: CommandFacts, modes: tuple[str, ...], screen: Screen) -> list[str | None]:
+def _hosts(parsed: ParsedCommand, screen: Screen) -> list[str]:
+    """The hosts of the URLs and the places by ssh among the words of its programs."""
+    words = (word for one in parsed.commands for word in one.arguments if word is not None)
+    found = dict.fromkeys(match["url"] or match["ssh"] for match in map(_HOST.match, words) if match is not None)
+    listed = [screen.line(host) for host in list(found)[:_MAX_LISTED]]
+    return listed if len(found) <= _MAX_LISTED else [*listed, f"[… {len(found) - _MAX_LISTED} more]"]
+
+
+def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[str | None]:
     """The files that the line opens, or hands to a program that changes files, where they really are; null for one that
     is only known when it runs."""
     found: dict[str | None, None] = {}
     for one in parsed.files:
-        if one.mode in modes:
+        if one.mode == mode:
             found.update(dict.fromkeys(_places(one, facts)))
     listed = list(found)[:_MAX_LISTED]
     shown: list[str | None] = [None if place is None else screen.line(place) for place in listed]

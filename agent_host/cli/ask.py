@@ -30,11 +30,20 @@ if sys.platform != "win32":
     import termios
 
 
-_KEYS: dict[str, Literal["once", "task", "session"]] = {"y": "once", "t": "task", "s": "session"}
+_KEYS: dict[str, Literal["once", "task", "session"]] = {
+    "y": "once",
+    "yes": "once",
+    "once": "once",
+    "t": "task",
+    "task": "task",
+    "s": "session",
+    "session": "session",
+}
 _QUESTION = "Allow this? y once, t for this task, s for this session, n no: "
 _PLAIN = "\x1b[0m"
 _BOLD = "\x1b[1m"
 _LINE_BYTES = 4096
+_SHOWN_CHARS = 40
 # Details that have a line of their own, in this order.
 _PLAIN_FIELDS = (
     ("command", "command"),
@@ -51,6 +60,13 @@ _PLAIN_FIELDS = (
     ("start", "begins with"),
     ("otherArguments", "arguments"),
 )
+_LISTS = (
+    ("writes", "writes"),
+    ("deletes", "deletes"),
+    ("reads", "reads"),
+    ("hosts", "reaches"),
+    ("doubts", "in doubt"),
+)
 
 
 def can_ask(*, no_input: bool) -> bool:
@@ -66,11 +82,16 @@ def can_ask(*, no_input: bool) -> bool:
 
 
 def agrees(question: str) -> bool:
-    """True if the person types `y` to a question; anything else, and the end of input, is no."""
+    """True if the person types `y` or `yes` to a question; an empty line and the end of input are no."""
     if sys.platform != "win32":
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     put(sys.stderr, f"{escape(question)} y yes, n no: ")
-    return sys.stdin.readline(_LINE_BYTES).strip().lower() == "y"
+    while True:
+        line = sys.stdin.readline(_LINE_BYTES)
+        key = line.strip().lower()
+        if key in ("y", "yes") or not line or key in ("", "n", "no"):
+            return key in ("y", "yes")
+        put(sys.stderr, f"{escape(key, keep='')} is no answer: y yes, n no: ")
 
 
 class _TypedLine(NamedTuple):
@@ -111,16 +132,17 @@ class Terminal:
     async def _ask(self) -> ApprovalAnswer:
         if sys.platform != "win32":
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        asked_at = time.monotonic()
+        asked_at, wrong = time.monotonic(), ""
         while True:
-            line = await self._read_line(_QUESTION, asked_at)
+            line = await self._read_line(wrong + _QUESTION, asked_at)
             if line is None:
                 return _deny("the input ended before anybody approved it")
             key = line.strip().lower()
             if key in _KEYS:
                 return ApprovalAnswer(True, "approved at the terminal", scope=_KEYS[key])
-            if key == "n":
+            if key in ("n", "no"):
                 return _deny("denied at the terminal")
+            wrong = f"{escape(key[:_SHOWN_CHARS], keep='')!r} is none of y, t, s and n. " if key else ""
 
     async def _fill(self, form: Form) -> ApprovalAnswer:
         """The answer to a server's question, field by field."""
@@ -128,10 +150,10 @@ class Terminal:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         asked_at = time.monotonic()
         key: str | None = ""
-        while key is not None and key not in ("y", "n"):
+        while key is not None and key not in ("y", "yes", "n", "no"):
             key = await self._read_line(question_of(form), asked_at)
             key = None if key is None else key.strip().lower()
-        if key == "n":
+        if key in ("n", "no"):
             return _deny("declined at the terminal")
         content: dict[str, Any] = {}
         for field in form.fields if key is not None else ():
@@ -213,7 +235,7 @@ def _render(payload: Mapping[str, Any]) -> Iterator[str]:
         for one in segments:
             words = [one["program"], *one["arguments"]]
             yield _field("runs", " ".join("(known when it runs)" if word is None else word for word in words))
-    for name, label in (("writes", "writes"), ("reads", "reads"), ("doubts", "in doubt")):
+    for name, label in _LISTS:
         for one in details.get(name) or []:
             yield _field(label, "(known when it runs)" if one is None else one)
     for one in details.get("headers") or []:

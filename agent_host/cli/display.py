@@ -263,7 +263,9 @@ class TextOutput(ProgressLines):
         if payload.get("exitCode"):
             outcome = f"exit code {payload['exitCode']}"
         label = self._running.label(call_id) or _printable(payload["toolName"])
-        lines = [self._stamp(f"  tool    {label} — {outcome}, {payload['latencyMs']} ms")]
+        call = self._running.calls.get(call_id)
+        took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # a person's time is theirs
+        lines = [self._stamp(f"  tool    {label} — {outcome}, {took_ms} ms")]
         if "message" in payload:
             lines.append(f"{_UNDER}{_printable(payload['message'])}\n")
         failed = payload["status"] == "failed" or payload.get("exitCode")

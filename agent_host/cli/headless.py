@@ -185,6 +185,8 @@ async def _run(
         sessions.append(session)
         gc.freeze()
         gc.enable()
+        if resumes and prompt is None:
+            notice(session.resumed_notice)
         _show_what_was_found(session, policy=prompt is not None and display.is_text)
         on_signals(stop)
 
@@ -192,7 +194,7 @@ async def _run(
 
     def on_result(result: Result) -> None:
         shown.append(result)
-        patch = sessions[0].patch() if display.is_text else ""
+        patch = sessions[0].patch(result.task_id) if display.is_text else ""
         display.end(result, _how_to_resume(line, resolved, result), patch)
 
     approve = None

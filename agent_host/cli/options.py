@@ -108,13 +108,14 @@ def _sessions(commands: Any) -> None:
     sessions.add_argument(
         "--search", metavar="TEXT", default="", help="only those with TEXT in title, prompt, workspace or id"
     )
+    sessions.add_argument("--limit", metavar="N", type=_count, help="the newest N rows, 0 for all (20; all as JSON)")
     _prune_options(sessions)
     _state_dir(sessions)
 
 
 def _show(commands: Any) -> None:
     show = _add(commands, "show", "show:show", "what a session did: calls, decisions, output, approvals, marks")
-    show.add_argument("session_id", metavar="SESSION_ID")
+    show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
     show.add_argument("--step", metavar="N", type=int, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
     _state_dir(show)
@@ -289,6 +290,12 @@ def _seconds(text: str) -> float:
     if not 0 <= number <= 86_400:
         raise argparse.ArgumentTypeError(f"give seconds from 0 to 86,400, not {text}")
     return number
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"give a whole number from 0, not {text}")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -228,12 +228,13 @@ class LoopClock:
 
 @dataclass(slots=True)
 class RunningCall:
-    """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an
-    approval."""
+    """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an approval,
+    which took `answered_ms`."""
 
     requested: Event
     since: float
     asked: bool = False
+    answered_ms: int = 0
 
     @property
     def label(self) -> str:
@@ -335,6 +336,9 @@ class Running:
 
     def _on_answered(self, event: Event) -> None:
         self._set_asked(event, asked=False)
+        call = self.calls.get(event.payload["toolCallId"])
+        if call is not None:
+            call.answered_ms += event.payload.get("latencyMs", 0)
 
     def _set_asked(self, event: Event, *, asked: bool) -> None:
         call = self.calls.get(event.payload["toolCallId"])

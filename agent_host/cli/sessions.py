@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from agent_host.host.records import StoredSession
     from state.prune import SessionToPrune
 
+_ROWS = 20
+
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first."""
@@ -34,20 +37,36 @@ def sessions(namespace: argparse.Namespace) -> int:
     state_dir = state_dir_of(namespace)
     found = stored_sessions(state_dir).all(search=namespace.search)
     if namespace.output == "json":
-        rows = [one.to_wire() for one in found]
+        rows = [one.to_wire() for one in found[: namespace.limit or None]]
         answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(map(_line, found)) or f"no sessions under {state_dir}\n")
+        limit = _ROWS if namespace.limit is None else namespace.limit
+        shown, now = found[: limit or None], datetime.now(UTC)
+        more = len(found) - len(shown)
+        answer("".join(_line(one, now) for one in shown) or f"no sessions under {state_dir}\n")
+        if more:
+            answer(f"[… {more} more; --limit 0 shows all]\n")
     return 0
 
 
-def _line(one: StoredSession) -> str:
+def _line(one: StoredSession, now: datetime) -> str:
     """One row of the list for a person."""
     held = f" (held by process {one.pid})" if one.pid else ""
-    status = one.description
     held += " (resumable)" if one.resumable else ""
     title = escape(one.prompt if one.status == UNREADABLE else one.title, keep="")
-    return f"{one.session_id}  {one.updated_at}  {status}{held}  {one.step_count} steps  {title}\n"
+    tokens = "" if one.total_tokens is None else f", {one.total_tokens:,} tokens"
+    did = f"{count_noun(one.step_count, 'step')}{tokens}"
+    place = escape(one.workspace, keep="")
+    return f"{one.session_id}  {_ago(one.updated_at, now)}  {one.description}{held}  {did}  {place}  {title}\n"
+
+
+def _ago(updated_at: str, now: datetime) -> str:
+    """The age of a moment in RFC 3339; the text itself where it is none."""
+    try:
+        moment = datetime.fromisoformat(updated_at)
+    except ValueError:
+        return escape(updated_at, keep="")
+    return f"{_age_text((now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).total_seconds())} ago"
 
 
 # `agent-host sessions --prune`: removes what is over the limits and says so (SK 6/7).

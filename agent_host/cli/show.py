@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,9 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
 
 
 def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
-    arguments = lenient_json.dumps(item.get("editedArguments", item["arguments"])).decode()
+    given = item.get("editedArguments", item["arguments"])
+    edits = list(_edits(given))
+    arguments = lenient_json.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()
     shown = escape(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
     outcome = item["status"] + (f" {item['code']}" if "code" in item else "")
     outcome = f"exit code {item['exitCode']}" if item.get("exitCode") else outcome
@@ -136,8 +139,19 @@ def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if isinstance(grant, dict):
         yield f"    asked of the sandbox: {one_line(lenient_json.dumps(grant).decode())}\n"
     yield from (f"    sandbox: {one_line(denial)}\n" for denial in item.get("denials", ()))
+    for lines in edits:
+        yield from _block("    ", "\n".join(lines), whole=whole, indent="    ")
     if item.get("output"):
         yield from _block("    ", item["output"], whole=whole, indent="    ")
+
+
+def _edits(arguments: Any) -> Iterator[list[str]]:
+    """The lines of each replacement of text that a call asks for, as a diff has them."""
+    rows = arguments.get("edits") if isinstance(arguments, dict) else None
+    for row in rows if isinstance(rows, list) else ():
+        old, new = (row.get("oldText"), row.get("newText")) if isinstance(row, dict) else (None, None)
+        if isinstance(old, str) and isinstance(new, str):
+            yield list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))[2:]
 
 
 def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.errors import SandboxWeaker
+from agent_host.errors import SandboxWeaker, UsageError
 from agent_host.host.options import model_facts, settings_from, snapshot_limit
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Tokens, scrubber_on_record
@@ -40,6 +40,11 @@ __all__ = [
     "stored_sessions",
     "weaker_sandbox",
 ]
+
+
+LATEST = "latest"
+"""In place of an id: the session that was used last."""
+_LISTED = 5
 
 
 class Unfinished(NamedTuple):
@@ -120,10 +125,21 @@ def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> st
 
 
 def session_id_of(state_dir: str, key: str) -> str:
-    """The id of the session that was begun under `key`; the key itself where no other is on record. Raises UsageError,
+    """The id of the session that was begun under `key`, else of the one whose id begins so, else of the newest for
+    `latest`; the key itself where there is none. Raises UsageError for the start of several ids,
     CheckpointUnreadable."""
     with state_errors_translated():
-        return session_of(state_dir, key)
+        found, paths = session_of(state_dir, key), SessionPaths(state_dir, key)
+    if found != key or any(map(os.path.lexists, (*paths.checkpoint_files, paths.records))):
+        return found
+    newest_first = [one.session_id for one in stored_sessions(state_dir).all()]
+    if key == LATEST:
+        return newest_first[0] if newest_first else key
+    starts = [one for one in newest_first if one.startswith((key, f"sess_{key}"))]
+    if len(starts) > 1 and key not in starts:
+        listed = ", ".join(starts[:_LISTED]) + (", …" if len(starts) > _LISTED else "")
+        raise UsageError(f"{key} is the start of {len(starts)} session ids: {listed}")
+    return starts[0] if len(starts) == 1 else key
 
 
 # How a task ended.

@@ -22,7 +22,7 @@ from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url
 from agent_host.ids import new_id
 from agent_host.services.session import NewSession
-from agent_host.session.new_task import NewTask
+from agent_host.session.new_task import NewTask, title_of
 from agent_host.session.opening import LOCAL, FixedOptions
 from agent_host.version import __version__
 from policy.rules.case import AS_THE_BUNDLE_SAYS
@@ -72,6 +72,13 @@ class Session:
         """The prompt of the task that `go_on` goes on with, None where there is none."""
         task = self._session.incomplete_task
         return None if task is None else str(task["prompt"])
+
+    @property
+    def resumed_notice(self) -> str:
+        """What is resumed, in one line: the id, the task's prompt and step, and the directory."""
+        task = self._session.incomplete_task
+        of_task = "" if task is None else f" at step {task['stepCount'] + 1}: {title_of(task['prompt'])}"
+        return f"resuming {self.id} in {self._resolved.workspace}{of_task}"
 
     @property
     def found_on_disk(self) -> tuple[str, ...]:
@@ -140,9 +147,9 @@ class Session:
         """The result of the running task as this process leaves it, which was ended by force."""
         return self._result(self._session.cut_off())
 
-    def patch(self) -> str:
-        """The changes of the session in its workspace so far, as a unified diff."""
-        return self._session.patch()
+    def patch(self, task_id: str | None = None) -> str:
+        """The changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
+        return self._session.patch(task_id)
 
     async def _ended(self) -> Result:
         try:

@@ -100,7 +100,7 @@ async def end_commands(ctx: LoopContext) -> None:
 # What a command changed in the workspace: looked at around its call, kept as first versions are, and put on record
 # with its result (decision 0039).
 
-CUT_OFF = "a command was cut off by a crash: what it changed was not looked at"
+CUT_OFF = "a command was cut off by the end of the process: what it changed was not looked at"
 _FAILED = "the workspace could not be looked at"
 
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from state.checkpoint import OpenCall
 
 _LEFT_OPEN = (ResumeVerdict.COMPARE, ResumeVerdict.INTERRUPTED)
-_DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
-_NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
-_PUT_BACK = "interrupted by a crash while the file was written: it was put back as it was"
+_DONE = "done: the process ended before the answer, and the file shows that this call took effect"
+_NOT_DONE = "the process ended before it took effect: the file is as it was"
+_PUT_BACK = "the process ended while the file was written: it was put back as it was"
 _CHANGED = "the file was half written then and somebody has changed it since: it was left as it is"
-_UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
+_UNKNOWN = "the process ended; whether it took effect is unknown: inspect before you try again"
 
 
 async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:

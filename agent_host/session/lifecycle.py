@@ -212,11 +212,11 @@ class LiveSession:
         """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
         return unknown_approvals(self._ctx.judge.bundle, self._ctx.judge.tools, names)
 
-    def patch(self) -> str:
-        """The changes of the session, as a unified diff."""
+    def patch(self, task_id: str | None = None) -> str:
+        """The changes of the session, or of one of its tasks, as a unified diff."""
         from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
-        return patches.render_text(patches.preview_of(self._ctx)(), self.unseen())
+        return patches.render_text(patches.preview_of(self._ctx, task_id)(), self.unseen(task_id))
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does

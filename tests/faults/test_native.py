@@ -67,7 +67,7 @@ class Appends(Scenario):
             for turn in (
                 {"text": "Next.", "tool_calls": [made]},
                 {
-                    "when": {"position": position + 1, "last_contains": "interrupted by a crash"},
+                    "when": {"position": position + 1, "last_contains": "the process ended"},
                     "text": "Again.",
                     "tool_calls": [made],
                 },

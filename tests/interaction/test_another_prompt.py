@@ -53,10 +53,14 @@ def test_what_was_not_kept_cannot_go_on(host: Host) -> None:
     assert host.run("resume", "nope", "And then?").code == 2
 
 
-def test_what_files_held_first_is_still_known(host: Host) -> None:
+def test_the_patch_is_that_of_the_task(host: Host) -> None:
     (host.workspace / "a.txt").write_text("old\n")
-    with gateway(use(call("WriteFile", path="a.txt", content="new\n")), say("One."), say("Two.")) as model:
+    first, second = (use(call("WriteFile", path="a.txt", content=text)) for text in ("new\n", "newer\n"))
+    with gateway(first, say("One."), second, say("Two."), say("Three.")) as model:
         assert host.task(model.url, "--session-id", "s").code == 0
         outcome = host.run("resume", "s", "And then?")
-    assert outcome.code == 0
-    assert "-old\n+new\n" in outcome.stderr
+        nothing = host.run("resume", "s", "And now?")
+    assert (outcome.code, nothing.code) == (0, 0)
+    assert "-new\n+newer\n" in outcome.stderr
+    assert "-old" not in outcome.stderr
+    assert "diff" not in nothing.stderr

@@ -117,7 +117,7 @@ def test_what_a_crash_kept_from_being_seen_is_said(host: Host) -> None:
         process.kill()
         outcome = host.resume("--gateway", served.url, "--output", "json")
     assert outcome.code == 0
-    assert "cut off by a crash" in outcome.result["changesUnseen"]
+    assert "cut off by the end of the process" in outcome.result["changesUnseen"]
 
 
 def test_a_shutdown_ends_what_runs_before_it_says_so(servers: Servers, child: Path) -> None:

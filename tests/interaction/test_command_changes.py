@@ -141,8 +141,8 @@ def test_a_command_that_is_cut_off_by_a_crash_is_said_to_be_unseen(host: Host, p
         process.kill()
         outcome = host.run("resume", "s", "--gateway", model.url, "--output", "json")
     assert outcome.code == 0
-    assert "cut off by a crash" in outcome.result["changesUnseen"]
-    assert "cut off by a crash" in completed(host)[0]["changesUnseen"]
+    assert "cut off by the end of the process" in outcome.result["changesUnseen"]
+    assert "cut off by the end of the process" in completed(host)[0]["changesUnseen"]
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ def test_a_call_that_a_crash_cut_off_is_sent_again_only_where_policy_says_so(hos
     if repeatable:
         assert (answer.text, len(hangs)) == ("done", 2)
     else:
-        assert answer.text.startswith("TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown")
+        assert answer.text.startswith("TOOL_INTERRUPTED: the process ended; whether it took effect is unknown")
         assert len(hangs) == 1
 
 

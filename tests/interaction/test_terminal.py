@@ -55,9 +55,9 @@ def test_a_command_is_shown_and_approved_with_one_key(host: Host) -> None:
         assert "command:   echo model >> effects && true" in terminal.shown
         assert f"writes:    {host.workspace / 'effects'}" in terminal.shown
         assert effects(host) == ""
-        terminal.type("yes\n")  # which is none of the keys
-        terminal.said(QUESTION, times=2)
-        terminal.type("y\n")
+        terminal.type("sure\n")
+        terminal.said("'sure' is none of y, t, s and n. " + QUESTION)
+        terminal.type("yes\n")
         code, out = terminal.finish()
     assert (code, effects(host)) == (0, "model\n")
     assert result(out)["toolCalls"] == [{"toolName": "RunCommand", "status": "succeeded", "exitCode": 0}]

@@ -74,13 +74,25 @@ async def test_a_command_with_all_that_it_runs_and_opens(place: Path) -> None:
             {"program": None, "arguments": ["a b"], "dynamic": True},
         ],
         "writes": [str(place / "out.txt")],
+        "deletes": [],
         "reads": [str(place / "in.txt")],
+        "hosts": [],
         "dynamic": True,
         "doubts": ["the program's name is an expansion"],
         "stdinBytes": 2,
         "stdin": "y\n",
         "otherArguments": '{\n  "timeout": 5\n}',
     }
+
+
+async def test_deletions_and_hosts_are_called_so(place: Path) -> None:
+    line = (
+        "rm -r old && curl -o page https://me:secret@files.example.com:8443/x && git clone git@git.example.com:a/b.git"
+    )
+    seen = await shown(place, "RunCommand", command=line)
+    assert seen.details["deletes"] == [str(place / "old")]
+    assert str(place / "old") not in seen.details["writes"]
+    assert seen.details["hosts"] == ["files.example.com", "git.example.com"]
 
 
 async def test_a_link_that_a_command_writes_through_is_followed(place: Path) -> None:

@@ -383,7 +383,6 @@ def test_no_line_now_and_then_for_json_at_a_terminal(screen: Screen) -> None:
     assert (screen.shown, clock.waiting) == ("", [])
 
 
-
 def test_a_terminal_says_from_the_first_second_what_is_waited_for(screen: Screen) -> None:
     clock = SetClock()
     task = Task(TextOutput(io.StringIO(), screen.stream, clock=clock))

@@ -342,6 +342,8 @@ FORBIDDEN: dict[str, str] = {
     "retention.max_bytes": "1",
     "retention.keep_file_versions": "false",
     "llm.images": "false",
+    "llm.provider": '"openai"',
+    "providers": '{base_url = "https://evil.example"}',
     "host.project_instructions": "false",
     "llm.context_strategy": '"summarize"',
     "llm.summary_model": '"cheap"',

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest
     from policy.bundle.model import PolicyBundle
 
-UNKNOWN = "TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown: inspect before you try again"
-NOT_DONE = "TOOL_INTERRUPTED: interrupted by a crash before it took effect: the file is as it was"
-DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
+UNKNOWN = "TOOL_INTERRUPTED: the process ended; whether it took effect is unknown: inspect before you try again"
+NOT_DONE = "TOOL_INTERRUPTED: the process ended before it took effect: the file is as it was"
+DONE = "done: the process ended before the answer, and the file shows that this call took effect"
 
 
 async def test_a_command_that_had_started_is_not_run_again(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import ToolCall
     from policy.bundle.model import PolicyBundle
 
-UNKNOWN = "TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown: inspect before you try again"
+UNKNOWN = "TOOL_INTERRUPTED: the process ended; whether it took effect is unknown: inspect before you try again"
 
 
 def asks(folder: Path, **more: Any) -> PolicyBundle:
