@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from agent_host.cli.shared import SETTING_OPTIONS
 from agent_host.cli.streams import notice
 from agent_host.version import __version__
+from config.shapes import hint_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class _Formatter(argparse.HelpFormatter):
-    """As wide as the terminal. Left to itself argparse asks shutil, and imports every compression there is with it."""
+    """As wide as the terminal; examples keep their lines. Left to itself argparse asks shutil for the width, and
+    imports every compression there is with it."""
 
     def __init__(self, prog: str) -> None:
         try:
@@ -25,37 +27,148 @@ class _Formatter(argparse.HelpFormatter):
             columns = 80
         super().__init__(prog, width=max(columns, 40) - 2)
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLES_TITLE) else super()._fill_text(text, width, indent)
+
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Errors are one line that says what to do, exit code 2."""
+    """Errors are one line that says what to do, exit code 2; the usage says what has to be given, and no option."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, formatter_class=_Formatter)
 
+    def format_help(self) -> str:
+        """See argparse.ArgumentParser."""
+        needed = []
+        for action in self._get_positional_actions():
+            name = str(action.metavar or action.dest)
+            needed.append(f"[{name}]" if action.nargs == "?" else name)
+        self.usage = " ".join(["%(prog)s", "[options]", *needed])
+        return super().format_help()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse.ArgumentParser; whatever is not known is an error of this command, and not of the program."""
+        words = [] if args is None else list(args)
+        unknown = [word for word in words if self._is_unknown_option(word, words)]
+        if unknown:
+            self.error("; ".join(self._say_unknown(word) for word in unknown))
+        found, extra = super().parse_known_args(words, namespace)
+        if extra:
+            self.error(f"there is one argument too many: {extra[0]}")
+        return found, extra
+
+    def _is_unknown_option(self, word: str, words: Sequence[str]) -> bool:
+        """True for a word that can only be an option, and is none. Behind `--`, and for the program itself behind the
+        name of a command, stands what is for others to judge."""
+        if not word.startswith("--") or word == "--" or " " in word:
+            return False
+        before = words[: words.index(word)]
+        known = self._option_string_actions
+        if "--" in before or any(known[one].nargs == argparse.REMAINDER for one in before if one in known):
+            return False
+        if self._subparsers is not None and any(not one.startswith("-") for one in before):
+            return False
+        return word.partition("=")[0] not in known
+
+    def _say_unknown(self, word: str) -> str:
+        name = word.partition("=")[0]
+        return f"unknown option {name}{_near(name, self._option_string_actions)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(name) for name in action.choices]
+        if isinstance(action.choices, dict):  # of commands
+            self.error(f"unknown {str(action.metavar).lower()} {value}{_near(str(value), names)}")
+        *most, last = names
+        listed = f"{', '.join(most)} or {last}" if most else last
+        raise argparse.ArgumentError(action, f"choose {listed}, not {value}{_near(str(value), names)}")
+
     def error(self, message: str) -> NoReturn:
+        """Say it in one line and exit."""
         if message.endswith(("required: COMMAND", "required: VERB")):
             sys.stderr.write(self.format_help() + "\n")
             notice("error: choose a command of this list")
             sys.exit(2)
+        message = message.removeprefix("argument ")
+        message = message.replace("the following arguments are required: ", "missing: ")
+        message = message.replace(": expected one argument", " needs a value")
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """A question about the nearest name, "" where none is near."""
+    hint = hint_at(name, list(known))
+    return hint if "did you mean" in hint else ""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The parsed command line; `command` names the function to call with it, `module:function`
     in this package. Exits with 2 on a usage error."""
+    # A parser is a good part of a millisecond: where the command comes first, it is the only one that gets its own.
+    chosen = [name for name in arguments[:1] if name in _COMMANDS]
+    return make_parser(chosen or tuple(_COMMANDS)).parse_args(arguments)
+
+
+def make_parser(names: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the program, with the commands of these names."""
     parser = _OneLineParser(
         prog="agent-host",
         description="A local agent host: tasks that survive kill -9, tools that pass a policy first.",
+        epilog=_examples("agent-host"),
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"agent-host {__version__}")
+    parser.add_argument("--version", action="version", version=f"agent-host {__version__}", help="show the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_OneLineParser)
-    # A parser is a good part of a millisecond: where the command comes first, it is the only one that gets its own.
-    chosen = [name for name in arguments[:1] if name in _COMMANDS]
-    for name in chosen or _COMMANDS:
+    for name in names:
         _COMMANDS[name](commands)
-    return parser.parse_args(arguments)
+    return parser
+
+
+COMMANDS_WITH_SESSION: Final = ("resume", "show", "replay", "rejudge")
+"""Commands whose first argument is the id of a session."""
+_EXAMPLES_TITLE = "examples:"
+_EXAMPLES: Mapping[str, tuple[str, str]] = {
+    "agent-host": ("agent-host init", 'agent-host run "Fix the failing test."'),
+    "run": ('agent-host run "Fix the failing test."', "agent-host run - --policy ci --output json < task.md"),
+    "resume": ("agent-host resume", 'agent-host resume sess_1f2e "Now add a test for it."'),
+    "serve": ("agent-host serve --workspace /srv/project", "agent-host serve --socket /run/user/1000/agent.sock"),
+    "sessions": ("agent-host sessions --search parser", "agent-host sessions --prune --max-age 30d --dry-run"),
+    "show": ("agent-host show latest", "agent-host show sess_1f2e --step 3"),
+    "replay": ("agent-host replay sess_1f2e --workspace /tmp/copy", "agent-host replay sess_1f2e --policy ci"),
+    "mock-gateway": (
+        "agent-host mock-gateway --script turns.toml --port 8089",
+        "agent-host mock-gateway --script new.toml --record https://llm.example.com",
+    ),
+    "policy": (
+        'agent-host policy check RunCommand \'{"command": "make test"}\' --policy ci',
+        "agent-host policy show workspace > own.json",
+    ),
+    "check": (
+        'agent-host policy check RunCommand \'{"command": "make test"}\' --policy ci',
+        "agent-host policy check --batch cases.jsonl --policy own.json",
+    ),
+    "tools": ("agent-host policy tools --policy read-only", "agent-host policy tools --toolset native --output json"),
+    "validate": ("agent-host policy validate own.json", "agent-host policy validate own.json --sandbox none"),
+    "policy show": ("agent-host policy show ci", "agent-host policy show workspace > own.json"),
+    "rejudge": ("agent-host policy rejudge latest --policy ci", "agent-host policy rejudge sess_1f2e --output json"),
+    "mcp": ("agent-host mcp --workspace /srv/project", "agent-host mcp --policy ci --approve-all"),
+    "tool-service": (
+        "agent-host tool-service --tenants tenants.toml --port 8090",
+        "agent-host tool-service --tenants tenants.toml --host 0.0.0.0 --workers 4",
+    ),
+    "init": ("agent-host init", "agent-host init --provider ollama --model qwen2.5-coder:7b"),
+    "doctor": ("agent-host doctor", "agent-host doctor --deep --output json"),
+    "completion": (
+        "agent-host completion bash > ~/.local/share/bash-completion/completions/agent-host",
+        "agent-host completion fish > ~/.config/fish/completions/agent-host.fish",
+    ),
+}
+
+
+def _examples(name: str) -> str:
+    return "\n".join([_EXAMPLES_TITLE, *(f"  {line}" for line in _EXAMPLES[name])])
 
 
 def _run(commands: Any) -> None:
@@ -116,7 +229,7 @@ def _sessions(commands: Any) -> None:
 def _show(commands: Any) -> None:
     show = _add(commands, "show", "show:show", "what a session did: calls, decisions, output, approvals, marks")
     show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
-    show.add_argument("--step", metavar="N", type=int, help="one step, whole")
+    show.add_argument("--step", metavar="N", type=_count, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
     _state_dir(show)
 
@@ -207,6 +320,12 @@ def _init(commands: Any) -> None:
     _state_dir(init)
 
 
+def _completion(commands: Any) -> None:
+    completion = _add(commands, "completion", "completion:completion", "what a shell needs to complete commands by Tab")
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+    completion.add_argument("--words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
 def _doctor(commands: Any) -> None:
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
@@ -234,25 +353,41 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "tool-service": _tool_service,
     "init": _init,
     "doctor": _doctor,
+    "completion": _completion,
 }
+COMMANDS: Final = tuple(_COMMANDS)
 
 
 def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
-    for option, _, arguments in SETTING_OPTIONS:
-        if option in without:
-            continue
-        parser.add_argument(option, **arguments)
-    parser.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
-    parser.add_argument(
+    """Add the options of a session, in groups: the model, what it may do, the output, and the rest."""
+    groups = {name: parser.add_argument_group(title) for name, title in _GROUP_TITLES.items()}
+    for option, key, arguments in SETTING_OPTIONS:
+        if option not in without:
+            groups[_group_of(key)].add_argument(option, **arguments)
+    policy, session = groups["policy"], groups["session"]
+    policy.add_argument(
         "--approve", metavar="RULE_OR_TOOL", action="append", default=[], help="approve in advance; repeatable"
     )
-    parser.add_argument(
+    policy.add_argument(
         "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
     )
-    _state_dir(parser)
+    session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
+    _state_dir(session)
 
 
-def _no_input(parser: argparse.ArgumentParser) -> None:
+_GROUP_TITLES = {"session": "session", "model": "model", "policy": "what it may do", "output": "output"}
+
+
+def _group_of(key: str) -> str:
+    """The group of a setting's option."""
+    if key.startswith("llm."):
+        return "model"
+    if key in ("host.output", "host.verbose"):
+        return "output"
+    return "session" if key == "host.max_steps" else "policy"
+
+
+def _no_input(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--no-input", action="store_true", help="never ask at the terminal")
 
 
@@ -279,14 +414,19 @@ def _setting_option(parser: argparse.ArgumentParser, key: str) -> None:
     parser.add_argument(option, **arguments)
 
 
-def _state_dir(parser: argparse.ArgumentParser) -> None:
+def _state_dir(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--state-dir", metavar="DIR", help="default: $AGENT_HOST_STATE_DIR, else the user data directory"
+        "--state-dir",
+        metavar="DIR",
+        help="where sessions are kept ($AGENT_HOST_STATE_DIR, else the user's data directory)",
     )
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 0 <= number <= 86_400:
         raise argparse.ArgumentTypeError(f"give seconds from 0 to 86,400, not {text}")
     return number
@@ -299,20 +439,23 @@ def _count(text: str) -> int:
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= number < 65536:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text}")
     return number
 
 
 def _workers(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdigit() else -1
     if not 1 <= number <= 128:
         raise argparse.ArgumentTypeError(f"give 1 to 128 workers, not {text}")
     return number
 
 
 def _add(commands: Any, name: str, command: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    shown = f"policy {name}" if command == "policy:show" else name
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text, epilog=_examples(shown), allow_abbrev=False
+    )
     parser.set_defaults(command=command)
     return parser

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+def _whole(text: str) -> int:
+    """Raises ArgumentTypeError."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"give a whole number, not {text}") from None
+
+
 def _cost(text: str) -> float:
     """A limit of costs; 0 would mean that there is none. Raises ArgumentTypeError."""
     try:
@@ -31,38 +39,54 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--policy",
         "host.policy",
-        {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file"},
+        {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file (workspace)"},
     ),
-    ("--gateway", "llm.gateway", {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one"}),
-    ("--provider", "llm.provider", {"metavar": "NAME", "help": "a provider of the configuration, or a known one"}),
+    (
+        "--gateway",
+        "llm.gateway",
+        {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one ($LLM_GATEWAY_ENDPOINT)"},
+    ),
+    (
+        "--provider",
+        "llm.provider",
+        {"metavar": "NAME", "help": "a provider of the configuration, or a known one (the one that is found)"},
+    ),
     (
         "--dialect",
         "llm.dialect",
-        {"metavar": "NAME", "help": "wire format of the gateway: anthropic, openai, responses or auto"},
+        {"metavar": "NAME", "help": "wire format of the gateway: anthropic, openai, responses or auto (anthropic)"},
     ),
-    ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (default: its first)"}),
-    ("--max-steps", "host.max_steps", {"metavar": "N", "type": int, "help": "1 to 10,000 (40)"}),
-    ("--max-cost", "llm.max_cost", {"metavar": "N", "type": _cost, "help": "end before it costs more: docs/costs.md"}),
+    ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (its first)"}),
+    (
+        "--max-steps",
+        "host.max_steps",
+        {"metavar": "N", "type": _whole, "help": "the most steps of a task, 1 to 10,000 (40)"},
+    ),
+    (
+        "--max-cost",
+        "llm.max_cost",
+        {"metavar": "N", "type": _cost, "help": "end before it costs more: docs/costs.md (no limit)"},
+    ),
     (
         "--toolset",
         "host.toolset",
         {
             "metavar": "FAMILY",
             "action": "append",
-            "help": "family of tools the model sees: desktop, native or skills; repeatable",
+            "help": "tools the model sees: desktop, native, skills or slim; repeatable (desktop)",
         },
     ),
     (
         "--sandbox",
         "sandbox.level",
-        {"metavar": "LEVEL", "help": "how commands are held: none, landlock, namespace or auto"},
+        {"metavar": "LEVEL", "help": "sandbox of commands: none, landlock, namespace or auto (auto)"},
     ),
     (
         "--allow-domain",
         "sandbox.allowed_domains",
-        {"metavar": "HOST", "action": "append", "help": "a host that commands may reach; repeatable"},
+        {"metavar": "HOST", "action": "append", "help": "a host that commands may reach; repeatable (none)"},
     ),
-    ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
+    ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl (text)"}),
     (
         "--verbose",
         "host.verbose",
