@@ -185,7 +185,7 @@ def _run(commands: Any) -> None:
 
 
 def _resume(commands: Any) -> None:
-    resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
+    resume = _add(commands, "resume", "headless:resume", "continue a session that was interrupted or paused, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
     resume.add_argument(
         "prompt", metavar="PROMPT", nargs="?", help="another task, for a session whose last one is over"

@@ -20,7 +20,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"give a whole number, not {text}") from None
+        raise argparse.ArgumentTypeError(f"give a whole number, not {text!r}") from None
 
 
 def _cost(text: str) -> float:
