@@ -50,6 +50,7 @@ class Display:
         self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
         self._result: bytes | None = None
         self._refused: Exception | None = None
+        self._lost_file = False
 
     @property
     def is_text(self) -> bool:
@@ -65,6 +66,8 @@ class Display:
     def lost(self) -> str | None:
         """The reason why stdout did not take all; None when it did, or when its reader left, who wants no more."""
         sink = self._text or self._lines
+        if self._lost_file:
+            return "a file that was asked for is missing"
         refused = self._refused or (None if sink is None else sink.refused)
         if refused is None or isinstance(refused, BrokenPipeError):
             return None
@@ -74,6 +77,10 @@ class Display:
         """One line on stderr, while the task runs."""
         self._progress.clear()
         notice(line)
+
+    def note_lost_file(self, *, is_whole: bool) -> None:
+        """A file that was asked for was not written, which was said already, unless all were."""
+        self._lost_file = not is_whole
 
     def stop(self) -> None:
         """The task runs no longer, however it ended: nothing is shown by itself any more."""

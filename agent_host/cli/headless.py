@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
+from agent_host.cli.outputs import take_away
 from agent_host.cli.shared import CommandLine, on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
@@ -23,12 +25,20 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.host.records import Unfinished, newest_resumable, session_id_of, session_under, weaker_sandbox
+from agent_host.host.records import (
+    Unfinished,
+    newest_resumable,
+    session_id_of,
+    session_under,
+    stored_sessions,
+    weaker_sandbox,
+)
 from agent_host.host.serve import get_ready
 from config.policies import BUILT_IN
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from agent_host import Result, Session
     from agent_host.host.options import ResolvedOptions
@@ -45,11 +55,12 @@ def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     prompt = _prompt(namespace.prompt)
     line = CommandLine(namespace)
-    if not namespace.or_resume:
-        return _start(line, prompt)
-    if namespace.session_id is None:
+    if namespace.or_resume and namespace.session_id is None:
         raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
-    return _start_or_resume(line, namespace.session_id, prompt)
+    with contextlib.closing(line.open_outputs()):
+        if not namespace.or_resume:
+            return _start(line, prompt)
+        return _start_or_resume(line, namespace.session_id, prompt)
 
 
 def _start(line: CommandLine, prompt: str) -> int:
@@ -81,16 +92,28 @@ def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
 def _repeat(line: CommandLine, result: Result) -> int:
     """Show the result of a session that ended, as its run did."""
     display = Display(line.source.new().settings.host.output)
-    display.repeat(result, line.resume_command(result.session_id))
+    command = line.resume_command(result.session_id)
+    code = exit_codes.code_of_result(result)
+    if line.outputs:
+        record = stored_sessions(line.source.state_dir).record(result.session_id)
+        items = record.items(result.task_id)
+        result, is_whole = take_away(line.outputs, result, items, record.whole_patch, code=code, resume=command)
+        code = code if is_whole else code or exit_codes.FAILED
+    display.repeat(result, command)
     display.close()
     if result.completed and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.code_of_result(result)
+    return code
 
 
 def resume(namespace: argparse.Namespace) -> int:
     """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
     line = CommandLine(namespace)
+    with contextlib.closing(line.open_outputs()):
+        return _resume(line, namespace)
+
+
+def _resume(line: CommandLine, namespace: argparse.Namespace) -> int:
     state_dir = line.source.state_dir
     if namespace.session_id is not None:
         session_id = session_id_of(state_dir, namespace.session_id)
@@ -149,11 +172,14 @@ def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, 
     display.close()
     if result is None:
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
-    if exit_codes.code_of_result(result) == exit_codes.BY_SIGINT and stopped_by == [signal.SIGTERM]:
-        return exit_codes.BY_SIGTERM
-    if exit_codes.code_of_result(result) == exit_codes.COMPLETED and display.lost is not None:
-        return exit_codes.FAILED
-    return exit_codes.code_of_result(result)
+    code = _code_of(result, stopped_by)
+    return exit_codes.FAILED if code == exit_codes.COMPLETED and display.lost is not None else code
+
+
+def _code_of(result: Result, stopped_by: Sequence[int]) -> int:
+    """The exit code of a run that ended so, by these signals."""
+    code = exit_codes.code_of_result(result)
+    return exit_codes.BY_SIGTERM if code == exit_codes.BY_SIGINT and list(stopped_by) == [signal.SIGTERM] else code
 
 
 async def _run(
@@ -193,9 +219,14 @@ async def _run(
     shown: list[Result] = []
 
     def on_result(result: Result) -> None:
+        session, command = sessions[0], _how_to_resume(line, resolved, result)
+        if line.outputs:
+            items, code = session.transcript(result.task_id), _code_of(result, stopped_by)
+            result, is_whole = take_away(line.outputs, result, items, session.whole_patch, code=code, resume=command)
+            display.note_lost_file(is_whole=is_whole)
         shown.append(result)
-        patch = sessions[0].patch(result.task_id) if display.is_text else ""
-        display.end(result, _how_to_resume(line, resolved, result), patch)
+        patch = session.patch(result.task_id) if display.is_text else ""
+        display.end(result, command, patch)
 
     approve = None
     if display.asks:

@@ -181,7 +181,19 @@ def _run(commands: Any) -> None:
         help="with --session-id: start the session, go on with it, or repeat its result",
     )
     _session_options(run)
+    _output_files(run)
     _no_input(run)
+
+
+def _output_files(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("files for a pipeline: whole or not there, however the task ends")
+    for option, text in (
+        ("--patch", "the session's changes, as `git apply` takes them"),
+        ("--result", "the result object, as JSON"),
+        ("--summary", "a summary, in Markdown"),
+        ("--junit", "a test report: the task, its commands and what was denied"),
+    ):
+        group.add_argument(option, metavar="FILE", help=text)
 
 
 def _resume(commands: Any) -> None:
@@ -191,6 +203,7 @@ def _resume(commands: Any) -> None:
         "prompt", metavar="PROMPT", nargs="?", help="another task, for a session whose last one is over"
     )
     _session_options(resume)
+    _output_files(resume)
     _no_input(resume)
 
 

@@ -14,6 +14,8 @@ from agent_host.host.options import LayeredOptions, OptionNames, SessionOptions,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.cli.outputs import OutputFiles
+
 
 def _whole(text: str) -> int:
     """Raises ArgumentTypeError."""
@@ -182,8 +184,20 @@ class CommandLine:
             approve_all=namespace.approve_all,
             settings=settings_of_options(namespace),
         )
+        self._namespace = namespace
         self.no_input: bool = getattr(namespace, "no_input", False)
+        self.outputs: OutputFiles | None = None
+        """The files that a pipeline takes away; None before `open_outputs`, and where none was asked for."""
         self.source = LayeredOptions(self._options, _NAMES, notice)
+
+    def open_outputs(self) -> OutputFiles:
+        """Open the directories of the files that were asked for, and remove those of an earlier run. Raises
+        UsageError."""
+        from agent_host.cli.outputs import OutputFiles
+
+        files = OutputFiles(self._namespace)
+        self.outputs = files or None
+        return files
 
     def resume_command(self, session_id: str) -> str:
         """The command that resumes the session. It names the workspace where that differs from the recorded one, and

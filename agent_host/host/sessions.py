@@ -17,7 +17,7 @@ from agent_host.errors import NoActiveTask, UsageError
 from agent_host.host.local_tools import CAPABILITIES
 from agent_host.host.opening import SessionOpener
 from agent_host.host.options import LayeredOptions, SessionOptions
-from agent_host.host.records import Result, result_of
+from agent_host.host.records import Result, result_of, stored_sessions
 from agent_host.host.secrets import Tokens
 from agent_host.http import displayable_url
 from agent_host.ids import new_id
@@ -28,7 +28,7 @@ from agent_host.version import __version__
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Event, Sink
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
+    from agent_host.session.patches import WholePatch
     from policy.rules.case import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool
@@ -150,6 +151,16 @@ class Session:
     def patch(self, task_id: str | None = None) -> str:
         """The changes of the session in its workspace so far, or of one of its tasks, as a unified diff."""
         return self._session.patch(task_id)
+
+    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
+        """All changes of the session as `git apply` takes them in another copy of its workspace, without the files at
+        the real paths of `without`."""
+        return self._session.whole_patch(without)
+
+    def transcript(self, task_id: str) -> list[dict[str, Any]]:
+        """The items of one of its tasks so far, as `agent-host show --output json` has them."""
+        self._session.flush()
+        return stored_sessions(self._resolved.state_dir).record(self.id).items(task_id)
 
     async def _ended(self) -> Result:
         try:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Losses
     from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
-    from agent_host.session.patches import FilePatch
+    from agent_host.session.patches import FilePatch, WholePatch
     from config.settings import Settings
     from policy.rules.case import TaskOptions
     from state.checkpoint import SessionIdentity
@@ -217,6 +217,12 @@ class LiveSession:
         from agent_host.session import patches  # comparing files is a large import, and the first reply needs none
 
         return patches.render_text(patches.preview_of(self._ctx, task_id)(), self.unseen(task_id))
+
+    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
+        """All changes of the session for another copy of its workspace; see `session.patches.whole_patch`."""
+        from agent_host.session import patches  # see `patch`
+
+        return patches.whole_patch_of(self._ctx, without)
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from agent_host.safe_open import link_at, open_real, read_real
 from agent_host.session.tasks import ON_DISK, FirstVersions, first_versions, spans, workspaces
 from agent_host.text_diff import compare, count_replaced
+from policy.redaction.redact import PLACEHOLDER
 from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
 from state.disk import LOCAL_DISK
 
@@ -107,6 +109,76 @@ def preview(
     return shown
 
 
+class ChangedFile(NamedTuple):
+    """A file of a patch, by its name there."""
+
+    name: str
+    status: str
+    additions: int
+    deletions: int
+
+
+class WholePatch(NamedTuple):
+    """All changes as `git apply` and `git apply --3way` take them in the workspace; `omitted` has {path, why} of the
+    files that are not in it."""
+
+    text: str
+    files: list[ChangedFile]
+    omitted: list[dict[str, str]]
+
+    def to_bytes(self) -> bytes:
+        """The patch as it stands in a file: names are in the bytes that they have on the disk."""
+        return self.text.encode("utf-8", "surrogateescape")
+
+
+def whole_patch(
+    versions: FirstVersions,
+    *,
+    kept: Callable[[str], bytes | None],
+    workspace: str,
+    former: Sequence[str] = (),
+    clean: Callable[[bytes], bytes] = bytes,
+    without: Collection[str] = (),
+) -> WholePatch:
+    """The session's changes, first contents against the disk, for another copy of the workspace. See `preview` for the
+    arguments; the files of `without` are passed over. A file in which `clean` finds a secret, now or in its first
+    version, is left out: a placeholder must overwrite nothing."""
+
+    def refuse_secret(content: bytes) -> bytes:
+        if clean(content) != content:
+            raise _NotShown(_HOLDS_SECRET)
+        return content
+
+    def kept_whole(name: str) -> bytes | None:
+        content = kept(name)
+        if content is not None and re.search(PLACEHOLDER.encode(), content) is not None:
+            raise _NotShown(_HOLDS_SECRET)
+        return content
+
+    places, lost = _places(versions.session, workspace, former)
+    found = {path: span for path, span in sorted(spans(versions, None, places).items()) if path not in without}
+    renames = _renames(found, kept_whole, refuse_secret, workspace, lost, indexed=True)
+    whole = WholePatch("", [], [])
+    texts = []
+    for path, span in found.items():
+        patch = renames.get(path) or _file_patch(path, span, kept_whole, refuse_secret, workspace, lost, indexed=True)
+        if patch is None or patch.renamed_to is not None:
+            continue
+        name = _patch_name(path, workspace)
+        if not _inside(path, workspace):
+            whole.omitted.append({"path": path, "why": "it lies outside of the workspace"})
+        elif patch.diff.startswith("#"):
+            whole.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
+        else:
+            texts.append(patch.diff)
+            status = "renamed" if patch.renamed_from is not None else patch.status
+            whole.files.append(ChangedFile(name, status, patch.additions, patch.deletions))
+    return whole._replace(text="".join(texts))
+
+
+_HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
+
+
 def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
     """A preview for reading; "" for an empty one. In place of binary patches stands what git shows for them, and in
     front one that says what is `unseen`."""
@@ -183,6 +255,8 @@ def _file_patch(
     clean: Callable[[bytes], bytes],
     workspace: str,
     lost: Collection[str],
+    *,
+    indexed: bool = False,
 ) -> FilePatch | None:
     """The patch of one file; None when nothing changed in the end."""
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
@@ -211,7 +285,7 @@ def _file_patch(
         old_mode = PLAIN_FILE  # of a link it is on record
     if before == after and old_mode in (None, mode):
         return None
-    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode)
+    patch = git_patch(name, before, after, mode=mode, old_mode=old_mode, indexed=indexed)
     counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
     counted = counted._replace(reading=patch.reading)
     return counted if patch.summary is None else _add_note(counted, name, patch.summary)
@@ -223,6 +297,8 @@ def _renames(
     clean: Callable[[bytes], bytes],
     workspace: str,
     lost: Collection[str],
+    *,
+    indexed: bool = False,
 ) -> dict[str, FilePatch]:
     """The patches of the files that were renamed, under both of their paths."""
     gone: dict[str, bytes] = {}
@@ -248,7 +324,8 @@ def _renames(
     patches: dict[str, FilePatch] = {}
     for path, (old, alike) in find_renames(gone, new).items():
         old_name, name = _patch_name(old, workspace), _patch_name(path, workspace)
-        patch = git_rename(old_name, name, gone[old], new[path], alike)
+        mode = _mode(path) if indexed else None
+        patch = git_rename(old_name, name, gone[old], new[path], alike, mode=mode)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
@@ -351,17 +428,23 @@ class GitPatch(NamedTuple):
 
 
 def git_patch(
-    name: str, before: bytes | None, after: bytes | None, *, mode: str = PLAIN_FILE, old_mode: str | None = None
+    name: str,
+    before: bytes | None,
+    after: bytes | None,
+    *,
+    mode: str = PLAIN_FILE,
+    old_mode: str | None = None,
+    indexed: bool = False,
 ) -> GitPatch:
     """The patch that turns `before` into `after`, of which one may be None (no file) and none larger than
     MAX_PATCH_BYTES.
 
     `mode` is that of the file after, `old_mode` the one before; None where it has not changed. What becomes a link, or
-    was one, is deleted and added.
+    was one, is deleted and added. `indexed`: with the names of git's objects, by which `git apply --3way` finds them.
     """
     if None not in (before, after) and old_mode is not None and LINK in (mode, old_mode) and mode != old_mode:
-        gone = git_patch(name, before, None, old_mode=old_mode)
-        made = git_patch(name, None, after, mode=mode)
+        gone = git_patch(name, before, None, old_mode=old_mode, indexed=indexed)
+        made = git_patch(name, None, after, mode=mode, indexed=indexed)
         whole = gone.text + made.text if gone.text and made.text else ""
         reading = (gone.reading or gone.text) + (made.reading or made.text)
         summary = gone.summary or made.summary
@@ -376,6 +459,8 @@ def git_patch(
         return _binary_patch(name, before, after, _header(name, before, after, mode, old_mode), counted)
     diff = compare(old, new)
     text = _header(name, before, after, mode, old_mode)
+    if indexed and before != after:
+        text += _index_line(before, after, mode if None not in (before, after) and old_mode in (None, mode) else None)
     if diff.hunks:  # an empty file has a header and no hunks
         text += "--- " + ("/dev/null" if before is None else quote(f"a/{name}")) + "\n"
         text += "+++ " + ("/dev/null" if after is None else quote(f"b/{name}")) + "\n"
@@ -383,9 +468,12 @@ def git_patch(
     return GitPatch(text, diff.additions, diff.deletions)
 
 
-def git_rename(old_name: str, name: str, before: bytes, after: bytes, alike: int) -> GitPatch | None:
+def git_rename(
+    old_name: str, name: str, before: bytes, after: bytes, alike: int, *, mode: str | None = None
+) -> GitPatch | None:
     """The patch that renames the file, and turns `before` into `after`; None if they differ and one is no text, or too
-    long for a diff of lines. `alike` is how much of them is the same, in percent."""
+    long for a diff of lines. `alike` is how much of them is the same, in percent; with a `mode` the names of git's
+    objects are in it."""
     text = (
         f"diff --git {quote(f'a/{old_name}')} {quote(f'b/{name}')}\n"
         f"similarity index {alike}%\nrename from {quote(old_name)}\nrename to {quote(name)}\n"
@@ -395,6 +483,7 @@ def git_rename(old_name: str, name: str, before: bytes, after: bytes, alike: int
     if not all(_is_text(one) and _is_short(one) for one in (before, after)):
         return None
     diff = compare(before, after)
+    text += "" if mode is None else _index_line(before, after, mode)
     text += f"--- {quote(f'a/{old_name}')}\n+++ {quote(f'b/{name}')}\n{diff.hunks.decode()}"
     return GitPatch(text, diff.additions, diff.deletions)
 
@@ -424,6 +513,10 @@ def _is_text(data: bytes) -> bool:
 
 def _is_short(data: bytes) -> bool:
     return len(data) <= MAX_TEXT_BYTES and data.count(b"\n") <= MAX_TEXT_LINES
+
+
+def _index_line(before: bytes | None, after: bytes | None, mode: str | None) -> str:
+    return f"index {_object_name(before)}..{_object_name(after)}{'' if mode is None else f' {mode}'}\n"
 
 
 def _header(name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None) -> str:
@@ -537,6 +630,18 @@ def _alike(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tup
 # The door to comparing files: what a session changed, made of what is on record.
 
 __all__ = ["preview_of", "render_text"]
+
+
+def whole_patch_of(ctx: LoopContext, without: Collection[str] = ()) -> WholePatch:
+    """The patch of what is on record now. Takes as long as reading the files."""
+    return whole_patch(
+        first_versions(ctx.state),
+        kept=ctx.journal.store.kept,
+        clean=ctx.scrubber.data,
+        workspace=ctx.judge.environment.workspace,
+        former=workspaces(ctx.state),
+        without=without,
+    )
 
 
 def preview_of(

@@ -26,10 +26,10 @@ from state.locations import SessionPaths
 from state.store import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from agent_host.llm.deferred import KnownModels
-    from agent_host.session.patches import FilePatch
+    from agent_host.session.patches import FilePatch, WholePatch
     from agent_host.session.transcripts import CallsOfRunLog
     from state.checkpoint import Checkpoint, EarlierTask, Task
 
@@ -453,6 +453,24 @@ class SessionRecord(NamedTuple):
             file_paths=file_paths,
         )
         return found if clean is not None else [patch._replace(diff=f"# {_NOT_CLEAN}\n") for patch in found]
+
+    def whole_patch(self, without: Collection[str] = ()) -> WholePatch:
+        """All changes of the session for another copy of its workspace; see `session.patches.whole_patch`. Raises
+        UsageError where there is no way to make it: what files held was not kept, or nobody knows what is a secret."""
+        from agent_host.session.patches import whole_patch
+
+        clean = None if self.state is None else self.cleaner(self.state)
+        if self.state is None or clean is None:
+            raise UsageError(f"what files held before session {self.row.session_id} was not kept, so there is no patch")
+        places = workspaces(self.state)
+        return whole_patch(
+            first_versions(self.state),
+            kept=self.versions(),
+            clean=clean,
+            workspace=places[-1],
+            former=places,
+            without=without,
+        )
 
     def whole_task(self, task_id: str) -> dict[str, Any]:
         """`task` with {filesChanged[{filePath, status, additions, deletions}], patch, unseen?}, or with `patchMissing`,

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "agent_host/host/replay.py": "a temporary directory of its own, for the state of a replay",
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
+    "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
     "agent_host/cli/streams.py": "the null device",
     "agent_host/events/otel_export.py": "the state directory",
     "agent_host/events/sinks.py": "the state directory",

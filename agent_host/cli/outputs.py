@@ -1,0 +1,187 @@
+"""The files that a pipeline takes away from a run: `--patch`, `--result`, `--summary` and `--junit`.
+
+Each is whole or not there: an older one is removed before the first tool runs, and the new one is put in its place at
+once, whatever the end of the task was. Their directories are opened at the start and written by descriptor, so that no
+tool can lead a file elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.cli.streams import notice
+from agent_host.display_text import escape
+from agent_host.errors import AgentHostError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from agent_host.host.records import Result
+    from agent_host.session.patches import WholePatch
+
+OPTIONS = ("patch", "result", "summary", "junit")
+_BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")
+
+
+class OutputFile:
+    """One of the files. Raises UsageError for a place that cannot be written to; then nothing was removed."""
+
+    def __init__(self, option: str, path: str) -> None:
+        self._option = option
+        self.path = os.path.abspath(path)
+        folder, self._name = os.path.split(self.path)
+        self.real_path = os.path.join(os.path.realpath(folder), self._name)
+        self._folder: int | None = None
+        self._base = folder
+        try:
+            if not self._name or path.endswith(os.sep):
+                raise IsADirectoryError(0, "it is a directory")
+            if _BY_DESCRIPTOR:
+                self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            found = self._status()
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(0, "it is a directory")
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(0, "its directory cannot be written to")
+        except OSError as error:
+            self.close()
+            raise UsageError(f"--{option} {path}: {error.strerror}") from error
+
+    def remove_old(self) -> None:
+        """Remove the file of an earlier run; of a link the link. Raises UsageError."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._place(self._name), dir_fd=self._folder)
+        except OSError as error:
+            raise UsageError(f"--{self._option} {self.path}: {error.strerror}") from error
+
+    def write(self, data: bytes) -> bool:
+        """Put `data` there, all of it or nothing; False, with a line about it, where that fails."""
+        temporary = f".{self._name[:100]}.{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            fd = os.open(self._place(temporary), flags, 0o666, dir_fd=self._folder)
+            try:
+                with os.fdopen(fd, "wb") as handle:
+                    handle.write(data)
+                    handle.flush()
+                    os.fsync(handle.fileno())
+                names = (self._place(temporary), self._place(self._name))
+                os.replace(*names, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._place(temporary), dir_fd=self._folder)
+                raise
+        except OSError as error:
+            notice(f"error: --{self._option} {self.path} was not written: {error.strerror}")
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    def _place(self, name: str) -> str:
+        return name if self._folder is not None else os.path.join(self._base, name)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return os.stat(self._place(self._name), dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+
+def take_away(
+    files: OutputFiles,
+    result: Result,
+    items: Sequence[Mapping[str, Any]],
+    make_patch: Callable[[Collection[str]], WholePatch],
+    *,
+    code: int,
+    resume: str | None,
+) -> tuple[Result, bool]:
+    """Write the files of a run that ended with `result` and will exit with `code`: the result with what it says of
+    them, and whether all were written. `items` are those of the task's transcript."""
+    from agent_host.cli.pipeline import junit_of, summary_of
+
+    patch, is_whole, of_files = None, True, dict[str, Any]()
+    if "patch" in files or "summary" in files:
+        try:
+            patch = make_patch(files.places)
+        except AgentHostError as error:
+            notice(f"error: there is no patch: {error}")
+            is_whole = "patch" not in files
+    if patch is not None and "patch" in files:
+        for row in patch.omitted:
+            notice(f"{escape(row['path'], keep='')} is not in the patch: {escape(row['why'], keep='')}")
+        of_files["patchOmitted"] = patch.omitted
+        if files.write("patch", patch.to_bytes()):
+            of_files["patchFile"] = files.path_of("patch")
+        else:
+            is_whole = False
+    result = dataclasses.replace(result, details={**result.details, **of_files})
+    prompt = next((item["text"] for item in items if item.get("role") == "user"), "")
+    if "summary" in files:
+        text = summary_of(result, items, patch, prompt=prompt, resume=resume)
+        is_whole &= files.write("summary", text.encode("utf-8", "replace"))
+    if "junit" in files:
+        is_whole &= files.write("junit", junit_of(result, items, code, prompt=prompt, resume=resume))
+    if "result" in files:
+        shown = {**result.details, "resumeCommand": resume if result.resumable else None}
+        is_whole &= files.write("result", lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
+    return result, is_whole
+
+
+class OutputFiles:
+    """All of them, by option, those of an earlier run removed. Raises UsageError."""
+
+    def __init__(self, namespace: argparse.Namespace) -> None:
+        self._files: dict[str, OutputFile] = {}
+        given = {option: getattr(namespace, option, None) for option in OPTIONS}
+        try:
+            for option, path in given.items():
+                if path is not None:
+                    self._files[option] = OutputFile(option, path)
+            places = [one.real_path for one in self._files.values()]
+            if len(set(places)) < len(places):
+                raise UsageError(f"{' and '.join(f'--{one}' for one in self._files)}: each needs a file of its own")
+            for one in self._files.values():
+                one.remove_old()
+        except UsageError:
+            self.close()
+            raise
+
+    def __contains__(self, option: str) -> bool:
+        return option in self._files
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The real paths, which are no part of a patch."""
+        return frozenset(one.real_path for one in self._files.values())
+
+    def path_of(self, option: str) -> str:
+        """The absolute path of a file that was asked for."""
+        return self._files[option].path
+
+    def write(self, option: str, data: bytes) -> bool:
+        """Write one that was asked for; True if it is there, or was not asked for."""
+        return option not in self._files or self._files[option].write(data)
+
+    def close(self) -> None:
+        """Let go of all directories."""
+        for one in self._files.values():
+            one.close()

@@ -1,0 +1,195 @@
+"""What a pipeline shows of a run: a summary in Markdown, and the cases of a test report in JUnit's form.
+
+All text of a model, a command or a file is inert in both: in Markdown it stands in code, in XML it is text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from agent_host.cli.shared import tokens_in_words
+from agent_host.display_text import count_noun, one_line
+from agent_host.session.patches import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agent_host.host.records import Result
+    from agent_host.session.patches import WholePatch
+
+_LINE_BYTES = 200
+_TEXT_CHARS = 20_000
+_LISTED = 100
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def title_of_end(details: Mapping[str, Any]) -> str:
+    """The verdict, why and who ended it: `failed: LLM_GATEWAY_ERROR, by infrastructure`."""
+    why = f": {details['reason']}" if details.get("reason") not in (None, details["verdict"].upper()) else ""
+    by = f", by {details['endedBy']}" if details.get("endedBy") else ""
+    return f"{details['verdict']}{why}{by}"
+
+
+def summary_of(
+    result: Result, items: Sequence[Mapping[str, Any]], patch: WholePatch | None, *, prompt: str, resume: str | None
+) -> str:
+    """The summary in Markdown. `items` are those of the task's transcript, `resume` is the command that continues the
+    session."""
+    details = result.details
+    took = f"{count_noun(result.step_count, 'step')}, {tokens_in_words({**details, **details['usage']})}"
+    lines = [
+        f"## agent-host: {_code(title_of_end(details))}",
+        "",
+        f"{_code(one_line(prompt, _LINE_BYTES))}",
+        "",
+        f"{_code(str(details['model']))}, {took}, {details['durationMs'] / 1000:.1f} s, session `{result.session_id}`",
+    ]
+    if not result.completed and result.message:
+        lines += ["", _code(one_line(result.message, _TEXT_CHARS))]
+    if result.unfinished and resume is not None:
+        lines += ["", f"It continues with {_code(resume)}."]
+    lines += _changes(patch)
+    lines += _commands(items)
+    lines += _denials(result, items, resume)
+    if result.text:
+        lines += ["", "### Answer", "", *_block(result.text[:_TEXT_CHARS])]
+    return "\n".join(lines) + "\n"
+
+
+def _changes(patch: WholePatch | None) -> Iterator[str]:
+    if patch is None:
+        return
+    yield from ("", "### Changes", "")
+    if not patch.files and not patch.omitted:
+        yield "No file was changed."
+    for file in patch.files[:_LISTED]:
+        yield f"- {_code(file.name)} {file.status}, +{file.additions} -{file.deletions}"
+    if len(patch.files) > _LISTED:
+        yield f"- and {len(patch.files) - _LISTED} more"
+    for row in patch.omitted:
+        yield f"- {_code(row['path'])} is **not in the patch**: {_code(row['why'])}"
+
+
+def _commands(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    commands = [item for item in items if _is_command(item)]
+    if not commands:
+        return
+    yield from ("", "### Commands", "", "| exit code | command |", "| --- | --- |")
+    for item in commands[:_LISTED]:
+        yield f"| {_outcome(item)} | {_code(_subject(item))} |"
+    if len(commands) > _LISTED:
+        yield f"| | and {len(commands) - _LISTED} more |"
+
+
+def _denials(result: Result, items: Sequence[Mapping[str, Any]], resume: str | None) -> Iterator[str]:
+    denied = [item for item in items if item.get("status") == "denied"]
+    if not denied:
+        return
+    yield from ("", "### Denied", "")
+    for item in denied[:_LISTED]:
+        call = f"{item['toolName']} {_subject(item)}"
+        yield f"- {_code(call)}: {_code(one_line(_why(item), _LINE_BYTES))}"
+    if resume is not None:
+        for row in result.details["deniedApprovals"]:
+            replay = row["replay"]
+            if "id" in replay:
+                allow = f"{resume} --approve {replay['id']}"
+                yield f"- to have that call of {_code(row['toolName'])} run after all: {_code(allow)}"
+
+
+def junit_of(
+    result: Result, items: Sequence[Mapping[str, Any]], exit_code: int, *, prompt: str, resume: str | None
+) -> bytes:
+    """The report in JUnit's form: a case for the task, failed where the exit code is not 0, one for each command, and
+    a skipped one for each call that was denied. A command's exit code is text: a test that is red on the way to green
+    fails nothing."""
+    details = result.details
+    cases: list[Element] = []
+    task = _case("agent-host", f"task: {one_line(prompt, _LINE_BYTES)}", details["durationMs"])
+    if exit_code:
+        how = "" if resume is None else f"\ncontinue with: {resume}"
+        failure = SubElement(task, "failure", message=_xml(f"exit code {exit_code}: {title_of_end(details)}"))
+        failure.text = _xml(f"{result.message or ''}{how}")
+    SubElement(task, "system-out").text = _xml(result.text[:_TEXT_CHARS])
+    cases.append(task)
+    for item in items:
+        if item.get("status") == "denied":
+            case = _case("agent-host.denied", f"{item['toolName']} {_subject(item)}", item.get("latencyMs", 0))
+            SubElement(case, "skipped", message=_xml(one_line(_why(item), _TEXT_CHARS)))
+            cases.append(case)
+        elif _is_command(item):
+            case = _case("agent-host.command", _subject(item), item.get("latencyMs", 0))
+            SubElement(case, "system-out").text = _xml(f"{_outcome(item)}\n{item.get('output', '')[:_TEXT_CHARS]}")
+            cases.append(case)
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.find("failure") is not None for case in cases)),
+        "errors": "0",
+        "skipped": str(sum(case.find("skipped") is not None for case in cases)),
+        "time": f"{details['durationMs'] / 1000:.3f}",
+    }
+    suites = Element("testsuites", {"name": "agent-host", **counts})
+    suite = SubElement(suites, "testsuite", {"name": "agent-host", "id": result.session_id, **counts})
+    suite.extend(cases)
+    indent(suites)
+    return bytes(tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _case(classname: str, name: str, duration_ms: int) -> Element:
+    return Element("testcase", classname=classname, name=_xml(name), time=f"{duration_ms / 1000:.3f}")
+
+
+def _xml(text: str) -> str:
+    """Text without the characters that XML cannot hold."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def _is_command(item: Mapping[str, Any]) -> bool:
+    """True for a call that ran a command, or was to."""
+    return item.get("kind") == "call" and item.get("status") != "denied" and _line_of(item) is not None
+
+
+def _line_of(item: Mapping[str, Any]) -> str | None:
+    given = item.get("editedArguments", item.get("arguments"))
+    if not isinstance(given, dict):
+        return None
+    line = given.get("command", given.get("script"))
+    if not isinstance(line, str):
+        return None
+    words = given.get("args")
+    more = [quote(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return " ".join([line, *more])
+
+
+def _subject(item: Mapping[str, Any]) -> str:
+    """The command, path or URL of a call, in one line."""
+    given = item.get("editedArguments", item.get("arguments"))
+    line = _line_of(item)
+    if line is None and isinstance(given, dict):
+        line = next((given[name] for name in ("path", "url", "from") if isinstance(given.get(name), str)), "")
+    return one_line(line or "", _LINE_BYTES)
+
+
+def _outcome(item: Mapping[str, Any]) -> str:
+    if "exitCode" in item:
+        return f"exit code {item['exitCode']}"
+    return str(item["status"]) + (f" {item['code']}" if "code" in item else "")
+
+
+def _why(item: Mapping[str, Any]) -> str:
+    return str(item.get("message") or item.get("output") or item.get("code") or "")
+
+
+def _code(text: str) -> str:
+    """Text as code in a line of Markdown, where it means nothing, also in a table."""
+    text = " ".join(text.split()).replace("|", "\u2502")
+    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{ticks} {text} {ticks}" if text else ""
+
+
+def _block(text: str) -> list[str]:
+    """Lines of text in a fence that they do not end."""
+    ticks = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+    return [f"{ticks}text", *text.splitlines(), ticks]
