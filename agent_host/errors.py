@@ -76,6 +76,7 @@ class ErrorCode(StrEnum):
     LLM_EMPTY_ANSWER = "LLM_EMPTY_ANSWER"
     LLM_CALL_AS_TEXT = "LLM_CALL_AS_TEXT"
     LLM_REPEATED_CALL = "LLM_REPEATED_CALL"
+    ANSWER_SCHEMA = "ANSWER_SCHEMA"
     CHECKPOINT_WRITE_FAILED = "CHECKPOINT_WRITE_FAILED"
     CHECKPOINT_UNREADABLE = "CHECKPOINT_UNREADABLE"
     SESSION_HELD = "SESSION_HELD"
@@ -91,7 +92,9 @@ class ErrorCode(StrEnum):
 MAX_STEPS_EXCEEDED: Final = "max_steps_exceeded"
 CANCELLED: Final = "cancelled"
 INTERRUPTED: Final = "interrupted"
-"""Reasons of ends that are no error: the limit of steps; a cancellation; the client or the process went away."""
+TIME_LIMIT: Final = "TIME_LIMIT"
+"""Reasons of ends that are no error: the limit of steps; a cancellation; the client or the process went away; the time
+that the command line gives a run."""
 EndedBy = Literal["model", "policy", "limit", "infrastructure", "person"]
 
 
@@ -110,6 +113,7 @@ ENDINGS: Final[Mapping[str, Ending]] = {
     ErrorCode.LLM_EMPTY_ANSWER: Ending("model", retryable=True),
     ErrorCode.LLM_CALL_AS_TEXT: Ending("model", retryable=True),
     ErrorCode.LLM_REPEATED_CALL: Ending("model", retryable=True),
+    ErrorCode.ANSWER_SCHEMA: Ending("model", retryable=True),
     ErrorCode.LLM_GUARDRAIL_BLOCKED: Ending("model", retryable=False),
     ErrorCode.LLM_REFUSED: Ending("infrastructure", retryable=False),
     ErrorCode.CAPABILITY_DENIED: Ending("policy", retryable=False),
@@ -117,6 +121,7 @@ ENDINGS: Final[Mapping[str, Ending]] = {
     ErrorCode.APPROVAL_REQUIRED: Ending("policy", retryable=False),
     ErrorCode.LLM_BUDGET_EXCEEDED: Ending("limit", retryable=False),
     MAX_STEPS_EXCEEDED: Ending("limit", retryable=False),
+    TIME_LIMIT: Ending("limit", retryable=False),
     ErrorCode.UNAUTHORIZED: Ending("infrastructure", retryable=False),
     ErrorCode.INVALID_REQUEST: Ending("infrastructure", retryable=False),
     ErrorCode.LLM_GATEWAY_ERROR: Ending("infrastructure", retryable=True, has_failed=False),

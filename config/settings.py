@@ -159,6 +159,7 @@ class HostSection(Section, name="host"):
     max_run_log_bytes = integer(low=65_536)
     output = text(choices=("text", "json", "jsonl"))
     verbose = flag()
+    answer_schema = text()
 
 
 class ServeSection(Section, name="serve"):
@@ -182,6 +183,7 @@ class LlmSection(Section, name="llm"):
     context_strategy = text(choices=("drop_oldest", "clear_tool_results", "summarize"))
     summary_model = text()
     cache_ttl = text(choices=("auto", "5m", "1h"))
+    structured_answers = text(choices=("auto", "never"))
     tokenizer = text(choices=("auto", "estimate", "o200k_base", "cl100k_base"))
     max_cost = number(_SMALLER, low=0, high=10**9, zero_is_unset=True)
     connect_timeout_s = number(low=0.1, high=600)

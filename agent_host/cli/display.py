@@ -38,12 +38,15 @@ _ENDS: dict[str, str] = {
 
 class Display:
     """The output of one task in the form `text`, `json` or `jsonl` (interface section 1). `verbose` shows all output of
-    commands, and `asks` says that approvals are asked for at the terminal."""
+    commands, and `asks` says that approvals are asked for at the terminal. `answer_only`: the final answer is JSON, and
+    as text standard output gets that alone."""
 
-    def __init__(self, form: str, *, verbose: bool = False, asks: bool = False) -> None:
+    def __init__(self, form: str, *, verbose: bool = False, asks: bool = False, answer_only: bool = False) -> None:
         self.asks = asks
         self._shown = _SHOWN[form]
-        self._text = TextOutput(verbose=verbose, asks=asks) if form == "text" else None
+        self._answer_only = answer_only
+        out = sys.stderr if answer_only else None
+        self._text = TextOutput(out, verbose=verbose, asks=asks) if form == "text" else None
         self._progress = self._text or ProgressLines(verbose=verbose, asks=asks)
         # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
         clean = getattr(sys.stdout.buffer, "clean", None)
@@ -100,7 +103,12 @@ class Display:
         """Show the result and what it changed, and how to go on from it, None where nothing is left to go on with."""
         self.stop()
         if self._text is not None:
-            self._text.answer(result.text)
+            if self._answer_only and "answer" in result.details:
+                self._text.flush()
+                said = lenient_json.dumps(result.details["answer"], option=orjson.OPT_APPEND_NEWLINE)
+                self._refused = put(sys.stdout, said)
+            else:
+                self._text.answer(result.text)
             _show_totals(result, patch)
         else:
             again = result.resumable or bool(result.details["deniedApprovals"])

@@ -149,6 +149,10 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
         'agent-host policy check RunCommand \'{"command": "make test"}\' --policy ci',
         "agent-host policy check --batch cases.jsonl --policy own.json",
     ),
+    "test": (
+        "agent-host policy test cases.jsonl --policy own.json",
+        "agent-host policy test cases.jsonl --policy own.json --junit policy.xml",
+    ),
     "tools": ("agent-host policy tools --policy read-only", "agent-host policy tools --toolset native --output json"),
     "validate": ("agent-host policy validate own.json", "agent-host policy validate own.json --sandbox none"),
     "policy show": ("agent-host policy show ci", "agent-host policy show workspace > own.json"),
@@ -181,8 +185,29 @@ def _run(commands: Any) -> None:
         help="with --session-id: start the session, go on with it, or repeat its result",
     )
     _session_options(run)
+    _bounds(run)
     _output_files(run)
     _no_input(run)
+
+
+def _bounds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--schema", metavar="FILE", help="JSON Schema that the final answer has to fit")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=_timeout, help="pause after so long, waits for a person included (none)"
+    )
+    parser.add_argument(
+        "--stdin", action="store_true", help="read standard input, and put it behind the prompt as data"
+    )
+
+
+def _timeout(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 604_800:
+        raise argparse.ArgumentTypeError(f"give seconds above 0, up to 604,800, not {text}")
+    return number
 
 
 def _output_files(parser: argparse.ArgumentParser) -> None:
@@ -203,6 +228,7 @@ def _resume(commands: Any) -> None:
         "prompt", metavar="PROMPT", nargs="?", help="another task, for a session whose last one is over"
     )
     _session_options(resume)
+    _bounds(resume)
     _output_files(resume)
     _no_input(resume)
 
@@ -286,6 +312,18 @@ def _policy(commands: Any) -> None:
     _setting_option(check, "sandbox.level")
     _setting_option(check, "sandbox.allowed_domains")
     _state_dir(check)
+    check.add_argument(
+        "--exit-code", action="store_true", help="exit 0 allowed, 1 denied, 4 needs approval, 2 unusable (always 0)"
+    )
+    test = _add(verbs, "test", "policy:test", "each case of a file against the decision that it expects")
+    test.add_argument(
+        "file", metavar="FILE", help="cases as of `check --batch`, each with `expect`; - is standard input"
+    )
+    test.add_argument("--junit", metavar="FILE", help="also write a report in JUnit's form")
+    test.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
+    _setting_option(test, "host.policy")
+    _setting_option(test, "sandbox.level")
+    _state_dir(test)
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
     tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")

@@ -6,7 +6,7 @@ All text of a model, a command or a file is inert in both: in Markdown it stands
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from agent_host.cli.shared import tokens_in_words
@@ -14,7 +14,7 @@ from agent_host.display_text import count_noun, one_line
 from agent_host.session.patches import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.host.records import Result
     from agent_host.session.patches import WholePatch
@@ -123,15 +123,38 @@ def junit_of(
             case = _case("agent-host.command", _subject(item), item.get("latencyMs", 0))
             SubElement(case, "system-out").text = _xml(f"{_outcome(item)}\n{item.get('output', '')[:_TEXT_CHARS]}")
             cases.append(case)
+    return _document("agent-host", cases, details["durationMs"], id=result.session_id)
+
+
+class Tested(NamedTuple):
+    """A case of a test of a policy: `problem` is what is not as expected, "" for nothing; `error`: it is unusable."""
+
+    name: str
+    problem: str = ""
+    error: bool = False
+
+
+def junit_of_policy(policy: str, cases: Iterable[Tested]) -> bytes:
+    """The report on tests of a policy in JUnit's form."""
+    rows = []
+    for one in cases:
+        row = _case("agent-host.policy", one.name, 0)
+        if one.problem:
+            SubElement(row, "error" if one.error else "failure", message=_xml(one.problem))
+        rows.append(row)
+    return _document(f"policy {policy}", rows, 0)
+
+
+def _document(name: str, cases: Sequence[Element], duration_ms: int, **more: str) -> bytes:
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
-        "errors": "0",
+        "errors": str(sum(case.find("error") is not None for case in cases)),
         "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": f"{details['durationMs'] / 1000:.3f}",
+        "time": f"{duration_ms / 1000:.3f}",
     }
-    suites = Element("testsuites", {"name": "agent-host", **counts})
-    suite = SubElement(suites, "testsuite", {"name": "agent-host", "id": result.session_id, **counts})
+    suites = Element("testsuites", {"name": _xml(name), **counts})
+    suite = SubElement(suites, "testsuite", {"name": _xml(name), **more, **counts})
     suite.extend(cases)
     indent(suites)
     return bytes(tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"

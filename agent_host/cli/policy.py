@@ -14,9 +14,11 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.cli import exit_codes
+from agent_host.cli.outputs import OutputFile
+from agent_host.cli.pipeline import Tested, junit_of_policy
 from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
 from agent_host.cli.streams import answer, notice
-from agent_host.display_text import escape
+from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
 from agent_host.host.options import anchor
@@ -38,13 +40,14 @@ _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def check(namespace: argparse.Namespace) -> int:
-    """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
+    """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read.
+    With `--exit-code` a decision has a code of its own."""
     policy = policy_of_options(namespace)
     runs = DryRuns(policy, datetime.now(UTC))
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
-        return _batch(runs, namespace.batch, policy.level.level)
+        return _batch(runs, namespace.batch, policy.level.level, tells=namespace.exit_code)
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision, level = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
@@ -52,7 +55,14 @@ def check(namespace: argparse.Namespace) -> int:
         answer(orjson.dumps(_to_wire(decision, level), option=orjson.OPT_APPEND_NEWLINE))
     else:
         answer(_render(decision, level))
-    return exit_codes.COMPLETED
+    return _CODES[decision.decision] if namespace.exit_code else exit_codes.COMPLETED
+
+
+_CODES = {
+    "ALLOWED": exit_codes.COMPLETED,
+    "DENIED": exit_codes.FAILED,
+    "APPROVAL_REQUIRED": exit_codes.NEEDED_APPROVAL,
+}
 
 
 def validate(namespace: argparse.Namespace) -> int:
@@ -122,8 +132,51 @@ def _workspace(namespace: argparse.Namespace) -> str:
     return anchor(namespace.workspace or ".", os.path.realpath)
 
 
-def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
-    unread = 0
+def test(namespace: argparse.Namespace) -> int:
+    """`policy test`: each case of a file against the decision that it expects; exit 1 where one is another, 2 where a
+    case cannot be read. An answer does not change with the machine: commands are judged without a sandbox, and as on
+    POSIX, unless a case or an option says otherwise."""
+    flags = {_LEVEL: "none", **policy_only(namespace)}
+    policy = policy_to_try(flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
+    report = None if namespace.junit is None else OutputFile("junit", namespace.junit)
+    if report is not None:
+        report.remove_old()
+    runs = DryRuns(policy, datetime.now(UTC))
+    found = [_test_case(runs, number, line) for number, line in enumerate(_lines(namespace.file), 1) if line.strip()]
+    wrong, unread = [one for one in found if one.problem], any(one.error for one in found)
+    answer("".join(f"{'error' if one.error else 'FAIL '} {_line(one.name)}: {_line(one.problem)}\n" for one in wrong))
+    answer(f"{count_noun(len(found), 'case')}, {len(found) - len(wrong)} as expected\n")
+    is_whole = report is None or report.write(junit_of_policy(flags.get("host.policy", "workspace"), found))
+    if unread or not found:
+        return exit_codes.USAGE
+    return exit_codes.FAILED if wrong or not is_whole else exit_codes.COMPLETED
+
+
+def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
+    name = f"line {number}"
+    try:
+        raw, wrong = _once(line)
+        if not isinstance(raw, dict):
+            raise InvalidCase("a case is a JSON object")
+        name += f" ({raw['id']})" if "id" in raw else ""
+        expected = raw.pop("expect", None)
+        row = {"decision": expected} if isinstance(expected, str) else expected
+        if not (isinstance(row, dict) and row.get("decision") in _CODES and row.keys() <= {"decision", "rule"}):
+            raise InvalidCase(f"expect is one of {', '.join(_CODES)}, or {{decision, rule?}} with one of these")
+        if wrong is not None:
+            raise InvalidCase(wrong)
+        decision, _ = runs.judge_case({"os": "posix", **raw})
+    except (orjson.JSONDecodeError, InvalidCase) as error:
+        return Tested(name, str(error), error=True)
+    if decision.decision == row["decision"] and row.get("rule") in (None, decision.rule):
+        return Tested(name)
+    rule = f" by {row['rule']}" if row.get("rule") is not None else ""
+    said = f"{decision.decision} by {decision.rule}: {decision.reason}"
+    return Tested(name, f"expected {row['decision']}{rule}, is {said}")
+
+
+def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
+    unread, seen = 0, set[int]()
     for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
             continue
@@ -141,8 +194,13 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
             unread += 1
             notice(f"line {number}: {error}")
             decision, level_of_case = case_refused(str(error)), level
+        seen.add(_CODES[decision.decision])
         answer(lenient_json.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
-    return exit_codes.USAGE if unread else exit_codes.COMPLETED
+    if unread or not tells:
+        return exit_codes.USAGE if unread else exit_codes.COMPLETED
+    return next(
+        (code for code in (exit_codes.FAILED, exit_codes.NEEDED_APPROVAL) if code in seen), exit_codes.COMPLETED
+    )
 
 
 def _once(line: bytes) -> tuple[Any, str | None]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
+import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.cli.streams import notice
+from agent_host.cli import exit_codes
+from agent_host.cli.streams import flush, notice
 from agent_host.display_text import escape
+from agent_host.errors import UsageError
 from agent_host.host.options import LayeredOptions, OptionNames, SessionOptions, is_default_state_dir, state_dir_from
 
 if TYPE_CHECKING:
@@ -171,18 +177,82 @@ _NAMES = OptionNames(
 )
 
 
-class CommandLine:
-    """The options of a command line. `source` gives those of each session, `no_input` forbids questions. Raises
-    UsageError for options that cannot be used."""
+_GIVE_UP_S = 6.0
+_LAST_S = 9.0
 
-    def __init__(self, namespace: argparse.Namespace) -> None:
+
+class TimeLimit:
+    """The time that `--timeout` gives this process, waits for a person included; None for no limit. When it is over the
+    task is paused and what runs is ended; where no session is open yet, and where that takes too long, the process
+    ends."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self.is_over = False
+        self._limit_s = limit_s
+        self._is_open = False
+        if limit_s is None:
+            return
+        self._until = time.monotonic() + limit_s
+        for delay_s, act in ((limit_s, self._end_early), (limit_s + _LAST_S, lambda: os._exit(exit_codes.PAUSED))):
+            timer = threading.Timer(delay_s, act)
+            timer.daemon = True
+            timer.start()
+
+    @property
+    def words(self) -> str:
+        """Which time is over."""
+        return f"the time limit of {self._limit_s or 0:g} s is over (--timeout)"
+
+    def watch(self, end: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """Have the running loop call `end` when the time is over, and `give_up` where that was of no use."""
+        if self._limit_s is None:
+            return
+        self._is_open = True
+        loop = asyncio.get_running_loop()
+
+        def act() -> None:
+            self.is_over = True
+            end()
+            loop.call_later(_GIVE_UP_S, give_up)
+
+        loop.call_later(max(0.0, self._until - time.monotonic()), act)
+
+    def _end_early(self) -> None:
+        if not self._is_open:
+            notice(f"error: {self.words}; no session was begun")
+            flush(sys.stderr)
+            os._exit(exit_codes.PAUSED)
+
+
+def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
+    """The setting that `--schema FILE` stands for. Raises UsageError."""
+    path = getattr(namespace, "schema", None)
+    if path is None:
+        return {}
+    from agent_host.host.gateway import schema_text
+    from config.load import read_regular_file
+
+    try:
+        return {"host.answer_schema": schema_text(read_regular_file(path))}
+    except OSError as error:
+        raise UsageError(f"--schema {path}: {error.strerror}") from error
+    except UsageError as error:
+        raise UsageError(f"--schema {path}: {error}") from error
+
+
+class CommandLine:
+    """The options of a command line. `source` gives those of each session, `no_input` forbids questions, `time_limit`
+    is how long the process may run. Raises UsageError for options that cannot be used."""
+
+    def __init__(self, namespace: argparse.Namespace, time_limit: TimeLimit | None = None) -> None:
+        self.time_limit = time_limit or TimeLimit(None)
         self._options = SessionOptions(
             workspace=namespace.workspace,
             state_dir=namespace.state_dir,
             session_id=getattr(namespace, "session_id", None),
             approvals=namespace.approve,
             approve_all=namespace.approve_all,
-            settings=settings_of_options(namespace),
+            settings={**settings_of_options(namespace), **_schema_of(namespace)},
         )
         self._namespace = namespace
         self.no_input: bool = getattr(namespace, "no_input", False)

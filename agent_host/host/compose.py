@@ -20,7 +20,7 @@ from agent_host.host.environment import (
     secret_variables,
     variables_to_allow,
 )
-from agent_host.host.gateway import make_client, make_conversation, put_under_parts, report_window
+from agent_host.host.gateway import answer_form, make_client, make_conversation, put_under_parts, report_window
 from agent_host.host.secrets import redaction_of
 from agent_host.host.skills import has_skills, hidden_files, limits_of_family, script_runs, skill_index, skill_scripts
 from agent_host.judging.environment import Registry
@@ -129,7 +129,7 @@ async def make_context(
             "uploads": settings.tools.max_parallel_uploads,
         },
         questions=Questions(),
-        progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit),
+        progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers):

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
+import socket
+from codecs import BOM_UTF8
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import orjson
+
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.host.secrets import token_name
+from agent_host.http import displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import clean_message
+from agent_host.loop.progress import AnswerForm, instruction_on
 from agent_host.retrying import RetryPolicy
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread, summary_message
+from config import json_text
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX, MODELS
 from state.errors import WriteFailed
@@ -144,13 +152,15 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
     """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
     def head(judge: Judge, max_output_tokens: int) -> bytes:
+        system = scrubber.text(decode(state.thread[0]).content)
         encode = partial(
             parts.dialect.head,
             model=parts.model,
             max_output_tokens=max_output_tokens,
-            system=scrubber.text(decode(state.thread[0]).content),
+            system=system if parts.answer_schema is None else system + instruction_on(parts.answer_schema),
             tools=list(map(definition_of, judge.offered_tools())),
             session_id=state.identity.session_id,
+            answer_schema=orjson.loads(parts.answer_schema) if parts.answer_schema and parts.structured else None,
         )
         made, marks_from = encode(), _marks_from(parts)
         # A text has fewer tokens than bytes, and no language as few as one for so many.
@@ -158,6 +168,36 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
         return encode(is_marked=False) if is_short else made
 
     return head
+
+
+def answer_form(settings: Settings) -> AnswerForm | None:
+    """The form of final answers, None for any text. Raises UsageError for a schema that cannot be used."""
+    schema = settings.host.answer_schema
+    if not schema:
+        return None
+    from tool_runtime.foreign_schema import foreign_judge  # for the runs that have a schema
+    from tool_runtime.schema import UnusableSchema
+
+    try:
+        return AnswerForm(schema, foreign_judge(json_text.loads(schema.encode())))
+    except (orjson.JSONDecodeError, UnusableSchema, AttributeError) as error:
+        raise UsageError(f"host.answer_schema cannot be used: {error}") from error
+
+
+def schema_text(data: bytes) -> str:
+    """The setting `host.answer_schema` for the content of a file. Raises UsageError for what is no JSON Schema that can
+    be used by itself: nothing is fetched."""
+    from tool_runtime.foreign_schema import foreign_judge
+    from tool_runtime.schema import UnusableSchema
+
+    try:
+        schema = json_text.loads(data.removeprefix(BOM_UTF8))
+        if not isinstance(schema, dict):
+            raise UnusableSchema("it is not an object")
+        foreign_judge(schema)
+    except (orjson.JSONDecodeError, UnusableSchema) as error:
+        raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
+    return orjson.dumps(schema).decode()
 
 
 def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
@@ -238,7 +278,7 @@ async def ask_gateway(
     server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
     learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
-    from agent_host.llm.local_server import ServerFacts, is_local  # a scripted gateway does without
+    from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
     from state.remembered import server_key
 
     url, asked = settings.llm.gateway, "" if may_choose else model
@@ -257,12 +297,37 @@ async def ask_gateway(
         model = facts.models[0]
         settings = settings.over({"llm.model": model})
         words.append(f"it serves the model {model}")
+    if facts.page == LLAMA_PAGE:  # it takes no form of an answer beside tools
+        settings = settings.over({"llm.structured_answers": "never"})
     is_configured = KnownModels(settings.models).is_configured(model, "context_tokens")
     if facts.context_tokens is not None and not is_configured:
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
     return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "", learned)
+
+
+async def refuse_unknown_host(settings: Settings) -> None:
+    """Raise UsageError where no host has the name in `llm.gateway`: nothing that is tried again would find it. A
+    resolver that cannot say is waited for like the gateway itself."""
+    url = settings.llm.gateway
+    if not url or url.startswith(MOCK_PREFIX):
+        return
+    from agent_host.llm.urls import check_url, is_by_proxy, place_of
+
+    host = check_url(url).host
+    place = place_of(url)
+    if is_loopback(host) or ":" in host or is_by_proxy(place.scheme):
+        return
+    try:
+        await asyncio.get_running_loop().getaddrinfo(place.host, place.port or 443, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:
+            raise UsageError(
+                f"the gateway at {displayable_url(url)}: there is no host with the name {place.host}: check the URL"
+            ) from error
+    except OSError:  # it is tried again with the first request
+        return
 
 
 async def settle_model(

@@ -19,7 +19,7 @@ from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under, utc_now
 from agent_host.host.environment import families_of, machine_of, project_tool_names
-from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, settle_model
+from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
 from agent_host.host.parts import Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
@@ -128,6 +128,8 @@ class SessionOpener:
         resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
+            host_is_there = asyncio.ensure_future(refuse_unknown_host(resolved.settings))
+            resources.callback(host_is_there.cancel)
             key = resolved.session_id
             if key is not None:
                 with state_errors_translated():
@@ -161,6 +163,7 @@ class SessionOpener:
                     tool_service=self._tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, bundle, url)
+                await host_is_there
                 prepare_state_dir(resolved.state_dir)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():

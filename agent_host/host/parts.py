@@ -28,7 +28,9 @@ _SHORT_TTL_S = 300
 
 class Parts(NamedTuple):
     """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
+    the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
+    one is used as well."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -42,6 +44,8 @@ class Parts(NamedTuple):
     has_mcp: bool = True
     tool_service: ToolService | RecordedToolService | None = None
     scoping: Scoping | None = None
+    answer_schema: str | None = None
+    structured: bool = True
 
     def binds_thinking(self, model: str) -> bool:
         """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -65,7 +69,9 @@ class Parts(NamedTuple):
         if settings.llm.max_cost:
             refuse_unpriced(models, model)
         count = _counter(settings, models, model)
-        return cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
+        made = cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
+        structured = settings.llm.structured_answers != "never"
+        return made._replace(answer_schema=settings.host.answer_schema or None, structured=structured)
 
     def set_cache_time(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`

@@ -144,6 +144,11 @@ class Session:
         """Stop the running task when its running tools are done, and leave it open on record."""
         self._session.interrupt()
 
+    def end_by_time(self, words: str) -> None:
+        """Stop the running task at once since the time of its run is over, as `words` say, and leave it open on
+        record."""
+        self._session.end_by_time(words)
+
     def cut_off(self) -> Result:
         """The result of the running task as this process leaves it, which was ended by force."""
         return self._result(self._session.cut_off())

@@ -119,6 +119,16 @@ def _text(message: Message) -> dict[str, Any]:
     return {"type": "text", "text": orjson.Fragment(message.content_json) if said else NOTHING_SAID}
 
 
+def _is_closed(schema: Any) -> bool:
+    """True if all objects of a JSON Schema say that they have no other properties: the provider refuses any other."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, schema))
+    if not isinstance(schema, dict):
+        return True
+    is_object = schema.get("type") == "object" or "properties" in schema
+    return not (is_object and schema.get("additionalProperties") is not False) and all(map(_is_closed, schema.values()))
+
+
 class AnthropicDialect:
     """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
     `names` are those that tools were offered by, where another of the session has offered some. `own_key`: the token
@@ -160,6 +170,7 @@ class AnthropicDialect:
         tools: Sequence[ToolSpec],
         session_id: str = "",
         is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Model, limits, tools and system prompt, with a cache mark after it. This provider finds its cache by the
         request's beginning and takes no name for it."""
@@ -175,6 +186,8 @@ class AnthropicDialect:
                 }
                 for tool in tools
             ]
+        if answer_schema is not None and _is_closed(answer_schema):
+            request["output_config"] = {"format": {"type": "json_schema", "schema": answer_schema}}
         request["system"] = [{"type": "text", "text": system, **mark}]
         return orjson.dumps(request)[:-1] + b',"messages":['
 

@@ -7,15 +7,13 @@ connection is httpcore's, which lies below it. httpx comes in for proxies and co
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httpcore
 
 from agent_host.http import is_loopback
 from agent_host.llm.event_stream import GatewayAnswer
-from agent_host.llm.urls import GatewayAddress, place_of
+from agent_host.llm.urls import GatewayAddress, is_by_proxy, place_of
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -54,21 +52,11 @@ def connection_to(
     used."""
     place = place_of(url)
     headers = {**_OF_CLIENTS, **headers}
-    if not is_loopback(place.host) and _is_by_proxy(place.scheme):
+    if not is_loopback(place.host) and is_by_proxy(place.scheme):
         from agent_host.llm.proxied_connection import ByProxy
 
         return ByProxy(url, headers, tls, timeouts)
     return _Direct(place, headers, tls, timeouts)
-
-
-def _is_by_proxy(scheme: str) -> bool:
-    """True if a proxy may be for such URLs; which hosts it is not for, httpx knows."""
-    in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
-    if not in_environment and sys.platform not in ("darwin", "win32"):  # those have settings of their own besides
-        return False
-    from urllib.request import getproxies
-
-    return bool(getproxies().keys() & {scheme, "all"})
 
 
 class _Direct:

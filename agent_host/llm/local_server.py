@@ -28,6 +28,8 @@ PATIENCE_S: Final = 1.0
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_MODELS = 1000
 _OK = 200
+LLAMA_PAGE: Final = "/props"
+"""The page that llama.cpp's server has, by which it is known."""
 _LENGTHS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 _LOCAL_NAME = r"(?:[^.]+|.+\.(?:localhost|local|lan|internal|home\.arpa))\.?"
 _API = r"/v1(?:/.*)?$|/(?:messages|chat/completions|responses)$"
@@ -143,7 +145,7 @@ def _read_props(props: Any) -> tuple[int | None, str]:
     settings = props.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     found = _tokens(inner.get("n_ctx")) or _tokens(props.get("n_ctx"))
-    return (found, "/props") if found else (None, "")
+    return (found, LLAMA_PAGE) if found else (None, "")
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:

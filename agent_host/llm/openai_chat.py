@@ -186,6 +186,7 @@ class ChatDialect:
         tools: Sequence[ToolSpec],
         session_id: str = "",
         is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Model, limit, tools and the system message, which other messages follow."""
         del is_marked
@@ -199,6 +200,9 @@ class ChatDialect:
             request["prompt_cache_key"] = session_id
         if tools:
             request["tools"] = [self._function(tool) for tool in tools]
+        if answer_schema is not None:
+            form = {"name": "answer", "schema": answer_schema, "strict": False}
+            request["response_format"] = {"type": "json_schema", "json_schema": form}
         first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
         return orjson.dumps(request)[:-1] + b',"messages":[' + first
 

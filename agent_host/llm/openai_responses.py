@@ -157,6 +157,7 @@ class ResponsesDialect:
         tools: Sequence[ToolSpec],
         session_id: str = "",
         is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Model, limit, tools and the system message. It stands in `input`: `instructions` may not be cached."""
         del is_marked
@@ -171,6 +172,9 @@ class ResponsesDialect:
             request["prompt_cache_key"] = session_id
         if tools:
             request["tools"] = [self._function(tool) for tool in tools]
+        if answer_schema is not None:
+            form = {"type": "json_schema", "name": "answer", "schema": answer_schema, "strict": False}
+            request["text"] = {"format": form}
         first = orjson.dumps({"role": "system", "content": system}) + b"," if system.strip() else b""
         return orjson.dumps(request)[:-1] + b',"input":[' + first
 

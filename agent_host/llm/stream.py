@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from agent_host.thread.thread import Renderer
     from state.usage import TokenUsage
 
-Meaning = Literal["complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated"]
+Meaning = Literal[
+    "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer"
+]
 """What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
 and wants to go on; the answer was cut at a limit; the model's context window was full; the model or the gateway
 refused; the dialect does not know the word; it says that there are calls, and has none. With calls all but `blocked`
 run them and go on. The client cuts an answer that repeats itself (`repeated`), and the loop finds calls that are
-written as text (`agent_host.loop.progress`)."""
+written as text and final answers that do not fit their schema (`agent_host.loop.progress`)."""
 
 
 MAX_DETAIL = 500
@@ -134,10 +136,12 @@ class Dialect(Protocol):
         tools: Sequence[ToolSpec],
         session_id: str = "",
         is_marked: bool = True,
+        answer_schema: Mapping[str, Any] | None = None,
     ) -> bytes:
         """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
         is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
-        has marks."""
+        has marks. `answer_schema` is the JSON Schema of the final answer, for providers that hold
+        a model to one."""
         ...
 
     @property

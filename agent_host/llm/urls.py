@@ -5,8 +5,10 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
@@ -69,6 +71,16 @@ def place_of(url: str) -> GatewayAddress:
         named = f"{named}:{parts.port}"
     user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
     return GatewayAddress(parts.scheme, host, parts.port, target, named, None if user == ":" else user)
+
+
+def is_by_proxy(scheme: str) -> bool:
+    """True if a proxy may be for such URLs; which hosts it is not for, httpx knows."""
+    in_environment = any(name.lower().endswith("_proxy") for name in os.environ)
+    if not in_environment and sys.platform not in ("darwin", "win32"):  # those have settings of their own besides
+        return False
+    from urllib.request import getproxies
+
+    return bool(getproxies().keys() & {scheme, "all"})
 
 
 def _network_name(host: str) -> str:

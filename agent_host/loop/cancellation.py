@@ -23,11 +23,13 @@ class ToolStopped(Exception):
 
 class Cancellation:
     """One request to stop. `resumable`: the task stays open in the checkpoint, as after a signal, so that a resume
-    goes on with it; a client's CancelTask ends it for good."""
+    goes on with it; a client's CancelTask ends it for good. `time_limit` says in words that the run's time was over,
+    None where that is not the reason."""
 
     def __init__(self) -> None:
         self.requested = False
         self.resumable = False
+        self.time_limit: str | None = None
         self._waiting: list[asyncio.Task[Any]] = []
         self._tools: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._cut_short: set[asyncio.Task[Any]] = set()
@@ -39,8 +41,9 @@ class Cancellation:
         """True if the task is to be over, and not only to stop."""
         return self.requested and not self.resumable
 
-    def request(self, *, resumable: bool) -> None:
+    def request(self, *, resumable: bool, time_limit: str | None = None) -> None:
         """Ask the task to stop. Model calls and waits for approval end now, running tools finish first."""
+        self.time_limit = time_limit if resumable else None
         if self.requested:
             self.resumable = self.resumable and resumable  # for good takes precedence over for now
             return
@@ -66,6 +69,7 @@ class Cancellation:
         if self._timer is not None:
             self._timer.cancel()
         self.requested = self.resumable = self._forced = False
+        self.time_limit = None
         self._timer = None
 
     def _end_tools(self) -> None:

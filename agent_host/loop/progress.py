@@ -17,10 +17,11 @@ import orjson
 from agent_host.errors import ErrorCode
 from agent_host.loop.context import TaskEnd
 from agent_host.thread.messages import NOTHING_SAID
+from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.llm.stream import Meaning
     from agent_host.loop.context import LoopContext
@@ -36,9 +37,18 @@ _AS_TEXT: Final = (
 )
 _CUT: Final = "[Your answer was cut: it repeated one piece again and again. Go on with the task without it.]"
 
-NOTES: Final[Mapping[Meaning, str]] = {"empty": _EMPTY, "call_as_text": _AS_TEXT, "repeated": _CUT}
+_BAD_ANSWER: Final = (
+    "[Your final answer has to be JSON that fits the schema, and nothing else: answer again with that JSON alone.]"
+)
+
+NOTES: Final[Mapping[Meaning, str]] = {
+    "empty": _EMPTY,
+    "call_as_text": _AS_TEXT,
+    "repeated": _CUT,
+    "bad_answer": _BAD_ANSWER,
+}
 """Notes of the host behind a turn that does nothing for the task, by its meaning."""
-_MAX_IN_A_ROW: Final[Mapping[Meaning, int]] = {"empty": 2, "call_as_text": 2, "repeated": 1}
+_MAX_IN_A_ROW: Final[Mapping[Meaning, int]] = {"empty": 2, "call_as_text": 2, "repeated": 1, "bad_answer": 2}
 _ENDS: Final[Mapping[Meaning, tuple[ErrorCode, str]]] = {
     "empty": (ErrorCode.LLM_EMPTY_ANSWER, "the model answered with nothing, neither text nor a tool call, twice"),
     "call_as_text": (
@@ -46,6 +56,10 @@ _ENDS: Final[Mapping[Meaning, tuple[ErrorCode, str]]] = {
         "the model writes tool calls as plain text, though it was told how to call tools: see docs/gateways.md",
     ),
     "repeated": (ErrorCode.LLM_REPEATED_CALL, "the model's answer repeated one piece without end and was cut"),
+    "bad_answer": (
+        ErrorCode.ANSWER_SCHEMA,
+        "the final answer does not fit the schema, though the model was asked twice",
+    ),
 }
 # Beginnings of calls in the templates of common models.
 _MARKS: Final = re.compile(
@@ -68,7 +82,49 @@ def meaning_without_calls(ctx: LoopContext, meaning: Meaning, text: str) -> Mean
             return "empty"
         if has_call_as_text(ctx, text):
             return "call_as_text"
+        form = ctx.progress.form
+        if form is not None and form.read(text).problem is not None:
+            return "bad_answer"
     return meaning
+
+
+class Answer(NamedTuple):
+    """A final answer: its JSON, or what is wrong with it."""
+
+    value: Any = None
+    problem: str | None = None
+
+
+def instruction_on(schema: str) -> str:
+    """What the model is told of the form of its final answer."""
+    return (
+        "\nThe user's program reads your final answer. It has to be one JSON value that fits this JSON Schema, and "
+        f"nothing else, without a fence:\n{schema}\n"
+    )
+
+
+class AnswerForm:
+    """The form of a final answer: JSON that `judge` takes, which returns what is wrong with a value. `schema` is the
+    JSON Schema, as JSON text."""
+
+    def __init__(self, schema: str, judge: Callable[[Any], str | None]) -> None:
+        self.schema = schema
+        self._judge = judge
+
+    def read(self, text: str) -> Answer:
+        """The answer in a text. A model that puts it in a fence has answered."""
+        body = text.strip()
+        fenced = _FENCE.fullmatch(body)
+        try:
+            value = orjson.loads(body if fenced is None else fenced[1])
+        except orjson.JSONDecodeError as error:
+            return Answer(problem=f"it is not JSON: {error}")
+        problem = self._judge(value)
+        return Answer(value) if problem is None else Answer(problem=problem)
+
+    def note(self, text: str) -> str:
+        """What the model reads behind an answer that does not fit."""
+        return f"{_BAD_ANSWER[:-1]} What is wrong with it: {self.read(text).problem}]"
 
 
 def has_call_as_text(ctx: LoopContext, text: str) -> bool:
@@ -115,9 +171,11 @@ def _fits(ctx: LoopContext, name: str, arguments: Any) -> bool:
 class Progress:
     """Counts of one run of a task. A call that is made `repeat_note` times in a row with the same arguments and the
     same result gets a note, and `repeat_limit` times end the task (`[loop]` of the settings); 0: never. A model that
-    makes many at once has not read the note yet, and so the task goes on."""
+    makes many at once has not read the note yet, and so the task goes on. `form` is that of the final answer, None for
+    any text."""
 
-    def __init__(self, repeat_note: int, repeat_limit: int) -> None:
+    def __init__(self, repeat_note: int, repeat_limit: int, form: AnswerForm | None = None) -> None:
+        self.form = form
         self._note_at = repeat_note
         self._limit = repeat_limit
         self._noise = self._in_a_row = 0
@@ -129,8 +187,8 @@ class Progress:
         self._noise = 0
         self.forget_calls()
 
-    def end_of_noise(self, meaning: Meaning) -> TaskEnd | None:
-        """Count a turn; returns how it ends the task, None if the task goes on."""
+    def end_of_noise(self, meaning: Meaning, text: str) -> TaskEnd | None:
+        """Count a turn with this text; returns how it ends the task, None if the task goes on."""
         if meaning not in NOTES:
             self._noise = 0
             return None
@@ -138,6 +196,8 @@ class Progress:
         if self._noise < _MAX_IN_A_ROW[meaning]:
             return None
         code, message = _ENDS[meaning]
+        if meaning == "bad_answer" and self.form is not None:
+            message = f"{message}: {self.form.read(text).problem}"
         return TaskEnd("failed", code, f"{message}; resume to have it try again", resumable=True)
 
     def forget_calls(self) -> None:

@@ -153,7 +153,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     cut_short = (goes_on or step.meaning in _NO_ANSWER) and not calls
     # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
     paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
-    note = ctx.conversation.note(_go_on(step))._replace(goes_on=goes_on) if cut_short and not paused else None
+    note = ctx.conversation.note(_go_on(ctx, step))._replace(goes_on=goes_on) if cut_short and not paused else None
     dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
     encoded = None if note is None else ctx.encode(note)
@@ -184,8 +184,10 @@ def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
     return talk.thread.dropped
 
 
-def _go_on(step: Step) -> str:
+def _go_on(ctx: LoopContext, step: Step) -> str:
     """Words of the host behind an answer that is not whole, or is none."""
+    if step.meaning == "bad_answer" and ctx.progress.form is not None:
+        return ctx.scrubber.text(ctx.progress.form.note(step.assistant.content))
     if step.meaning in NOTES:
         return NOTES[step.meaning]
     if step.meaning == "window":

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.display_text import one_line
+from agent_host.display_text import count_noun, one_line
 from agent_host.errors import (
     CANCELLED,
     MAX_STEPS_EXCEEDED,
+    TIME_LIMIT,
     AgentHostError,
     BudgetExceeded,
     CheckpointWriteFailed,
@@ -102,6 +103,8 @@ async def run_task(
         # A call that a stop for now has left open needs its result first, whatever was asked for since.
         resumable = ctx.cancellation.resumable or ctx.state.open_step is not None
         end = TaskEnd("cancelled", CANCELLED, "cancelled on request", resumable=resumable)
+        if ctx.cancellation.time_limit is not None and resumable:
+            end = TaskEnd("paused", TIME_LIMIT, ctx.cancellation.time_limit, resumable=True)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
         said = ctx.scrubber.text(str(error))  # a gateway may quote what it refuses
@@ -126,7 +129,9 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
             if ctx.judge.expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
             if ctx.task.step_count >= ctx.task.max_steps:
-                message = f"not done after {ctx.task.step_count} steps (--max-steps {ctx.task.max_steps})"
+                done = count_noun(ctx.task.step_count, "step")
+                again = f'agent-host resume {ctx.session_id} "Go on." --max-steps N'
+                message = f"not done after {done} (--max-steps {ctx.task.max_steps}); go on with: {again}"
                 return TaskEnd("failed", MAX_STEPS_EXCEEDED, message)
             step = take_replay(ctx, replays) if replays else await take_turn(ctx)
             replays = ()
@@ -145,7 +150,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     """Return the end of the task after a step, by what its turn means (AH 4.4); None if it continues."""
-    end = ctx.progress.end_of_noise(step.meaning)
+    end = ctx.progress.end_of_noise(step.meaning, step.assistant.content)
     if end is not None:
         return end
     if step.meaning == "complete":

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import CANCELLED, ErrorCode, OutOfOrder, SessionNotReady, UsageError
+from agent_host.errors import CANCELLED, TIME_LIMIT, ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.context import TaskEnd
@@ -247,6 +247,9 @@ class LiveSession:
     def cut_off(self) -> TaskEnd:
         """The end of the current task as this process leaves it when it is ended by force: open on record, unless it
         had come to its end."""
+        words = self._ctx.cancellation.time_limit
+        if words is not None and self._work.last_end is None:
+            return TaskEnd("paused", TIME_LIMIT, words, resumable=True)
         return self._work.last_end or TaskEnd("cancelled", CANCELLED, _CUT_OFF, resumable=True)
 
     @property
@@ -363,6 +366,13 @@ class LiveSession:
     def interrupt(self) -> None:
         """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
         self._work.stop(resumable=True)
+
+    def end_by_time(self, words: str) -> None:
+        """Stop the task since the time of its run is over, `words` say which, and leave it open on record: what runs is
+        ended now."""
+        self._work.stop(resumable=True, time_limit=words)
+        self._ctx.cancellation.force(grace_s=0)
+        asyncio.get_running_loop().call_later(_FORCE_PATIENCE_S, self._ctx.cancellation.abandon)
 
     def decide(
         self,

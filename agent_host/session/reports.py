@@ -125,10 +125,20 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         **verdict(end.status, end.reason, denied=bool(task.denied)),
         "model": ctx.conversation.model,
         **cost_fields(ctx, task),
+        **_answer(ctx, end),
         "filesChanged": files_changed(ctx),
         **_sandbox(ctx),
         **({"changesUnseen": ctx.state.unseen[task.task_id]} if task.task_id in ctx.state.unseen else {}),
     }
+
+
+def _answer(ctx: LoopContext, end: TaskEnd) -> dict[str, Any]:
+    """{answer}: the JSON of the final answer, where one was asked for."""
+    form = ctx.progress.form
+    if form is None or end.status != "completed":
+        return {}
+    read = form.read(end.text)
+    return {} if read.problem is not None else {"answer": read.value}
 
 
 def _sandbox(ctx: LoopContext) -> dict[str, Any]:

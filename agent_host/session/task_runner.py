@@ -204,9 +204,10 @@ class TaskRunner:
             ctx.phase.fire("resume")
             self._run(self._drive())
 
-    def stop(self, *, resumable: bool) -> None:
-        """Ask the task to stop at its next safe point; `resumable`: it stays open on record."""
-        self._ctx.cancellation.request(resumable=resumable)
+    def stop(self, *, resumable: bool, time_limit: str | None = None) -> None:
+        """Ask the task to stop at its next safe point; `resumable`: it stays open on record. `time_limit` is the reason
+        in words, where it is the time."""
+        self._ctx.cancellation.request(resumable=resumable, time_limit=time_limit)
 
     async def await_end(self) -> TaskEnd:
         """The end of the current task, or of the last one. Cancelling this wait ends the task as a crash would."""

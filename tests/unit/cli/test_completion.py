@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_LINES, MOST_OF_A_GROUP = 72, 24
-VERBS = ("check", "tools", "validate", "show", "rejudge")
+VERBS = ("check", "test", "tools", "validate", "show", "rejudge")
 
 
 @pytest.fixture(autouse=True)

@@ -343,6 +343,8 @@ FORBIDDEN: dict[str, str] = {
     "retention.keep_file_versions": "false",
     "llm.images": "false",
     "llm.provider": '"openai"',
+    "llm.structured_answers": '"never"',
+    "host.answer_schema": '"{}"',
     "providers": '{base_url = "https://evil.example"}',
     "host.project_instructions": "false",
     "llm.context_strategy": '"summarize"',
