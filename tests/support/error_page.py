@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host import errors
-from agent_host.errors import INTERRUPTED, MAX_STEPS_EXCEEDED, AgentHostError, ErrorCode
+from agent_host.errors import INTERRUPTED, MAX_STEPS_EXCEEDED, TIME_LIMIT, AgentHostError, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.rpc import messages
 
@@ -136,6 +136,12 @@ REASONS: Final = (
         "one piece without end",
         goes_on=True,
     ),
+    Reason(
+        _FAILED,
+        ErrorCode.ANSWER_SCHEMA,
+        "the final answer did not fit the schema of `run --schema`, twice",
+        goes_on=True,
+    ),
     Reason(_FAILED, ErrorCode.CAPABILITY_DENIED, "the bundle does not grant LLM.Call", goes_on=False),
     Reason(_FAILED, ErrorCode.UNAUTHORIZED, "the gateway refused the token (401, 403)", goes_on=True),
     Reason(
@@ -158,6 +164,7 @@ REASONS: Final = (
     Reason(_PAUSED, ErrorCode.RATE_LIMITED, "the gateway answered 429 after all retries", goes_on=True),
     Reason(_PAUSED, ErrorCode.POLICY_EXPIRED, "the bundle's `expiresAt` passed while the task ran", goes_on=True),
     Reason(_PAUSED, ErrorCode.CHECKPOINT_WRITE_FAILED, "the disk did not take a record, or has no room", goes_on=True),
+    Reason(_PAUSED, TIME_LIMIT, "the time that `run --timeout` gives was over", goes_on=True),
     Reason(_PAUSED, INTERRUPTED, "the client or the process went away", goes_on=True),
     Reason(
         _PAUSED,
