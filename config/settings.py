@@ -66,6 +66,9 @@ MODELS = "models"
 PROVIDERS = "providers"
 """The section of the providers, by name (`config.providers`)."""
 
+KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
+"""Headers that carry a key, in lower case."""
+
 MOCK_PREFIX = "mock:"
 """Before the file of a scripted gateway, in `llm.gateway`."""
 

@@ -72,7 +72,7 @@ def token_name(settings: Settings) -> str:
 def key_of(provider: Provider) -> str | None:
     """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
     that is not there, and for one that would go over a network unencrypted."""
-    if not provider.has_key:
+    if not provider.has_key and not provider.has_key_header:
         return None
     host = check_url(provider.base_url).host
     if provider.base_url.lower().startswith("http://") and not is_loopback(host):
@@ -80,6 +80,8 @@ def key_of(provider: Provider) -> str | None:
             f"provider {provider.name}: {displayable_url(provider.base_url)} is plain http, over which a key is only "
             "sent to this machine: give an https:// URL"
         )
+    if not provider.has_key:
+        return None
     if provider.key_keyring:
         return check_token(from_keyring(provider.key_keyring, f"provider {provider.name}"))
     key = os.environ.get(provider.key_env, "").strip()
