@@ -50,13 +50,25 @@ class Tokens(NamedTuple):
         """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
         commands are not given are blanked where a command could read them in the process table; this process keeps
         what it may need itself."""
-        hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+        hide_secrets()
         return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
 
     def under(self, settings: Settings) -> Tokens:
         """These tokens for a session with these settings: a provider gets its own key, or none, in place of the
         gateway's token. Raises UsageError."""
         return self if settings.provider is None else self._replace(gateway=key_of(settings.provider))
+
+
+def hide_secrets() -> None:
+    """Blank the values of all variables that commands are not given where a command could read them in the process
+    table. This process keeps them in its environment."""
+    hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+
+
+def hide_key(settings: Settings) -> None:
+    """Blank the key of the provider in the same way, whatever its variable is called."""
+    if settings.provider is not None and settings.provider.key_env:
+        hide_in_process_table([settings.provider.key_env])
 
 
 def token_name(settings: Settings) -> str:
