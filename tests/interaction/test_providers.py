@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.providers import KNOWN
-from tests.support.model_server import ModelServer, model_server, redirecting
+from tests.support.model_server import ModelServer, keyring, model_server, redirecting
 from tests.support.process import say, shell, use
 from tests.support.secrets import assert_not_kept, assert_nowhere
 
@@ -324,34 +324,6 @@ def test_a_server_without_a_usual_model_is_asked_for_it(host: Host, models: list
 
 
 # --- the keyring ------------------------------------------------------------------------------------------------------
-
-
-def keyring(folder: Path, **secrets: str) -> dict[str, str]:
-    """A keyring of these secrets in a folder, and what has a process use it."""
-    package = folder / "site" / "keyring"
-    package.mkdir(parents=True)
-    (package / "errors.py").write_text("class KeyringError(Exception): ...\n")
-    (package / "__init__.py").write_text(
-        "import json, os\n"
-        "from keyring.errors import KeyringError\n"
-        "PATH = os.path.join(os.path.dirname(__file__), 'secrets.json')\n"
-        "def _all():\n"
-        "    with open(PATH) as file:\n"
-        "        return json.load(file)\n"
-        "def get_password(service, name):\n"
-        "    found = _all()\n"
-        "    if found is None:\n"
-        "        raise KeyringError('it is locked')\n"
-        "    return found.get(service + '/' + name)\n"
-        "def set_password(service, name, secret):\n"
-        "    found = _all()\n"
-        "    if found is None:\n"
-        "        raise KeyringError('it is locked')\n"
-        "    with open(PATH, 'w') as file:\n"
-        "        json.dump({**found, service + '/' + name: secret}, file)\n"
-    )
-    (package / "secrets.json").write_text(json.dumps({f"agent-host/{name}": value for name, value in secrets.items()}))
-    return {"PYTHONPATH": str(package.parent)}
 
 
 def test_a_key_comes_from_the_keyring(host: Host, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.support.process import call, gateway, say, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tests.support.process import Gateway
 
@@ -147,3 +148,31 @@ def redirecting(elsewhere: str, status: int) -> Iterator[ModelServer]:
         yield server
     finally:
         server.close()
+
+
+def keyring(folder: Path, **secrets: str) -> dict[str, str]:
+    """A keyring of these secrets in a folder, and what has a process use it."""
+    package = folder / "site" / "keyring"
+    package.mkdir(parents=True)
+    (package / "errors.py").write_text("class KeyringError(Exception): ...\n")
+    (package / "__init__.py").write_text(
+        "import json, os\n"
+        "from keyring.errors import KeyringError\n"
+        "PATH = os.path.join(os.path.dirname(__file__), 'secrets.json')\n"
+        "def _all():\n"
+        "    with open(PATH) as file:\n"
+        "        return json.load(file)\n"
+        "def get_password(service, name):\n"
+        "    found = _all()\n"
+        "    if found is None:\n"
+        "        raise KeyringError('it is locked')\n"
+        "    return found.get(service + '/' + name)\n"
+        "def set_password(service, name, secret):\n"
+        "    found = _all()\n"
+        "    if found is None:\n"
+        "        raise KeyringError('it is locked')\n"
+        "    with open(PATH, 'w') as file:\n"
+        "        json.dump({**found, service + '/' + name: secret}, file)\n"
+    )
+    (package / "secrets.json").write_text(json.dumps({f"agent-host/{name}": value for name, value in secrets.items()}))
+    return {"PYTHONPATH": str(package.parent)}
