@@ -63,7 +63,7 @@ def load(
     if path is not None and ((chosen and not may_be_missing) or os.path.exists(path)):
         of_user = _resolve_relative(path, _read(path))
         values |= of_user
-        given |= dict.fromkeys(of_user, Source.FILE)
+        given |= dict.fromkeys((key for key, value in of_user.items() if value != ""), Source.FILE)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
             given[key] = Source.ENVIRONMENT
@@ -72,7 +72,8 @@ def load(
         if key not in SETTINGS:
             raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
         values[key] = _combine(key, values.get(key), _check(key, value, given_by))
-        given[key] = Source.OPTION
+        if value != "":
+            given[key] = Source.OPTION
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:

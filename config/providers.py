@@ -245,15 +245,16 @@ def choose_provider(settings: Settings, environ: Mapping[str, str], began: str |
 
 
 def settings_under(settings: Settings, provider: Provider) -> Settings:
-    """The settings of a run that asks this provider: its place, its headers and, unless they are chosen, its dialect
-    and model."""
+    """The settings of a run that asks this provider: its place, its headers, its dialect unless the command line names
+    one, and its model unless one is chosen. `llm.dialect` of a configuration is that of `llm.gateway`."""
     values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
-    if "llm.dialect" not in settings.chosen:
+    if settings.chosen.get("llm.dialect") is not Source.OPTION:
         values["llm.dialect"] = provider.dialect
-    if provider.model and "llm.model" not in settings.chosen:
-        values["llm.model"] = provider.model
+    model = settings.llm.model if "llm.model" in settings.chosen else provider.model or settings.llm.model
+    if model:
+        values["llm.model"] = model
     if provider.context_tokens is not None:
-        model = settings.llm.model or provider.model or "*"
+        model = model or "*"
         entry = {"context_tokens": provider.context_tokens, **settings.models.get(model, {})}
         values[MODELS] = {**settings.models, model: entry}
     return settings.over(values, provider)

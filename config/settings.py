@@ -339,7 +339,8 @@ class RetentionSection(Section, name="retention"):
 class Settings:
     """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
     holds one sentence for each line of the workspace's file that tried to widen, `chosen` says for each key that the
-    user gave a value for where that was. `provider` is the one that the run asks, None for a gateway."""
+    user gave a value for, and no empty text, where that was. `provider` is the one that the run asks, None for a
+    gateway."""
 
     host: HostSection
     serve: ServeSection

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 
 from config.providers import KNOWN
 from tests.support.model_server import ModelServer, keyring, model_server, redirecting
-from tests.support.process import say, shell, use
+from tests.support.process import PATIENCE_S, say, shell, use
 from tests.support.secrets import assert_not_kept, assert_nowhere
 
 if TYPE_CHECKING:
@@ -232,7 +235,7 @@ def test_a_key_does_not_go_along_a_redirect(host: Host, status: int) -> None:
     assert_not_kept(host, [KEY])
 
 
-@pytest.mark.parametrize("way", ["models", "dialect", "doctor"])
+@pytest.mark.parametrize("way", ["models", "dialect", pytest.param("doctor", marks=pytest.mark.slow)])
 def test_nothing_else_that_is_asked_follows_a_redirect(host: Host, way: str) -> None:
     with model_server(models=["m"]) as elsewhere, redirecting(elsewhere.url, 307) as server:
         fields = {"dialect": "auto"} if way == "dialect" else {}
@@ -260,10 +263,12 @@ def under(host: Host, policy: Path, *options: str, env: Mapping[str, str]) -> Ou
 def test_under_a_bundle_the_first_allowed_model_that_is_served_is_taken(host: Host) -> None:
     policy = bundle_of(host, "a", "b", "c")
     with model_server(models=["c", "x", "b"]) as server:
+        configure(host, "[providers.anthropic]\ncontext_tokens = 12000\n")
         outcome = under(host, policy, env=found("anthropic", server))
         (asked,), listed = server.posted, server.listed
     assert outcome.code == 0, outcome.stderr
     assert asked.body["model"] == "b"
+    assert len(asked.body["tools"]) == 6, "a window of this size gets the slim tools"
     assert outcome.lines[0].startswith("agent-host: anthropic: b at ")
     assert [one.key for one in listed] == [{"x-api-key": KEY}] * len(listed)
     assert listed
@@ -297,6 +302,7 @@ def test_a_model_that_is_named_goes_over_the_provider_s(host: Host) -> None:
         assert [one.body["model"] for one in server.posted] == ["mine", "of-the-entry"]
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("policy", ["workspace", "ci", "read-only"])
 def test_a_built_in_allows_the_provider_s_model(host: Host, policy: str) -> None:
     with model_server() as server:
@@ -337,6 +343,7 @@ def test_a_key_comes_from_the_keyring(host: Host, tmp_path: Path) -> None:
     assert_not_kept(host, [KEY])
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(
     ("holds", "said"), [("{}", "has nothing under work"), ("null", "it is locked"), ("", "not installed")]
 )
@@ -440,7 +447,8 @@ def look(host: Host) -> dict[str, Any]:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize(
-    ("name", "variable"), [("anthropic", "ANTHROPIC_API_KEY"), ("work", "WORK_KEY"), ("work", "INNOCENT")]
+    ("name", "variable"),
+    [("work", "WORK_KEY"), pytest.param("anthropic", "ANTHROPIC_API_KEY", marks=pytest.mark.slow)],
 )
 def test_no_child_and_no_record_has_the_key(host: Host, name: str, variable: str) -> None:
     """Nor has a process that helps, such as the one that ends what a background command has left."""
@@ -487,3 +495,29 @@ def test_a_server_finds_its_provider_and_keeps_the_key_to_itself(servers: Server
         serve.finish()
     assert "processes that have it:\nlooked" in looked
     assert_not_kept(servers.host, [KEY])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+@pytest.mark.parametrize("variable", ["INNOCENT", "ANTHROPIC_API_KEY"])
+def test_a_server_for_other_agents_finds_its_provider_and_shows_no_process_its_key(host: Host, variable: str) -> None:
+    async def ask() -> str:
+        command = StdioServerParameters(
+            command=sys.executable,
+            args=["-P", "-m", "agent_host", "mcp", "--policy", str(host.policy(llm={"allowedModels": ["m"]}))],
+            env=host.environment({variable: KEY, "OPENAI_API_KEY": OTHER_KEY}),
+            cwd=os.fspath(host.workspace),
+        )
+        async with Client(command, read_timeout_seconds=PATIENCE_S) as client:
+            result = await client.call_tool("run_task", {"prompt": "Do it."})
+            return str(result.structured_content)
+
+    with model_server(use(look(host)), say("Done.")) as server:
+        text = f'[providers]\ndefault = "work"\n{entry("work", server, key_env=variable, **ANTHROPIC)}'
+        configure(host, text)
+        said = asyncio.run(ask())
+        looked = server.model.results(1)[0].text if server.model else ""
+        assert server.keys == {("x-api-key", KEY)}
+    assert "Done." in said
+    assert "processes that have it:\nlooked" in looked
+    assert_not_kept(host, [KEY, OTHER_KEY])

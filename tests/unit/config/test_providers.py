@@ -170,7 +170,7 @@ def test_every_known_provider_has_what_a_request_needs_and_variables_of_its_own(
     assert len({known.base_url for known in KNOWN.values()}) == len(KNOWN)
 
 
-def test_the_settings_of_a_provider_go_below_what_the_user_chose(tmp_path: Path) -> None:
+def test_the_settings_of_a_provider_go_below_what_the_user_chose_for_it(tmp_path: Path) -> None:
     entry = '[providers.anthropic]\nmodel = "m"\ncontext_tokens = 9000\nheaders = { x-team = "t" }\n'
     text = f'{entry}[llm]\nheaders = {{ authorization = "of the gateway" }}\n'
     plain = settings_of(tmp_path, text)
@@ -178,6 +178,9 @@ def test_the_settings_of_a_provider_go_below_what_the_user_chose(tmp_path: Path)
     assert (under.llm.gateway, under.llm.dialect, under.llm.model) == ("https://api.anthropic.com", "anthropic", "m")
     assert under.llm.headers == {"x-team": "t"}
     assert under.models["m"]["context_tokens"] == 9000
+    other_gateway = settings_of(tmp_path, f'{text}dialect = "openai"\nmodel = ""\n')
+    under = settings_under(other_gateway, provider_called("anthropic", other_gateway, {}))
+    assert (under.llm.dialect, under.llm.model) == ("anthropic", "m")
     own = settings_of(tmp_path, text, model="mine", dialect="openai")
     under = settings_under(own, provider_called("anthropic", own, {}))
     assert (under.llm.dialect, under.llm.model) == ("openai", "mine")
