@@ -421,6 +421,20 @@ def test_a_named_provider_is_that_of_a_resume_as_well(host: Host) -> None:
         assert plain.keys == {("x-api-key", TOKEN), ("authorization", f"Bearer {TOKEN}")}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--provider", "work")])
+def test_a_session_of_a_provider_runs_again_without_it(host: Host, options: tuple[str, ...]) -> None:
+    with model_server(use(shell("echo once")), say("Done.")) as server:
+        configure(host, entry("work", server, key_env="WORK_KEY", **ANTHROPIC))
+        env = {**found("openai", server), "WORK_KEY": OTHER_KEY}
+        assert run(host, *options, "--session-id", "s", env=env).code == 0
+        asked = len(server.asked)
+        for variables in ({}, {"GEMINI_API_KEY": KEY}):
+            again = host.run("replay", "s", "--workspace", str(host.workspace), env=variables)
+            assert (again.code, again.text) == (0, "1 call, all as on record\n"), again.stderr
+        assert len(server.asked) == asked
+
+
 # --- what nobody gets to know -----------------------------------------------------------------------------------------
 
 LOOK = """
