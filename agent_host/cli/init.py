@@ -14,11 +14,9 @@ from agent_host.cli.ask import agrees, can_ask
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer, notice, put
 from agent_host.display_text import escape
-from agent_host.errors import GatewayError, UsageError
+from agent_host.errors import UsageError
 from agent_host.host import first_provider
 from agent_host.host.secrets import KEYRING_SERVICE
-from agent_host.http import displayable_url
-from agent_host.llm.served_models import NoList
 from config.providers import KNOWN
 
 if TYPE_CHECKING:
@@ -50,13 +48,8 @@ def init(namespace: argparse.Namespace) -> int:
     if asks and variable and not os.environ.get(variable, "").strip():
         typed = _ask_for_key(name, variable)
         os.environ[variable] = typed.key  # for the proof; it is kept once there is one
-    shown = displayable_url(plan.provider.base_url)
-    notice(f"asking {name} at {shown} for one call of a tool")
-    try:
-        proven = first_provider.prove(plan, state_dir_of(namespace))
-    except (GatewayError, NoList) as error:
-        notice(f"error: {name}: {error}; nothing was written")
-        return exit_codes.FAILED
+    notice(f"asking {name} at {plan.shown_url} for one call of a tool")
+    proven = first_provider.prove(plan, state_dir_of(namespace))
     if not proven.works:
         notice(f"error: {name}: {proven.said}; nothing was written")
         return exit_codes.FAILED
@@ -64,7 +57,7 @@ def init(namespace: argparse.Namespace) -> int:
     if typed is not None and typed.place != "variable":
         key = typed.key if typed.place == "file" else None
         entry = first_provider.entry_with_key(name, entry, proven.settings.llm.dialect, key)
-    notice(f"{name}: {proven.settings.llm.model} at {shown}: {proven.said}")
+    notice(f"{name}: {proven.settings.llm.model} at {plan.shown_url}: {proven.said}")
     change = first_provider.change_of(name, entry)
     if not _is_confirmed(change, yes=namespace.yes, asks=asks):
         return exit_codes.FAILED
@@ -126,9 +119,8 @@ def _ask_for_model(chosen: Candidate | None) -> str | None:
 
 def _ask_for_key(name: str, variable: str) -> _TypedKey:
     """The key, which is not shown while it is typed, and the place that the person chooses for it."""
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # Ctrl-C has the terminal show again what is typed
+    # Ctrl-C is an exception here, so that the terminal shows again what is typed.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         key = getpass.getpass(f"Key of {name} (it is not shown): ", sys.stderr).strip()
     except EOFError as error:

@@ -10,14 +10,14 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.errors import UsageError
+from agent_host.errors import GatewayError, UsageError
 from agent_host.host.connection_checks import try_tool_call
 from agent_host.host.gateway import settle_model
 from agent_host.host.options import settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
 from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
-from agent_host.llm.served_models import ask_models
+from agent_host.llm.served_models import NoList, ask_models
 from agent_host.redaction import Scrubber
 from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
@@ -52,6 +52,11 @@ class Plan(NamedTuple):
 
     provider: Provider
     entry: Mapping[str, Any]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL of the provider, without the user and password that may stand in it."""
+        return displayable_url(self.provider.base_url)
 
 
 class Proven(NamedTuple):
@@ -114,11 +119,14 @@ def prove(wanted: Plan, state_dir: str) -> Proven:
     there, a model that has to be chosen."""
     settings = settings_under(_users_settings(), wanted.provider)
     token = Tokens.read().under(settings).gateway
-    dialect = dialect_of_settings(settings)
-    if dialect is None:
-        dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
-        settings = settings.over({"llm.dialect": dialect.dialect.name})
-    settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
+    try:
+        dialect = dialect_of_settings(settings)
+        if dialect is None:
+            dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
+            settings = settings.over({"llm.dialect": dialect.dialect.name})
+        settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
+    except (GatewayError, NoList) as error:
+        return Proven(settings, False, str(error))
     return Proven(settings, *try_tool_call(settings, settings.llm.gateway, state_dir))
 
 
