@@ -59,6 +59,10 @@ class Provider(NamedTuple):
         """True if the configuration itself has a key, as the value of a header."""
         return _has_key_header(self.headers)
 
+    def with_model(self, settings: Settings, model: str) -> Settings:
+        """The settings of a run that asks this provider for another model."""
+        return settings_under(settings, self._replace(model=model, dialect=settings.llm.dialect))
+
 
 class KnownProvider(NamedTuple):
     """A provider that needs no entry. Where the variable `url_env` names another place, that place speaks

@@ -342,7 +342,6 @@ async def settle_model(
     if provider.model and (allowed is None or (provider.names_model and provider.model in allowed)):
         return settings
     from agent_host.llm.served_models import ask_models
-    from config.providers import settings_under
 
     served = await ask_models(settings, dialect, token)
     if allowed is None and len(served) != 1:
@@ -354,7 +353,7 @@ async def settle_model(
             f"the policy allows the models {', '.join(allowed or ())}, and provider {provider.name} serves "
             f"{', '.join(served[:_MODELS_SHOWN]) or 'none'}: none is in both lists"
         )
-    return settings_under(settings, provider._replace(model=model))
+    return provider.with_model(settings, model)
 
 
 async def _facts(

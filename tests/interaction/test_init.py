@@ -90,6 +90,7 @@ def test_what_was_written_is_what_a_run_uses(host: Host) -> None:
     assert outcome.lines[0].endswith("(providers.default)")
 
 
+@pytest.mark.slow
 def test_what_is_written_already_is_not_written_again(host: Host) -> None:
     with model_server(PROOF) as server:
         assert init(host, "--yes", env=found("anthropic", server)).code == 0
@@ -148,10 +149,6 @@ def test_a_local_server_is_listed_without_a_key_and_taken_only_by_its_name(host:
         assert listed.code == 2
         assert f"{name} ({KNOWN[name].base_url}, 1 models)" in listed.error
         assert {(one.method, tuple(one.key)) for one in server.asked} == {("GET", ())}
-        before = len(server.asked)
-        with model_server(PROOF) as far:
-            assert init(host, "--yes", env=found("anthropic", far)).code == 0
-        assert len(server.asked) == before, "one variable is enough: no port is asked"
         outcome = init(host, "--yes", "--provider", name)
         assert server.keys == set()
     assert outcome.code == 0, outcome.stderr
@@ -159,13 +156,19 @@ def test_a_local_server_is_listed_without_a_key_and_taken_only_by_its_name(host:
     assert written(host)["default"] == name
 
 
-def test_a_run_asks_no_local_port(host: Host) -> None:
-    config(host).write_text("")
-    with local_server("qwen") as (_, server):
+def test_only_init_and_doctor_ask_local_servers_and_only_if_they_have_to(host: Host) -> None:
+    with model_server(PROOF, models=["qwen"]) as server, model_server(PROOF) as far:
+        headers = f'headers = {{ authorization = "Bearer {OTHER_KEY}" }}'
+        rows = [f'[providers.{name}]\nbase_url = "{server.url}"\n{headers}\n' for name in LOCAL]
+        config(host).write_text("".join(rows))
         assert host.run("run", "Do it.").code == 2
-        assert server.asked == []
+        assert init(host, "--yes", env=found("anthropic", far)).code == 0
+        assert server.asked == [], "one variable is enough"
+        config(host).write_text("".join(rows))
         doctor = host.run("doctor")
-        assert [one.key for one in server.listed] == [{}]
+        assert init(host, "--yes").code == 2
+        assert {one.path.partition("?")[0] for one in server.asked} == {"/v1/models"}
+        assert (len(server.listed), server.keys) == (2 * len(LOCAL), set())
     assert doctor.code == 1
     assert "--provider" in doctor.text
 
@@ -378,6 +381,7 @@ def answer_number(terminal: AtTerminal, question: str, row: str, times: int = 1)
     terminal.type(f"{line.split()[0]}\n")
 
 
+@pytest.mark.slow
 def test_a_person_chooses_among_what_is_there(host: Host) -> None:
     with model_server(PROOF) as server, model_server(PROOF) as other:
         env = {**found("anthropic", other, OTHER_KEY), **found("openai", server)}
@@ -499,7 +503,7 @@ def test_a_typed_key_that_the_person_sets_is_not_written(host: Host) -> None:
 
 
 @pytest.mark.many_rows(1)
-@pytest.mark.parametrize("keys", ["n\n", "\n", "yes\n", "\x04"])
+@pytest.mark.parametrize("keys", ["n\n", "\n", "no\n", "\x04"])
 def test_without_a_y_the_configuration_is_kept(host: Host, keys: str) -> None:
     config(host).write_text(EXISTING)
     with model_server(PROOF) as server:
@@ -513,14 +517,8 @@ def test_without_a_y_the_configuration_is_kept(host: Host, keys: str) -> None:
     assert config(host).read_text() == EXISTING
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Key of anthropic",
-        pytest.param("Which provider?", marks=pytest.mark.slow),
-        pytest.param("Write this?", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("question", ["Key of anthropic", "Which provider?", "Write this?"])
 def test_ctrl_c_writes_nothing_and_leaves_the_terminal_as_it_was(host: Host, question: str) -> None:
     config(host).write_text(EXISTING)
     with model_server(PROOF) as server:

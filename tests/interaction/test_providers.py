@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +200,7 @@ def test_a_provider_that_is_none_and_a_key_that_is_not_there(host: Host) -> None
 # --- one origin -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize("url", ["http://192.0.2.1", "HTTP://llm.example.com/v1", "http://10.0.0.1:8080"])
 @pytest.mark.parametrize("way", ["variable", "entry", "header"])
 def test_no_key_goes_over_plain_http_to_another_machine(host: Host, url: str, way: str) -> None:
@@ -223,6 +225,7 @@ def test_over_plain_http_a_key_goes_to_this_machine_and_to_no_proxy(host: Host, 
         assert (proxy.asked, server.keys) == ([], {("x-api-key", KEY)})
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_key_does_not_go_along_a_redirect(host: Host, status: int) -> None:
     configure(host, "")
@@ -294,6 +297,7 @@ def test_a_model_that_an_entry_names_and_the_bundle_allows_is_not_asked_for(host
     assert asked.body["model"] == "b"
 
 
+@pytest.mark.slow
 def test_a_model_that_is_named_goes_over_the_provider_s(host: Host) -> None:
     with model_server(say("1"), say("2")) as server:
         configure(host, entry("anthropic", server, model="of-the-entry"))
@@ -378,7 +382,7 @@ def test_a_resume_goes_on_with_the_provider_and_the_model_that_the_session_began
         configure(host, f'[providers]\ndefault = "work"\n{entry("work", work, dialect="openai", model="w")}')
         again = host.run("resume", "s", env=env)
         assert (again.code, again.text) == (0, "One.\n"), again.stderr
-        assert f"openai: {KNOWN['openai'].model} at {openai.url}" in again.lines[0]
+        assert f"openai: {KNOWN['openai'].model} at {openai.url}" in again.lines[1]
         next_task = host.run("resume", "s", "Again.", env=env)
         assert next_task.code == 3
         assert (anthropic.asked, work.asked) == ([], [])
@@ -392,6 +396,7 @@ def test_a_resume_goes_on_with_the_provider_and_the_model_that_the_session_began
         assert [(one.body["model"], one.key) for one in work.posted] == [("w", {})]
 
 
+@pytest.mark.slow
 def test_a_resume_under_a_bundle_keeps_the_model_that_was_found(host: Host) -> None:
     policy = bundle_of(host, "a", "b")
     configure(host, "")
@@ -405,6 +410,7 @@ def test_a_resume_under_a_bundle_keeps_the_model_that_was_found(host: Host) -> N
         assert len(server.listed) == asked
 
 
+@pytest.mark.slow
 def test_a_named_provider_is_that_of_a_resume_as_well(host: Host) -> None:
     with (
         model_server({"status": 500}, say("Done.")) as server,
@@ -453,10 +459,15 @@ print("looked")
 """
 
 
-def look(host: Host) -> dict[str, Any]:
+def look(host: Host, key: str) -> dict[str, Any]:
     """A command that prints its variables, and the processes of this machine that have the key in theirs."""
-    (host.root / "look.py").write_text(f"KEY = {KEY[:8]!r} + {KEY[8:]!r}\n{LOOK}")
+    (host.root / "look.py").write_text(f"KEY = {key[:8]!r} + {key[8:]!r}\n{LOOK}")
     return shell(f"{sys.executable} -I {host.root / 'look.py'}")
+
+
+def fresh_key() -> str:
+    """A key that no other process of this machine has, which runs the same test."""
+    return f"key-{secrets.token_hex(8)}"
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
@@ -466,72 +477,74 @@ def look(host: Host) -> dict[str, Any]:
 )
 def test_no_child_and_no_record_has_the_key(host: Host, name: str, variable: str) -> None:
     """Nor has a process that helps, such as the one that ends what a background command has left."""
-    host.cold = True
+    host.cold, key = True, fresh_key()
     turns = [
-        use(shell("sleep 50", background=True), look(host)),
-        use(shell(f"echo {KEY}; echo {KEY} > left")),
-        {"status": 401, "error": {"type": "authentication_error", "message": f"bad key {KEY}"}, "times": "always"},
+        use(shell("sleep 50", background=True), look(host, key)),
+        use(shell(f"echo {key}; echo {key} > left")),
+        {"status": 401, "error": {"type": "authentication_error", "message": f"bad key {key}"}, "times": "always"},
     ]
     with model_server(*turns) as server:
         fields = {"model": "m", "dialect": "anthropic", "key_env": variable}
         configure(host, entry(name, server, **fields))
         path = host.root / "user.toml"
         path.write_text(path.read_text() + f'[tools]\nenv_passthrough = ["{variable}", "SHOWN_TOKEN"]\n')
-        env = {variable: KEY, "SHOWN_TOKEN": "shown"}
+        env = {variable: key, "SHOWN_TOKEN": "shown"}
         outcome = run(host, "--provider", name, "--output", "jsonl", "--session-id", "s", env=env)
         assert outcome.code == 1, outcome.stderr
         looked = server.model.results(1)[1].text if server.model else ""
-        assert server.keys == {("x-api-key", KEY)}
+        assert server.keys == {("x-api-key", key)}
         bodies = json.dumps([one.body for one in server.asked]).encode()
     assert "SHOWN_TOKEN=shown" in looked
-    assert f"{variable}={KEY}" not in looked
+    assert f"{variable}={key}" not in looked
     assert "processes that have it:\nlooked" in looked
-    assert_nowhere(bodies, "requests", [KEY])
-    assert_nowhere(outcome.stdout + outcome.stderr.encode(), "what was printed", [KEY])
-    assert_not_kept(host, [KEY])
+    assert_nowhere(bodies, "requests", [key])
+    assert_nowhere(outcome.stdout + outcome.stderr.encode(), "what was printed", [key])
+    assert_not_kept(host, [key])
     shown = host.run("show", "s", "--output", "json", env=env)
-    assert_nowhere(shown.stdout + shown.stderr.encode(), "show", [KEY])
+    assert_nowhere(shown.stdout + shown.stderr.encode(), "show", [key])
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 def test_a_server_finds_its_provider_and_keeps_the_key_to_itself(servers: Servers) -> None:
-    servers.host.cold = True
-    with model_server(use(look(servers.host)), say("Done.")) as server:
+    servers.host.cold, key = True, fresh_key()
+    with model_server(use(look(servers.host, key)), say("Done.")) as server:
         configure(servers.host, entry("work", server, dialect="anthropic", model="m", key_env="INNOCENT"))
-        serve = servers.start("--policy", "full", "--provider", "work", env={"INNOCENT": KEY})
+        serve = servers.start("--policy", "full", "--provider", "work", env={"INNOCENT": key})
         client = serve.on_streams()
         client.create()
         client.task()
         client.event("task_completed")
         looked = server.model.results(1)[0].text if server.model else ""
-        assert server.keys == {("x-api-key", KEY)}
+        assert server.keys == {("x-api-key", key)}
         client.call("Shutdown")
         serve.finish()
     assert "processes that have it:\nlooked" in looked
-    assert_not_kept(servers.host, [KEY])
+    assert_not_kept(servers.host, [key])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize("variable", ["INNOCENT", "ANTHROPIC_API_KEY"])
 def test_a_server_for_other_agents_finds_its_provider_and_shows_no_process_its_key(host: Host, variable: str) -> None:
+    key = fresh_key()
+
     async def ask() -> str:
         command = StdioServerParameters(
             command=sys.executable,
             args=["-P", "-m", "agent_host", "mcp", "--policy", str(host.policy(llm={"allowedModels": ["m"]}))],
-            env=host.environment({variable: KEY, "OPENAI_API_KEY": OTHER_KEY}),
+            env=host.environment({variable: key, "OPENAI_API_KEY": OTHER_KEY}),
             cwd=os.fspath(host.workspace),
         )
         async with Client(command, read_timeout_seconds=PATIENCE_S) as client:
             result = await client.call_tool("run_task", {"prompt": "Do it."})
             return str(result.structured_content)
 
-    with model_server(use(look(host)), say("Done.")) as server:
+    with model_server(use(look(host, key)), say("Done.")) as server:
         text = f'[providers]\ndefault = "work"\n{entry("work", server, key_env=variable, **ANTHROPIC)}'
         configure(host, text)
         said = asyncio.run(ask())
         looked = server.model.results(1)[0].text if server.model else ""
-        assert server.keys == {("x-api-key", KEY)}
+        assert server.keys == {("x-api-key", key)}
     assert "Done." in said
     assert "processes that have it:\nlooked" in looked
-    assert_not_kept(host, [KEY, OTHER_KEY])
+    assert_not_kept(host, [key, OTHER_KEY])
