@@ -428,6 +428,39 @@ def test_a_named_provider_is_that_of_a_resume_as_well(host: Host) -> None:
 
 
 @pytest.mark.slow
+def test_a_session_of_a_gateway_goes_on_with_a_provider_and_back(host: Host) -> None:
+    trouble = {"status": 500}
+    with model_server(trouble, trouble, say("Plain.")) as plain, model_server(trouble, say("Work.")) as work:
+        configure(host, entry("work", work, key_env="WORK_KEY", **ANTHROPIC))
+        env = {"WORK_KEY": KEY, "LLM_GATEWAY_AUTH_TOKEN": TOKEN, "ANTHROPIC_API_KEY": OTHER_KEY}
+        assert run(host, "--gateway", plain.url, "--session-id", "s", env=env).code == 3
+        assert host.run("resume", "s", "--provider", "work", env=env).code == 3
+        assert host.run("resume", "s", env=env).code == 3, "the gateway of its beginning"
+        assert (len(plain.posted), len(work.posted)) == (2, 1)
+        assert host.run("resume", "s", "--provider", "work", env=env).text == "Work.\n"
+        assert work.keys == {("x-api-key", KEY)}
+        assert {value.removeprefix("Bearer ") for _, value in plain.keys} == {TOKEN}
+
+
+@pytest.mark.slow
+def test_a_gateway_of_the_environment_takes_the_place_of_a_provider_in_a_resume(host: Host) -> None:
+    with model_server({"status": 500}, {"status": 500}) as server, model_server() as plain:
+        configure(host, entry("work", server, key_env="WORK_KEY", **ANTHROPIC))
+        env = {"WORK_KEY": KEY, "LLM_GATEWAY_AUTH_TOKEN": TOKEN}
+        assert run(host, "--provider", "work", "--session-id", "named", env=env).code == 3
+        env["LLM_GATEWAY_ENDPOINT"] = plain.url
+        still = host.run("resume", "named", env=env)
+        assert (len(server.posted), plain.asked) == (2, []), still.stderr
+    with model_server({"status": 500}) as server, model_server() as plain:
+        configure(host, f'[providers]\ndefault = "work"\n{entry("work", server, key_env="WORK_KEY", **ANTHROPIC)}')
+        env = {"WORK_KEY": KEY, "LLM_GATEWAY_AUTH_TOKEN": TOKEN}
+        assert run(host, "--session-id", "s", env=env).code == 3
+        moved = host.run("resume", "s", env=env | {"LLM_GATEWAY_ENDPOINT": plain.url})
+        assert (moved.code, moved.text) == (0, "Done.\n"), moved.stderr
+        assert {value.removeprefix("Bearer ") for _, value in plain.keys} == {TOKEN}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--provider", "work")])
 def test_a_session_of_a_provider_runs_again_without_it(host: Host, options: tuple[str, ...]) -> None:
     with model_server(use(shell("echo once")), say("Done.")) as server:
