@@ -60,6 +60,7 @@ def found(name: str, server: ModelServer, key: str = KEY) -> dict[str, str]:
 # --- without a terminal -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("name", ["anthropic", "openai", "openrouter", "gemini"])
 def test_yes_takes_the_one_provider_that_a_variable_names(host: Host, name: str) -> None:
     env_name = KNOWN[name].key_env
@@ -190,6 +191,7 @@ def test_a_provider_by_its_url(host: Host) -> None:
         assert written(host)["gateway"] == fields
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(("models", "code"), [(["one"], 0), (["one", "two"], 2), ([], 2), (None, 1)])
 def test_a_server_with_several_models_wants_one_named(host: Host, models: list[str] | None, code: int) -> None:
     with model_server(PROOF, models=models) as server:
@@ -214,6 +216,7 @@ NO_PROOF = {
 }
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("kind", NO_PROOF)
 def test_a_proof_that_fails_writes_nothing(host: Host, kind: str) -> None:
     with model_server(NO_PROOF[kind]) as server:
@@ -224,6 +227,7 @@ def test_a_proof_that_fails_writes_nothing(host: Host, kind: str) -> None:
     assert_nowhere(outcome.stderr.encode(), "init", [KEY])
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("name", ["anthropic", "work", "closed"])
 def test_a_server_that_is_not_there_is_a_proof_that_fails(host: Host, name: str) -> None:
     text = f'[llm]\nmax_retries = 0\nmax_wait_s = 0\n[providers.closed]\nbase_url = "{CLOSED}"\ndialect = "openai"\n'
@@ -325,6 +329,7 @@ def test_a_configuration_is_shown_as_a_difference_and_kept_unless_that_is_confir
     assert OTHER_KEY in config(host).read_text()
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("text", ['providers = { default = "openai" }\n', '[providers]\nanthropic.model = "x"\n'])
 def test_a_configuration_in_another_form_is_left_alone(host: Host, text: str) -> None:
     config(host).write_text(text)

@@ -66,6 +66,7 @@ def run(host: Host, *options: str | os.PathLike[str], env: Mapping[str, str] | N
 # --- which one --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize("name", FOUND)
 def test_one_key_in_the_environment_is_enough(host: Host, name: str) -> None:
     known = KNOWN[name]
@@ -91,6 +92,7 @@ def test_the_line_that_names_the_provider_has_no_user_and_no_password(host: Host
     assert_not_kept(host, ["pass-7c31", KEY])
 
 
+@pytest.mark.slow
 def test_the_line_is_for_standard_error_whatever_standard_output_is_for(host: Host) -> None:
     with model_server() as server:
         outcome = run(host, "--output", "json", env=found("anthropic", server))
@@ -98,6 +100,7 @@ def test_the_line_is_for_standard_error_whatever_standard_output_is_for(host: Ho
     assert outcome.lines[0].startswith("agent-host: anthropic: claude-sonnet-5 at ")
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("way", ["--gateway", "LLM_GATEWAY_ENDPOINT", "[llm]"])
 def test_a_gateway_gets_its_own_token_and_no_key_that_was_found(host: Host, way: str) -> None:
     with model_server() as server, model_server() as other:
@@ -148,6 +151,7 @@ def test_headers_of_the_gateway_do_not_go_to_a_provider(host: Host) -> None:
     assert "x-org" not in asked.headers
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("name", ["anthropic", "openai"])
 def test_a_key_in_plain_text_takes_the_place_of_the_variable(host: Host, name: str) -> None:
     field, value = header(name)
@@ -216,6 +220,7 @@ def test_no_key_goes_over_plain_http_to_another_machine(host: Host, url: str, wa
     assert KEY not in outcome.error
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_over_plain_http_a_key_goes_to_this_machine_and_to_no_proxy(host: Host, name: str) -> None:
     with model_server() as server, model_server() as proxy:
@@ -316,6 +321,7 @@ def test_a_built_in_allows_the_provider_s_model(host: Host, policy: str) -> None
     assert outcome.code == 0, outcome.stderr
 
 
+@pytest.mark.many_rows(2)
 @pytest.mark.parametrize(("models", "code"), [(["qwen"], 0), (["qwen", "llama"], 2), ([], 2)])
 def test_a_server_without_a_usual_model_is_asked_for_it(host: Host, models: list[str], code: int) -> None:
     with model_server(models=models) as server:
@@ -336,6 +342,7 @@ def test_a_server_without_a_usual_model_is_asked_for_it(host: Host, models: list
 # --- the keyring ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_key_comes_from_the_keyring(host: Host, tmp_path: Path) -> None:
     env = keyring(tmp_path, work=KEY)
     with model_server() as server:
