@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_DEFAULT = re.compile(r"\s*default\s*=")
+_DEFAULT = re.compile(r"""\s*default\s*=\s*(?:"[^"]*"|'[^']*')(?P<comment>\s*(?:#.*)?)""")
+_CONTROLS = dict.fromkeys((127,), "\\u007f")
 
 
 class NotEditable(ValueError):
@@ -26,38 +27,51 @@ def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
     import tomllib
 
     before = tomllib.loads(text)
-    section = [f"[{PROVIDERS}.{_key(name)}]", *_pairs(entry)]
-    default = f"default = {json.dumps(name)}"
-    lines = list(_without(text.splitlines(), name))
+    header, *pairs = [f"[{PROVIDERS}.{_key(name)}]", *_pairs(entry)]
+    default = f"default = {_value(name)}"
+    end = "\r\n" if "\r\n" in text else "\n"
+    lines = _put_default(list(_put_entry(text.replace("\r\n", "\n").split("\n"), name, pairs)), default)
     while lines and not lines[-1].strip():
         lines.pop()
-    at = next((place for place, line in enumerate(lines) if _name_of(line) == (PROVIDERS,)), None)
-    if at is None:
-        lines += ["", f"[{PROVIDERS}]", default] if lines else [f"[{PROVIDERS}]", default]
-    else:
-        ends = next((place for place in range(at + 1, len(lines)) if _name_of(lines[place])), len(lines))
-        old = next((place for place in range(at + 1, ends) if _DEFAULT.match(lines[place])), None)
-        lines[at + 1 if old is None else old : at + 1 if old is None else old + 1] = [default]
-    after = "\n".join([*lines, "", *section, ""])
+    if not any(_name_of(line) == (PROVIDERS, name) for line in lines):
+        lines += ["", header, *pairs]
+    after = end.join([*lines, ""])
     wanted = {**before, PROVIDERS: {**before.get(PROVIDERS, {}), "default": name, name: dict(entry)}}
     try:
         is_same = tomllib.loads(after) == wanted
     except tomllib.TOMLDecodeError:
         is_same = False
     if not is_same:
-        raise NotEditable("\n".join(["[providers]", default, "", *section]))
+        raise NotEditable("\n".join([f"[{PROVIDERS}]", default, "", header, *pairs]))
     return after
 
 
-def _without(lines: Sequence[str], name: str) -> Iterator[str]:
-    """The lines without the section of one provider and its own sections."""
-    is_left_out = False
+def _put_entry(lines: Sequence[str], name: str, pairs: Sequence[str]) -> Iterator[str]:
+    """The lines with these ones in the section of one provider, whose comments stay, and without its own sections."""
+    is_replaced = False
     for line in lines:
         header = _name_of(line)
         if header:
-            is_left_out = header[:2] == (PROVIDERS, name)
-        if not is_left_out:
+            is_replaced = header[:2] == (PROVIDERS, name)
+        if header == (PROVIDERS, name):
             yield line
+            yield from pairs
+        elif not is_replaced or (not header and line.strip()[:1] in ("", "#")):
+            yield line
+
+
+def _put_default(lines: list[str], default: str) -> list[str]:
+    at = next((place for place, line in enumerate(lines) if _name_of(line) == (PROVIDERS,)), None)
+    if at is None:
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return [*lines, *([""] if lines else []), f"[{PROVIDERS}]", default]
+    ends = next((place for place in range(at + 1, len(lines)) if _name_of(lines[place])), len(lines))
+    for place in range(at + 1, ends):
+        old = _DEFAULT.fullmatch(lines[place])
+        if old is not None:
+            return [*lines[:place], default + old["comment"], *lines[place + 1 :]]
+    return [*lines[: at + 1], default, *lines[at + 1 :]]
 
 
 def _name_of(line: str) -> tuple[str, ...]:
@@ -71,11 +85,16 @@ def _name_of(line: str) -> tuple[str, ...]:
 def _pairs(entry: Mapping[str, Any]) -> Iterator[str]:
     for key, value in entry.items():
         if isinstance(value, dict):
-            inner = ", ".join(f"{json.dumps(one)} = {json.dumps(text)}" for one, text in value.items())
+            inner = ", ".join(f"{_value(one)} = {_value(text)}" for one, text in value.items())
             yield f"{key} = {{ {inner} }}"
         else:
-            yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            yield f"{key} = {_value(value)}"
+
+
+def _value(value: str | float | bool) -> str:
+    """A string or number as TOML writes it: JSON, but for one control character."""
+    return json.dumps(value, ensure_ascii=False).translate(_CONTROLS)
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    return name if _BARE.fullmatch(name) else _value(name)

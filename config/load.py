@@ -49,8 +49,10 @@ def load(
     workspace: str | None,
     environ: Mapping[str, str] | None = None,
     given_by: str = "the command line",
+    may_be_missing: bool = False,
 ) -> Settings:
     """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where.
+    `may_be_missing`: a file that the environment names need not be there.
 
     Raises ConfigError for unknown keys (naming the nearest known one), wrong types and values out of bounds. What the
     file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
@@ -58,10 +60,10 @@ def load(
     environ = os.environ if environ is None else environ
     values, given = dict(load_defaults()), dict[str, Source]()
     path, chosen = _user_file(environ)
-    if path is not None and (chosen or os.path.exists(path)):
+    if path is not None and ((chosen and not may_be_missing) or os.path.exists(path)):
         of_user = _resolve_relative(path, _read(path))
         values |= of_user
-        given |= dict.fromkeys(of_user, Source.FILE)
+        given |= dict.fromkeys((key for key, value in of_user.items() if value != ""), Source.FILE)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
             given[key] = Source.ENVIRONMENT
@@ -70,7 +72,8 @@ def load(
         if key not in SETTINGS:
             raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
         values[key] = _combine(key, values.get(key), _check(key, value, given_by))
-        given[key] = Source.OPTION
+        if value != "":
+            given[key] = Source.OPTION
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:

@@ -20,11 +20,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from config.settings import MODELS, Source
-from config.shapes import Leaf, Problem, Record, Text, display, hint_at, member_path, one_of, whole
+from config.settings import KEY_HEADERS, MODELS, Source
+from config.shapes import Problem, Record, Text, display, hint_at, member_path, one_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from config.settings import Settings, TomlValue
     from config.shapes import Shape
@@ -51,8 +51,17 @@ class Provider(NamedTuple):
 
     @property
     def has_key(self) -> bool:
-        """True if requests are to carry a key."""
+        """True if requests are to carry a key that the configuration names."""
         return bool(self.key_env or self.key_keyring)
+
+    @property
+    def has_key_header(self) -> bool:
+        """True if the configuration itself has a key, as the value of a header."""
+        return _has_key_header(self.headers)
+
+    def with_model(self, settings: Settings, model: str) -> Settings:
+        """The settings of a run that asks this provider for another model."""
+        return settings_under(settings, self._replace(model=model, dialect=settings.llm.dialect))
 
 
 class KnownProvider(NamedTuple):
@@ -99,15 +108,30 @@ KEY_VARIABLES: tuple[str, ...] = tuple(known.key_env for known in KNOWN.values()
 LOCAL: tuple[str, ...] = tuple(name for name, known in KNOWN.items() if not known.key_env)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_URL = Leaf(
+
+
+class _Unquoted:
+    """A value that no message quotes, since it may hold a secret, or be one by mistake."""
+
+    def __init__(self, expected: str, fits: Callable[[Any], bool]) -> None:
+        self._expected = expected
+        self.fits = fits
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if not self.fits(value):
+            yield Problem(path, f"must be {self._expected}")
+
+
+_URL = _Unquoted(
     "an http:// or https:// URL",
     lambda value: type(value) is str and re.match(r"(?i)https?://[^/\s]", value) is not None,
 )
-_VARIABLE = Leaf(
-    "the name of an environment variable",
+_VARIABLE = _Unquoted(
+    "the name of an environment variable, which holds the key",
     lambda value: type(value) is str and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", value) is not None,
 )
-_HEADERS = Leaf(
+_HEADERS = _Unquoted(
     "a table of strings",
     lambda value: type(value) is dict and all(type(one) is str for one in value.values()),
 )
@@ -176,6 +200,7 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
         raise NoSuchProvider(f"there is no provider {name!r}{hint_at(name, names_of(settings))}")
     own: dict[str, Any] = entry if isinstance(entry, dict) else {}
     known = known or KnownProvider(own["base_url"], "auto")
+    has_other_key = "key_keyring" in own or _has_key_header(own.get("headers", {}))
     elsewhere = own.get("base_url") or environ.get(known.url_env, "").strip()
     return Provider(
         name,
@@ -183,12 +208,16 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
         own.get("dialect") or (elsewhere and known.dialect_elsewhere) or known.dialect,
         own.get("model") or known.model,
         "model" in own,
-        "" if "key_keyring" in own else own.get("key_env", known.key_env),
+        own.get("key_env") or ("" if has_other_key else known.key_env),
         own.get("key_keyring", ""),
         own.get("headers", {}),
         own.get("context_tokens"),
         why,
     )
+
+
+def _has_key_header(headers: Mapping[str, str]) -> bool:
+    return not KEY_HEADERS.isdisjoint(name.lower() for name in headers)
 
 
 def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -220,15 +249,16 @@ def choose_provider(settings: Settings, environ: Mapping[str, str], began: str |
 
 
 def settings_under(settings: Settings, provider: Provider) -> Settings:
-    """The settings of a run that asks this provider: its place, its headers and, unless they are chosen, its dialect
-    and model."""
+    """The settings of a run that asks this provider: its place, its headers, its dialect unless the command line names
+    one, and its model unless one is chosen. `llm.dialect` of a configuration is that of `llm.gateway`."""
     values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
-    if "llm.dialect" not in settings.chosen:
+    if settings.chosen.get("llm.dialect") is not Source.OPTION:
         values["llm.dialect"] = provider.dialect
-    if provider.model and "llm.model" not in settings.chosen:
-        values["llm.model"] = provider.model
+    model = settings.llm.model if "llm.model" in settings.chosen else provider.model or settings.llm.model
+    if model:
+        values["llm.model"] = model
     if provider.context_tokens is not None:
-        model = settings.llm.model or provider.model or "*"
+        model = model or "*"
         entry = {"context_tokens": provider.context_tokens, **settings.models.get(model, {})}
         values[MODELS] = {**settings.models, model: entry}
     return settings.over(values, provider)

@@ -66,6 +66,9 @@ MODELS = "models"
 PROVIDERS = "providers"
 """The section of the providers, by name (`config.providers`)."""
 
+KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
+"""Headers that carry a key, in lower case."""
+
 MOCK_PREFIX = "mock:"
 """Before the file of a scripted gateway, in `llm.gateway`."""
 
@@ -336,7 +339,8 @@ class RetentionSection(Section, name="retention"):
 class Settings:
     """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
     holds one sentence for each line of the workspace's file that tried to widen, `chosen` says for each key that the
-    user gave a value for where that was. `provider` is the one that the run asks, None for a gateway."""
+    user gave a value for, and no empty text, where that was. `provider` is the one that the run asks, None for a
+    gateway."""
 
     host: HostSection
     serve: ServeSection

@@ -266,7 +266,7 @@ def boot_id() -> str | None:
             with open(_LINUX_BOOT_ID, encoding="ascii") as handle:
                 found = handle.read()
         elif sys.platform == "darwin":
-            found = subprocess.run(_MACOS_COMMAND, capture_output=True, text=True, check=True, timeout=5).stdout
+            found = subprocess.run(_MACOS_COMMAND, capture_output=True, text=True, check=True, timeout=5, env={}).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     return found.strip() or None

@@ -5,17 +5,18 @@ from __future__ import annotations
 import difflib
 import getpass
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import agrees, can_ask
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer, notice, put
 from agent_host.display_text import escape
-from agent_host.errors import GatewayError, UsageError
+from agent_host.errors import UsageError
 from agent_host.host import first_provider
-from agent_host.http import displayable_url
+from agent_host.host.secrets import KEYRING_SERVICE
 from config.providers import KNOWN
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 
 _LINE_BYTES = 4096
 _BY_URL = "another one, by its URL"
-_KEEPING = ("in the system's keyring", "in this variable, which you set yourself", "in the file, as plain text")
+
+
+class _TypedKey(NamedTuple):
+    """A key that a person typed, and where it is to be kept."""
+
+    key: str
+    place: Literal["keyring", "variable", "file"]
 
 
 def init(namespace: argparse.Namespace) -> int:
@@ -36,21 +43,30 @@ def init(namespace: argparse.Namespace) -> int:
         plan = _ask_for_plan(namespace) if asks else _only_plan(namespace)
     else:
         plan = _named_plan(namespace)
-    if asks and plan.provider.key_env and not os.environ.get(plan.provider.key_env):
-        plan = _ask_for_key(plan)
-    shown = displayable_url(plan.provider.base_url)
-    notice(f"asking {plan.provider.name} at {shown} for one call of a tool")
-    try:
-        proven = first_provider.prove(plan, state_dir_of(namespace))
-    except GatewayError as error:
-        notice(f"error: {plan.provider.name}: {error}; nothing was written")
-        return exit_codes.FAILED
+    name, variable = plan.provider.name, plan.provider.key_env
+    typed = None
+    if asks and variable and not os.environ.get(variable, "").strip():
+        typed = _ask_for_key(name, variable)
+        os.environ[variable] = typed.key  # for the proof; it is kept once there is one
+    notice(f"asking {name} at {plan.shown_url} for one call of a tool")
+    proven = first_provider.prove(plan, state_dir_of(namespace))
     if not proven.works:
-        notice(f"error: {plan.provider.name}: {proven.said}; nothing was written")
+        notice(f"error: {name}: {proven.said}; nothing was written")
         return exit_codes.FAILED
     entry = first_provider.entry_to_write(plan, proven)
-    notice(f"{plan.provider.name}: {proven.settings.llm.model} at {shown}: {proven.said}")
-    return _write(first_provider.change_of(plan.provider.name, entry), yes=namespace.yes, asks=asks)
+    if typed is not None and typed.place != "variable":
+        key = typed.key if typed.place == "file" else None
+        entry = first_provider.entry_with_key(name, entry, proven.settings.llm.dialect, key)
+    notice(f"{name}: {proven.settings.llm.model} at {plan.shown_url}: {proven.said}")
+    change = first_provider.change_of(name, entry)
+    if not _is_confirmed(change, yes=namespace.yes, asks=asks):
+        return exit_codes.FAILED
+    if typed is not None and typed.place == "keyring":
+        first_provider.keep_in_keyring(name, typed.key)
+        answer(f"put the key into the keyring ({KEYRING_SERVICE}, {name})\n")
+    if typed is not None and typed.place == "variable":
+        notice(f"set {variable} to the key where you run agent-host: it is not kept here")
+    return _write(change)
 
 
 def _named_plan(namespace: argparse.Namespace) -> Plan:
@@ -101,22 +117,26 @@ def _ask_for_model(chosen: Candidate | None) -> str | None:
     return chosen.models[_choose("Which model?", chosen.models)]
 
 
-def _ask_for_key(plan: Plan) -> Plan:
-    """The plan with its key in a place that the person chooses; this process has it in its variable."""
-    name, variable = plan.provider.name, plan.provider.key_env
-    key = getpass.getpass(f"Key of {name} (it is not shown): ", sys.stderr).strip()
+def _ask_for_key(name: str, variable: str) -> _TypedKey:
+    """The key, which is not shown while it is typed, and the place that the person chooses for it."""
+    # Ctrl-C is an exception here, so that the terminal shows again what is typed.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        key = getpass.getpass(f"Key of {name} (it is not shown): ", sys.stderr).strip()
+    except EOFError as error:
+        raise UsageError("the input has ended; nothing was written") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     if not key:
         raise UsageError(f"set {variable} to the key of {name}, or type it")
-    at = _choose("Where is it kept?", [_KEEPING[0], f"{_KEEPING[1]}: {variable}", _KEEPING[2]])
-    entry = {field: value for field, value in plan.entry.items() if field != "key_env"}
-    if at == 0:
-        first_provider.keep_in_keyring(name, key)
-        return first_provider.plan(name, **{**entry, "key_keyring": name})
-    if at == 1:
-        os.environ[variable] = key
-        return plan
-    header = {"x-api-key": key} if plan.provider.dialect == "anthropic" else {"authorization": f"Bearer {key}"}
-    return first_provider.plan(name, **{**entry, "headers": header})
+    places: dict[Literal["keyring", "variable", "file"], str] = {
+        "keyring": "in the system's keyring",
+        "variable": f"in {variable}, which you set yourself",
+        "file": "in the file, as plain text",
+    }
+    if not first_provider.has_keyring():
+        del places["keyring"]
+    return _TypedKey(key, list(places)[_choose("Where is it kept?", list(places.values()))])
 
 
 def _choose(question: str, rows: Sequence[str]) -> int:
@@ -140,24 +160,33 @@ def _read(question: str) -> str:
     return line.strip()
 
 
-def _write(change: Change, *, yes: bool, asks: bool) -> int:
-    """Write the change, with a look at it where there was something before."""
+def _is_confirmed(change: Change, *, yes: bool, asks: bool) -> bool:
+    """True if the change may be written: there was nothing before, or the difference is shown and confirmed. Raises
+    UsageError where nobody can confirm it."""
+    if not change.before or change.before == change.after:
+        return True
+    scrubber = change.scrubber()
+    before, after = (scrubber.text(text).splitlines() for text in (change.before, change.after))
+    lines = difflib.unified_diff(before, after, change.path, change.path, lineterm="")
+    put(sys.stderr, "".join(f"{escape(line)}\n" for line in lines))
+    if yes:
+        return True
+    if not asks:
+        raise UsageError(f"{change.path} is kept as it is: --yes writes the change")
+    if agrees("Write this?"):
+        return True
+    notice(f"{change.path} is kept as it is")
+    return False
+
+
+def _write(change: Change) -> int:
+    """Write the change, and say what was written."""
     if change.before == change.after:
         notice(f"{change.path} says so already")
         return exit_codes.COMPLETED
-    if change.before:
-        lines = difflib.unified_diff(
-            change.before.splitlines(), change.after.splitlines(), change.path, change.path, lineterm=""
-        )
-        put(sys.stderr, "".join(f"{escape(line)}\n" for line in lines))
-        if not yes and not (asks and agrees("Write this?")):
-            if not asks:
-                raise UsageError(f"{change.path} is kept as it is: --yes writes the change")
-            notice(f"{change.path} is kept as it is")
-            return exit_codes.FAILED
     first_provider.write(change)
     answer(f"wrote {change.path}\n")
     if not change.before:
-        answer("".join(f"  {line}\n" for line in change.after.splitlines()))
+        answer("".join(f"  {line}\n" for line in change.scrubber().text(change.after).splitlines()))
     answer('try: agent-host run "What does this project do?"\n')
     return exit_codes.COMPLETED

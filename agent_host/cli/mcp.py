@@ -15,6 +15,7 @@ from agent_host.cli.shared import CommandLine, on_signals, options_again
 from agent_host.cli.streams import protocol_streams
 from agent_host.errors import UsageError
 from agent_host.host.records import own_sessions
+from agent_host.host.secrets import hide_key, hide_secrets
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +27,9 @@ def mcp(namespace: argparse.Namespace) -> int:
     if importlib.util.find_spec("mcp") is None:
         raise UsageError("`agent-host mcp` needs the MCP SDK: install agent-host[mcp]")
     source = CommandLine(namespace).source
-    source.new()  # a mistake is reported here, and not in the first task
+    settings = source.new().settings  # a mistake is reported here, and not in the first task
+    hide_secrets()
+    hide_key(settings)
     policy_of_options(namespace)
     # -P: a module of the working directory is not taken for ours.
     argv = [sys.executable, "-P", "-m", "agent_host", "serve", *options_again(namespace)]

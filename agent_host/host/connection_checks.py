@@ -28,7 +28,7 @@ from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.event_stream import whole_events
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
@@ -78,7 +78,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
-    scrubber = Scrubber([token, password_of(url), *headers.values()])
+    scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
     shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
     try:
         with httpx.stream(

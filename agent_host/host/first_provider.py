@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import json
 import os
+import re
+import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.errors import UsageError
+from agent_host.errors import GatewayError, UsageError
 from agent_host.host.connection_checks import try_tool_call
 from agent_host.host.gateway import settle_model
 from agent_host.host.options import settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
 from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
-from agent_host.llm.served_models import ask_models
+from agent_host.llm.served_models import NoList, ask_models
+from agent_host.redaction import Scrubber
 from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
 from config.providers import KNOWN, LOCAL, Provider, found_in, names_of, provider_called, settings_under
+from config.settings import KEY_HEADERS
 from config.shapes import hint_at
 from state.disk import LocalDisk
 from state.errors import WriteFailed
 from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from config.settings import Settings
 
@@ -46,6 +52,11 @@ class Plan(NamedTuple):
 
     provider: Provider
     entry: Mapping[str, Any]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL of the provider, without the user and password that may stand in it."""
+        return displayable_url(self.provider.base_url)
 
 
 class Proven(NamedTuple):
@@ -69,9 +80,11 @@ def local_servers() -> list[Candidate]:
 
 
 async def _local_servers() -> list[Candidate]:
+    users = _users_settings()
+
     async def ask(name: str) -> Candidate | None:
-        provider = provider_called(name, settings_from({}, workspace=None), {})
-        settings = settings_under(settings_from({}, workspace=None), provider)
+        provider = provider_called(name, users, {})._replace(headers={})
+        settings = settings_under(users, provider)
         try:
             models = await ask_models(settings, dialect_of_script(settings).dialect, None, LOCAL_S)
         except UsageError:  # nobody is there, or somebody else
@@ -81,15 +94,22 @@ async def _local_servers() -> list[Candidate]:
     return [one for one in await asyncio.gather(*map(ask, LOCAL)) if one is not None]
 
 
+def _users_settings(**flags: Any) -> Settings:
+    """The user's settings; a file that the environment names may still be unwritten. Raises UsageError."""
+    return settings_from(flags, workspace=None, given_by="init", may_be_missing=True)
+
+
 def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
     """The plan for a provider by its name, its URL or both; `given` is what its entry says besides. Raises
     UsageError."""
-    settings, name = settings_from({}, workspace=None), name or _BY_URL
+    settings, name = _users_settings(), name or _BY_URL
     if url is None and name not in names_of(settings):
         raise UsageError(f"--provider {name}: there is no such provider{hint_at(name, names_of(settings))}")
     present = {} if url is not None else settings.providers.get(name, {})
     entry = {**present, **{key: value for key, value in {"base_url": url, **given}.items() if value is not None}}
-    own = settings_from({"providers": {**settings.providers, name: entry}}, workspace=None, given_by="init")
+    if given.get("key_env"):
+        entry = {**_without_key(entry), "key_env": given["key_env"]}
+    own = _users_settings(providers={**settings.providers, name: entry})
     provider = provider_called(name, own, os.environ)
     return Plan(provider, {**entry, "key_env": provider.key_env} if provider.key_env else entry)
 
@@ -97,13 +117,16 @@ def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
 def prove(wanted: Plan, state_dir: str) -> Proven:
     """One real call of a tool at the provider. Raises UsageError for a provider that cannot be asked: a key that is not
     there, a model that has to be chosen."""
-    settings = settings_under(settings_from({}, workspace=None), wanted.provider)
+    settings = settings_under(_users_settings(), wanted.provider)
     token = Tokens.read().under(settings).gateway
-    dialect = dialect_of_settings(settings)
-    if dialect is None:
-        dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
-        settings = settings.over({"llm.dialect": dialect.dialect.name})
-    settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
+    try:
+        dialect = dialect_of_settings(settings)
+        if dialect is None:
+            dialect = find_dialect(settings, settings.llm.gateway, token, state_dir, anew=True)
+            settings = settings.over({"llm.dialect": dialect.dialect.name})
+        settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
+    except (GatewayError, NoList) as error:
+        return Proven(settings, False, str(error))
     return Proven(settings, *try_tool_call(settings, settings.llm.gateway, state_dir))
 
 
@@ -113,12 +136,34 @@ def entry_to_write(wanted: Plan, proven: Proven) -> dict[str, Any]:
     if (
         "base_url" not in entry
         and url != KNOWN[wanted.provider.name].base_url
-        and displayable_url(url) == url.rstrip("/")
+        and displayable_url(url).rstrip("/") == url.rstrip("/")
     ):
         entry["base_url"] = url  # one with a password stays in its variable
     if wanted.provider.dialect == AUTO:
         entry["dialect"] = proven.settings.llm.dialect
     return {**entry, "model": proven.settings.llm.model}
+
+
+def _without_key(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry without all that says where its key is."""
+    left = {field: value for field, value in entry.items() if field not in ("key_env", "key_keyring")}
+    if "headers" in left:
+        left["headers"] = {name: value for name, value in left["headers"].items() if name.lower() not in KEY_HEADERS}
+    return left
+
+
+def entry_with_key(name: str, entry: Mapping[str, Any], dialect: str, key: str | None) -> dict[str, Any]:
+    """The entry with its key as plain text, or if that is None in the system's keyring."""
+    left = _without_key(entry)
+    if key is None:
+        return {**left, "key_keyring": name}
+    header = {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+    return {**left, "headers": {**left.get("headers", {}), **header}}
+
+
+def has_keyring() -> bool:
+    """True if the package for the system's keyring is installed."""
+    return importlib.util.find_spec("keyring") is not None
 
 
 class Change(NamedTuple):
@@ -127,6 +172,23 @@ class Change(NamedTuple):
     path: str
     before: str
     after: str
+
+    def scrubber(self) -> Scrubber:
+        """Takes what may be a secret out of both, to show them: the values of headers, and passwords in URLs."""
+        return Scrubber(secret for text in (self.before, self.after) for secret in _secrets(tomllib.loads(text)))
+
+
+def _secrets(value: Any, *, is_header: bool = False) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _secrets(one, is_header=is_header or key == "headers")
+    elif isinstance(value, list):
+        for one in value:
+            yield from _secrets(one, is_header=is_header)
+    elif isinstance(value, str):
+        if is_header:
+            yield json.dumps(value)[1:-1]
+        yield from re.findall(r"://[^/?#@:]*:([^/?#@]+)@", value)
 
 
 def change_of(name: str, entry: Mapping[str, Any]) -> Change:

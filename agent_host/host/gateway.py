@@ -353,7 +353,7 @@ async def settle_model(
             f"the policy allows the models {', '.join(allowed or ())}, and provider {provider.name} serves "
             f"{', '.join(served[:_MODELS_SHOWN]) or 'none'}: none is in both lists"
         )
-    return settings.over({"llm.model": model})
+    return provider.with_model(settings, model)
 
 
 async def _facts(

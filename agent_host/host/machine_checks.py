@@ -20,7 +20,7 @@ from agent_host.errors import PolicyError, UsageError
 from agent_host.host.backends import NO_GATEWAY
 from agent_host.host.connection_checks import model_of, try_gateway, try_tool_call
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
-from agent_host.host.environment import families_of, host_shell
+from agent_host.host.environment import families_of, host_shell, secret_variables
 from agent_host.host.first_provider import local_servers
 from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_toolset
 from agent_host.host.options import model_facts, settings_from, with_provider
@@ -44,7 +44,7 @@ from tool_runtime.remote.backend.answers import tools_of
 from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from agent_host.host.sandboxing import Level
     from config.settings import Settings
@@ -83,7 +83,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = Fal
         _tokenizer(settings),
         _shell(),
         _file_access(by_descriptor=BY_DESCRIPTOR),
-        _leftovers(),
+        _leftovers(secret_variables(settings)),
         _sandbox(flags, settings, state_dir),
     )
 
@@ -289,7 +289,7 @@ def _file_access(*, by_descriptor: bool) -> Check:
     return Check("files", None, "a link that is moved between the check and the opening of a file is followed")
 
 
-def _leftovers() -> Check:
+def _leftovers(secret: Collection[str]) -> Check:
     """True if what a command starts ends with a host that is killed: tried with a process that has left everything by
     which it could be known."""
     if sys.platform == "win32":
@@ -298,7 +298,7 @@ def _leftovers() -> Check:
         said = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE, import_isolation.ROOT],
             # Not from the working directory, and not from what PYTHONPATH has of the same name.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name not in secret}
             | {"PATH": path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_un
 from agent_host.host.parts import Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
-from agent_host.host.secrets import Secrets, Tokens, redaction_of
+from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
 from agent_host.http import TlsContext
 from agent_host.llm.dialects import dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.services.endpoints import drop_observers
@@ -249,6 +249,8 @@ class SessionOpener:
         self._resolved = resolved
         environ = os.environ if self._recorded is None else drop_observers(os.environ)
         self._session_tokens = self._tokens.under(resolved.settings)
+        if self._owns_process:
+            hide_key(resolved.settings)
         self._backends = Backends(environ, resolved.settings, self._session_tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends

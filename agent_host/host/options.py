@@ -276,10 +276,17 @@ def bundle_changes(settings: Settings, state_dir: str) -> list[str]:
     return [f"policy {name}: session {changed_by} of this state directory has changed this file: look at it"]
 
 
-def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:
-    """The settings with `flags`, by key, over the user's; `given_by` says where they come from. Raises UsageError."""
+def settings_from(
+    flags: Mapping[str, Any],
+    *,
+    workspace: str | None,
+    given_by: str = "the command line",
+    may_be_missing: bool = False,
+) -> Settings:
+    """The settings with `flags`, by key, over the user's; `given_by` says where they come from, and with
+    `may_be_missing` a user's file that the environment names need not be there. Raises UsageError."""
     try:
-        return load(flags, workspace=workspace, given_by=given_by)
+        return load(flags, workspace=workspace, given_by=given_by, may_be_missing=may_be_missing)
     except ConfigError as error:
         raise UsageError(str(error)) from error
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import SandboxWeaker, UsageError
-from agent_host.host.options import model_facts, settings_from, snapshot_limit
+from agent_host.host.options import model_facts, settings_from, snapshot_limit, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Tokens, scrubber_on_record
 from agent_host.services.endpoints import endpoints
@@ -101,7 +102,11 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         if rules is None:
             return None
         settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
-        return scrubber_on_record(Tokens.read() if tokens is None else tokens, settings, state_dir, rules).data
+        own = Tokens.read() if tokens is None else tokens
+        with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
+            settings = with_provider(settings, options.get("started", {}))
+            own = own.under(settings)
+        return scrubber_on_record(own, settings, state_dir, rules).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 

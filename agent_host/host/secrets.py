@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.errors import TOKEN_VARIABLE, UsageError
 from agent_host.host.environment import SECRET_VARIABLES
 from agent_host.http import displayable_url, is_loopback, usable_in_header
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of, secrets_in
 from agent_host.redaction import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
@@ -50,13 +50,25 @@ class Tokens(NamedTuple):
         """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
         commands are not given are blanked where a command could read them in the process table; this process keeps
         what it may need itself."""
-        hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+        hide_secrets()
         return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
 
     def under(self, settings: Settings) -> Tokens:
         """These tokens for a session with these settings: a provider gets its own key, or none, in place of the
         gateway's token. Raises UsageError."""
         return self if settings.provider is None else self._replace(gateway=key_of(settings.provider))
+
+
+def hide_secrets() -> None:
+    """Blank the values of all variables that commands are not given where a command could read them in the process
+    table. This process keeps them in its environment."""
+    hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+
+
+def hide_key(settings: Settings) -> None:
+    """Blank the key of the provider in the same way, whatever its variable is called."""
+    if settings.provider is not None and settings.provider.key_env:
+        hide_in_process_table([settings.provider.key_env])
 
 
 def token_name(settings: Settings) -> str:
@@ -72,7 +84,7 @@ def token_name(settings: Settings) -> str:
 def key_of(provider: Provider) -> str | None:
     """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
     that is not there, and for one that would go over a network unencrypted."""
-    if not provider.has_key:
+    if not provider.has_key and not provider.has_key_header:
         return None
     host = check_url(provider.base_url).host
     if provider.base_url.lower().startswith("http://") and not is_loopback(host):
@@ -80,6 +92,8 @@ def key_of(provider: Provider) -> str | None:
             f"provider {provider.name}: {displayable_url(provider.base_url)} is plain http, over which a key is only "
             "sent to this machine: give an https:// URL"
         )
+    if not provider.has_key:
+        return None
     if provider.key_keyring:
         return check_token(from_keyring(provider.key_keyring, f"provider {provider.name}"))
     key = os.environ.get(provider.key_env, "").strip()
@@ -127,7 +141,7 @@ class Secrets(NamedTuple):
         more secrets. Raises UsageError for a
         token that no header can carry, and for headers that are none."""
         token = check_token(tokens.gateway)
-        values = check_headers(headers).values()
+        values = secrets_in(check_headers(headers))
         passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 

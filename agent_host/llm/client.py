@@ -39,9 +39,10 @@ from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
-from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
+from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
 from config.lean_typing import NamedTuple
+from config.settings import KEY_HEADERS
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -117,7 +118,6 @@ def refusal(
 
 
 _OK = 200
-_TOKEN_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
 _IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
@@ -151,9 +151,9 @@ class LlmClient:
         self.dialect = dialect
         headers = check_headers(headers)
         self._token_name = token_name
-        self._has_token = bool(token or password_of(base_url)) or not _TOKEN_HEADERS.isdisjoint(headers)
+        self._has_token = bool(token or password_of(base_url)) or not KEY_HEADERS.isdisjoint(headers)
         self._scrubber = Scrubber(
-            [token, password_of(base_url), *headers.values()]
+            [token, password_of(base_url), *secrets_in(headers)]
         )  # a gateway may quote what it refuses
         self._timeouts = timeouts
         self._limits = limits

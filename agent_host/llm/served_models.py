@@ -20,6 +20,10 @@ _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_MODELS: Final = 5000
 
 
+class NoList(UsageError):
+    """A provider gives no list of models that can be read."""
+
+
 def list_url(url: str, path: str) -> str:
     """The URL of the list of models beside the one that takes requests of a dialect with this `path`."""
     place = request_url(url, path).partition("?")[0]
@@ -30,7 +34,7 @@ async def ask_models(
     settings: Settings, dialect: Dialect, token: str | None, timeout_s: float = _TIMEOUT_S
 ) -> tuple[str, ...]:
     """The ids of the models that the provider at `llm.gateway` lists, in its order. No redirect is followed, since the
-    key is for this place. Raises UsageError where it gives no list."""
+    key is for this place. Raises NoList, and UsageError for a URL or a key that no request could carry."""
     url = settings.llm.gateway
     host, address = check_url(url).host, list_url(url, dialect.path)
     shown, headers = displayable_url(address), {**dialect.headers(check_token(token))}
@@ -45,13 +49,13 @@ async def ask_models(
             async for piece in answer.aiter_bytes():
                 data += piece
                 if len(data) > _MAX_BYTES:
-                    raise UsageError(f"{shown} lists no models: its answer is longer than {_MAX_BYTES} bytes")
+                    raise NoList(f"{shown} lists no models: its answer is longer than {_MAX_BYTES} bytes")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(f"{shown} cannot be asked for its models: {first_line(error)}") from error
+        raise NoList(f"{shown} cannot be asked for its models: {first_line(error)}") from error
     if answer.status_code != httpx.codes.OK:
-        raise UsageError(f"{shown} gives no list of models (HTTP {answer.status_code}): name one with --model")
+        raise NoList(f"{shown} gives no list of models (HTTP {answer.status_code}): name one with --model")
     try:
         rows = orjson.loads(data)["data"][:_MAX_MODELS]
         return tuple(row["id"].removeprefix("models/") for row in rows)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{shown} gives no list of models that can be read: name one with --model") from error
+        raise NoList(f"{shown} gives no list of models that can be read: name one with --model") from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agent_host.errors import UsageError
 from agent_host.http import displayable_url, usable_in_header
 from config.lean_typing import NamedTuple
+from config.settings import KEY_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,6 +141,12 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise UsageError(f"llm.headers: the value of {name} holds characters that no header can carry")
         found[name.lower()] = value
     return found
+
+
+def secrets_in(headers: Mapping[str, str]) -> list[str]:
+    """The values of headers, and the keys in them without the scheme that stands before (`Bearer KEY`)."""
+    keys = (value.partition(" ")[2] for name, value in headers.items() if name.lower() in KEY_HEADERS)
+    return [*headers.values(), *filter(None, keys)]
 
 
 def password_of(url: str) -> str | None:

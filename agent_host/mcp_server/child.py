@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -40,8 +41,8 @@ class HostChild:
     @classmethod
     async def start(cls, argv: Sequence[str], on_event: Callable[[dict[str, Any] | None], None]) -> HostChild:
         """Start the process; its standard error is ours. Raises OSError where it cannot be started."""
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, limit=MAX_LINE_BYTES)
+        pipe, env = asyncio.subprocess.PIPE, dict(os.environ)  # with the tokens that the process table does not show
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, env=env, limit=MAX_LINE_BYTES)
         return cls(process, on_event)
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:

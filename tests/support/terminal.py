@@ -37,6 +37,8 @@ class AtTerminal:
         if size is not None:
             termios.tcsetwinsize(self._main, (size[1], size[0]))
         self._shown = bytearray()
+        self.echoes: bool | None = None
+        """Whether the terminal shows what is typed, as the process has left it."""
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent_host", *(os.fspath(argument) for argument in arguments)],
             stdin=other,
@@ -80,6 +82,7 @@ class AtTerminal:
             self._popen.kill()
             raise AssertionError(f"still running: {self.shown}") from None
         self._reader.join(PATIENCE_S)
+        self.echoes = bool(termios.tcgetattr(self._main)[3] & termios.ECHO)
         os.close(self._main)
         return self._popen.returncode, out.decode()
 
