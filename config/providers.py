@@ -36,7 +36,8 @@ DEFAULT = "default"
 class Provider(NamedTuple):
     """A provider as a run asks it. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`,
     or there is none. `model` is "" where the provider is asked for it; `names_model` says that an entry of the
-    configuration names it. `why` says in a few words why this provider was chosen."""
+    configuration names it. `why` says in a few words why this provider was chosen; `by_option`: it was named for this
+    run, over the configuration."""
 
     name: str
     base_url: str
@@ -48,6 +49,13 @@ class Provider(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     context_tokens: int | None = None
     why: str = ""
+    by_option: bool = False
+
+    def has_chosen_model(self, settings: Settings) -> bool:
+        """True if the user has chosen a model for it: of a provider that was named for the run, a model of the
+        configuration is that of another place."""
+        source = settings.chosen.get("llm.model")
+        return source is Source.OPTION or (source is not None and not self.by_option)
 
     @property
     def has_key(self) -> bool:
@@ -225,10 +233,12 @@ def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name, known in KNOWN.items() if known.key_env and environ.get(known.key_env, "").strip())
 
 
-def choose_provider(settings: Settings, environ: Mapping[str, str], began: str | None = None) -> Provider | None:
-    """The provider of a run: the one that `--provider` or `llm.provider` names, else that of `providers.default`, else
-    the first whose key the environment has. None where a gateway is named before it, or there is none. `began` is the
-    provider that a resumed session began with. Raises NoSuchProvider."""
+def choose_provider(
+    settings: Settings, environ: Mapping[str, str], began: str | None = None, *, finds: bool = True
+) -> Provider | None:
+    """The provider of a run: the one that `--provider` or `llm.provider` names, else that of `providers.default`, else,
+    if it `finds` any, the first whose key the environment has. None where a gateway is named before it, or there is
+    none. `began` is the provider that a resumed session began with. Raises NoSuchProvider."""
     gateway = settings.chosen.get("llm.gateway") if settings.llm.gateway else None
     named = settings.chosen.get("llm.provider") if settings.llm.provider else None
     if gateway is not None and (named is None or gateway.value >= named.value):
@@ -241,11 +251,11 @@ def choose_provider(settings: Settings, environ: Mapping[str, str], began: str |
     elif isinstance(default, str):
         name, why = default, "providers.default"
     else:
-        found = found_in(environ)
+        found = found_in(environ) if finds else ()
         if not found:
             return None
         name, why = found[0], f"${KNOWN[found[0]].key_env}"
-    return provider_called(name, settings, environ, why)
+    return provider_called(name, settings, environ, why)._replace(by_option=named is Source.OPTION)
 
 
 def settings_under(settings: Settings, provider: Provider) -> Settings:
@@ -254,9 +264,8 @@ def settings_under(settings: Settings, provider: Provider) -> Settings:
     values: dict[str, TomlValue] = {"llm.gateway": provider.base_url, "llm.headers": dict(provider.headers)}
     if settings.chosen.get("llm.dialect") is not Source.OPTION:
         values["llm.dialect"] = provider.dialect
-    model = settings.llm.model if "llm.model" in settings.chosen else provider.model or settings.llm.model
-    if model:
-        values["llm.model"] = model
+    model = settings.llm.model if provider.has_chosen_model(settings) else provider.model
+    values["llm.model"] = model
     if provider.context_tokens is not None:
         model = model or "*"
         entry = {"context_tokens": provider.context_tokens, **settings.models.get(model, {})}

@@ -180,7 +180,9 @@ SESSION_STATUSES = (
     "SESSION_CANCELLED",
 )
 TASK_STATUSES = ("running", "completed", "failed", "cancelled")
-MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated")
+MEANINGS = (
+    "complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated", "bad_answer",
+)  # fmt: skip
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
 CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")

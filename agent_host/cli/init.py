@@ -188,5 +188,8 @@ def _write(change: Change) -> int:
     answer(f"wrote {change.path}\n")
     if not change.before:
         answer("".join(f"  {line}\n" for line in change.scrubber().text(change.after).splitlines()))
+    other = first_provider.gateway_before_it()
+    if other is not None:
+        notice(f"{other} names a gateway, which goes before it: take that away, or run with --provider")
     answer('try: agent-host run "What does this project do?"\n')
     return exit_codes.COMPLETED

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from agent_host.host.records import Result
-    from agent_host.session.patches import WholePatch
+    from agent_host.host.records import Result, WholePatch
 
 OPTIONS = ("patch", "result", "summary", "junit")
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")

@@ -6,18 +6,17 @@ All text of a model, a command or a file is inert in both: in Markdown it stands
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from agent_host.cli.shared import tokens_in_words
 from agent_host.display_text import count_noun, one_line
-from agent_host.session.patches import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.host.records import Result
-    from agent_host.session.patches import WholePatch
+    from agent_host.host.records import Result, WholePatch
 
 _LINE_BYTES = 200
 _TEXT_CHARS = 20_000
@@ -182,7 +181,7 @@ def _line_of(item: Mapping[str, Any]) -> str | None:
     if not isinstance(line, str):
         return None
     words = given.get("args")
-    more = [quote(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    more = [shlex.quote(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
     return " ".join([line, *more])
 
 

@@ -23,7 +23,7 @@ from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_file
 from config.providers import KNOWN, LOCAL, Provider, found_in, names_of, provider_called, settings_under
-from config.settings import KEY_HEADERS
+from config.settings import KEY_HEADERS, Source
 from config.shapes import hint_at
 from state.disk import LocalDisk
 from state.errors import WriteFailed
@@ -110,7 +110,7 @@ def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
     if given.get("key_env"):
         entry = {**_without_key(entry), "key_env": given["key_env"]}
     own = _users_settings(providers={**settings.providers, name: entry})
-    provider = provider_called(name, own, os.environ)
+    provider = provider_called(name, own, os.environ)._replace(by_option=True)
     return Plan(provider, {**entry, "key_env": provider.key_env} if provider.key_env else entry)
 
 
@@ -218,6 +218,14 @@ def write(change: Change) -> None:
         replace_atomically(disk, change.path, [change.after.encode()])
     except (OSError, WriteFailed) as error:
         raise UsageError(f"{change.path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def gateway_before_it() -> str | None:
+    """What names a gateway, which is asked in place of a default provider; None for nothing."""
+    source = _users_settings().chosen.get("llm.gateway")
+    if source is None:
+        return None
+    return "LLM_GATEWAY_ENDPOINT" if source is Source.ENVIRONMENT else "gateway in [llm] of the configuration"
 
 
 def keep_in_keyring(name: str, key: str) -> None:

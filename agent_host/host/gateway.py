@@ -337,13 +337,18 @@ async def settle_model(
     others has `allowed` and that the provider serves, else, if nothing names a model, the only one that it serves.
     Raises UsageError where there is none, or several, or the provider does not say."""
     provider = settings.provider
-    if provider is None or "llm.model" in settings.chosen:
+    if provider is None or provider.has_chosen_model(settings):
         return settings
     if provider.model and (allowed is None or (provider.names_model and provider.model in allowed)):
         return settings
-    from agent_host.llm.served_models import ask_models
+    from agent_host.llm.served_models import NoList, ask_models
 
-    served = await ask_models(settings, dialect, token)
+    try:
+        served = await ask_models(settings, dialect, token)
+    except NoList:
+        if allowed is None or provider.model not in allowed:
+            raise
+        return settings
     if allowed is None and len(served) != 1:
         listed = f"serves {', '.join(served[:_MODELS_SHOWN])}" if served else "names no model that it serves"
         raise UsageError(f"provider {provider.name} {listed}: choose one with --model")

@@ -293,14 +293,15 @@ def settings_from(
 
 def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """The settings under the provider that they and the environment choose, as they are where they choose none. A
-    session that `started` with a provider goes on with it and its model. Raises UsageError."""
+    session that `started` with a provider goes on with it and its model, and one that started with a gateway at none
+    that is only found. Raises UsageError."""
     if settings.llm.gateway and not settings.llm.provider:
         return settings
     from config import providers  # for the runs that name no gateway
 
     began = started.get("provider")
     try:
-        provider = providers.choose_provider(settings, os.environ, began)
+        provider = providers.choose_provider(settings, os.environ, began, finds=began is not None or not started)
     except providers.NoSuchProvider as error:
         raise UsageError(str(error)) from error
     if provider is None:

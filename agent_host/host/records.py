@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from agent_host.session.patches import WholePatch as WholePatch
     from state.checkpoint import Checkpoint
 
 __all__ = [

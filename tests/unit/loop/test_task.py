@@ -183,7 +183,8 @@ async def test_a_task_ends_when_its_steps_are_used_up(tmp_path: Path, steps: int
     loop = Loop(tmp_path, *[calls(shell(f"step {number}")) for number in range(5)])
     end = await loop.run(max_steps=steps)
     assert (end.status, end.reason, end.resumable) == ("failed", "max_steps_exceeded", False)
-    assert f"after {steps} steps" in str(end.message)
+    assert f"after {steps} step{'s' if steps > 1 else ''} (" in str(end.message)
+    assert "resume" in str(end.message)
     assert (len(loop.tools.ran), len(loop.answers())) == (steps, steps)
     assert loop.ctx.task.reason == "max_steps_exceeded"
     warned = [{"stepCount": 2, "maxSteps": 3}] if steps == 3 else []
