@@ -12,12 +12,19 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from config.lean_typing import NamedTuple
 from state import locations
 from state.lock import SessionLock, holder, is_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Beside = Callable[[Callable[[], None]], "BackgroundJob"]
+    """Starts a function beside the caller, who waits for it before all ends."""
 
 if sys.platform == "darwin":
     import fcntl
@@ -270,3 +277,46 @@ def boot_id() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.strip() or None
+
+
+class BackgroundJob(Protocol):
+    """Work that has been started."""
+
+    def done(self) -> bool:
+        """True if the work is over, well or not. Never waits."""
+        ...
+
+    def wait(self) -> None:
+        """Return when the work is over. Raises what it raised."""
+        ...
+
+
+class ThreadJob:
+    """A job in a thread of its own. Where the system gives no further thread, the work is done before this returns."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._raised: BaseException | None = None
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="compaction")
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
+
+    def done(self) -> bool:
+        """See BackgroundJob."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """See BackgroundJob."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._raised is not None:
+            raise self._raised
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
+            self._raised = error

@@ -38,10 +38,9 @@ from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.background import Beside
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
-    from state.disk import Disk, Lock
+    from state.disk import Beside, Disk, Lock
     from state.large import SnapshotThread
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths

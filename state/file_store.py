@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.background import ThreadJob
 from state.blobs import BlobFolder
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, ThreadJob
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
 from state.locations import SessionPaths
@@ -16,9 +15,8 @@ from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.background import Beside
     from state.checkpoint import Checkpoint
-    from state.disk import Disk
+    from state.disk import Beside, Disk
     from state.loading import Archived
 
 MIN_COMPACT_BYTES = 256 * 1024

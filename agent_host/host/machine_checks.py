@@ -51,7 +51,7 @@ _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
 _MAX_SERVER_BYTES = 8192
 """Of what is said of an MCP server: each of its tools that is left out stands there with the reason."""
-_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard_probe import main; main()"
+_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard import main; main()"
 
 
 class Check(NamedTuple):

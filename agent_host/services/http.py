@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -33,7 +34,7 @@ from agent_host.services.endpoints import check_service_url
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from agent_host.lean_httpx import httpx
 
@@ -44,6 +45,11 @@ _PIECE_BYTES = 256 * 1024
 # A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
 _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
+
+
+EventPath = Literal["/audit/events", "/telemetry/events"]
+# What a service answers that takes one event a request: the interface promises no more than that.
+_TAKES_NO_ARRAY = frozenset({400, 404, 415, 422})
 
 
 class UploadBody(Protocol):
@@ -286,3 +292,31 @@ async def _pieces(body: bytes | UploadBody) -> AsyncIterator[bytes]:
 
 def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
     """A retry is not reported: these services work beside the session (AH 11)."""
+
+
+class HttpEventService:
+    """Posts event envelopes to `path`: one as it is, several as a JSON array, as long as the service takes arrays."""
+
+    def __init__(self, client: ServiceClient, path: EventPath) -> None:
+        self._client = client
+        self._path = path
+        self._takes_arrays = True
+
+    async def post(self, events: Sequence[bytes]) -> None:
+        """Deliver `events`, each an encoded envelope without newline, in order. Raises ServiceUnavailable,
+        ServiceRejected; those that went before the one that failed have been delivered, and are known by their
+        Idempotency-Key should they come again."""
+        if len(events) > 1 and self._takes_arrays:
+            try:
+                await self._send(b"[" + b",".join(events) + b"]")
+            except ServiceRejected as error:
+                if error.status not in _TAKES_NO_ARRAY:
+                    raise
+                self._takes_arrays = False
+            else:
+                return
+        for event in events:
+            await self._send(event)
+
+    async def _send(self, body: bytes) -> None:
+        await self._client.post(self._path, body, idempotency_key=hashlib.sha256(body).hexdigest())

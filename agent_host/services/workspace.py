@@ -19,7 +19,7 @@ from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUn
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
-from agent_host.services.answers import check_id, check_object, check_uri
+from agent_host.services.endpoints import check_id, check_object, check_uri
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit

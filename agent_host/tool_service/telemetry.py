@@ -21,7 +21,7 @@ from agent_host.events.emitter import Event
 from agent_host.events.kinds import EventType
 from agent_host.events.payloads import telemetry_line
 from agent_host.ids import rfc3339
-from agent_host.services.observers import HttpEventService
+from agent_host.services.http import HttpEventService
 
 if TYPE_CHECKING:
     from agent_host.services.http import ServiceClient

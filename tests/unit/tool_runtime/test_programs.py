@@ -118,7 +118,7 @@ def calls_in(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 STARTS = ("subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output", "os.system", "os.popen")
 LOOKS = ("shutil.which",)
-MAY_LOOK = {"agent_host/judging/facts.py", "agent_host/faults/system_calls.py"}
+MAY_LOOK = {"agent_host/judging/facts.py", "agent_host/faults/faults.py"}
 """What asks what a command would find, and a proof that runs the program from outside."""
 
 
