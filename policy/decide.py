@@ -35,7 +35,7 @@ from policy.rules.case import (
 )
 from policy.rules.commands import command_rules
 from policy.rules.named_tools import asking_rule, entry_for_tool, judge_identity, judge_name
-from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, require_guarded_approval
+from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, assess, require_guarded_approval
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -45,7 +45,6 @@ from policy.rules.paths import (
     repository_places,
     session_places,
 )
-from policy.rules.risk import assess
 from policy.rules.skills import apply_skill_limits
 from policy.rules.toolset import apply_delegation
 from policy.rules.urls import granted_reason, url_rules

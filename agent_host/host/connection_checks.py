@@ -24,8 +24,7 @@ from agent_host.lean_httpx import httpx
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
-from agent_host.llm.event_stream import whole_events
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge, whole_events
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
 from agent_host.redaction import Scrubber

@@ -21,7 +21,7 @@ from agent_host.llm.raw_json import (
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
-from agent_host.thread.wire import Mark
+from agent_host.thread.thread import Mark
 from config import json_text
 from state.usage import TokenUsage
 

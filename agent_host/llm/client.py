@@ -36,8 +36,7 @@ from agent_host.http import TlsContext, displayable_url, first_line, retry_after
 from agent_host.llm import errors
 from agent_host.llm.connection import FAILED, LATE, connection_to
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
-from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.limits import AnswerTooLarge, Patience
+from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, Patience
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url
 from agent_host.redaction import Scrubber
@@ -52,8 +51,7 @@ if TYPE_CHECKING:
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.event_stream import GatewayAnswer
-    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
+    from agent_host.llm.event_stream import AnswerLimits, GatewayAnswer, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
 
 # The error that a gateway's refusal becomes: what it means in words, what to do, and whether it may be tried again.

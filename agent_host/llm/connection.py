@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from httpx import AsyncByteStream, Cookies
 
-    from agent_host.llm.limits import GatewayTimeouts
+    from agent_host.llm.event_stream import GatewayTimeouts
 
 LATE = httpcore.TimeoutException
 """What `post` and the body of an answer raise where the gateway takes too long."""

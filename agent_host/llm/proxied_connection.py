@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 
-    from agent_host.llm.limits import GatewayTimeouts
+    from agent_host.llm.event_stream import GatewayTimeouts
 
 
 class ByProxy:

@@ -24,8 +24,7 @@ from policy.bundle.placeholders import (
     is_for_configured_tools,
     paths_of_groups,
 )
-from policy.bundle.typed import MISSING, UNKNOWN
-from policy.bundle.validate import read_shape, read_typed
+from policy.bundle.validate import MISSING, UNKNOWN, read_shape, read_typed
 from policy.names import ANY_SESSION
 from policy.paths import is_absolute
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import orjson
 
 from agent_host.capability_grants import GRANT_HEADER, GrantRefused, grant_key, verify
-from agent_host.testing.mock_server import MockServer
+from agent_host.testing.http1 import MockServer
 from tool_runtime.remote.backend.invocations import EPOCH_HEADER
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.platform import seccomp_notify
-from tool_runtime.platform.sock_diag import Listeners
+from tool_runtime.sandbox.own_sockets import Listeners
 from tool_runtime.sandbox.sockets import Done
 
 if TYPE_CHECKING:
