@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from policy.addresses import canonical_v6, find_embedded_v4
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -157,8 +159,6 @@ def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> 
     found = table.get("") or matching_rule(host, table, port)
     if found is not None or not is_address(host):
         return found
-    from policy.addresses import find_embedded_v4
-
     wanted = find_embedded_v4(host) or host
     for rule, entry in table.items():
         name, its_port = _split_port(rule)
@@ -169,8 +169,6 @@ def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> 
 
 def _canonical_host(host: str) -> str:
     if host.startswith("["):
-        from policy.addresses import canonical_v6  # few hosts are addresses
-
         address = canonical_v6(host.strip("[]"))
         if address is None:
             raise UrlProblem(f"{host} is not an IPv6 address")

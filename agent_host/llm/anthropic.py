@@ -10,6 +10,7 @@ import orjson
 
 from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
+from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import (
     loads_with_halves,
     may_hold_halves,
@@ -185,8 +186,6 @@ class AnthropicDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import messages_events  # few gateways answer so
-
         return messages_events(body)
 
 

@@ -21,6 +21,7 @@ from agent_host.llm.answer_calls import (
     sendable_name,
 )
 from agent_host.llm.errors import fault_of
+from agent_host.llm.event_stream import chat_events
 from agent_host.llm.openai_chat_calls import StreamedCalls
 from agent_host.llm.raw_json import (
     OpaqueFields,
@@ -208,8 +209,6 @@ class ChatDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import chat_events  # few gateways answer so
-
         return chat_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import orjson
 
 from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
+from agent_host.llm.event_stream import response_events
 from agent_host.llm.openai_responses_items import (
     NAME,
     OF_CALL,
@@ -181,8 +182,6 @@ class ResponsesDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import response_events  # few gateways answer so
-
         return response_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:

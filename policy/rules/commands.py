@@ -223,10 +223,10 @@ def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case, alias, and the `g` in front of a GNU program's name."""
     if shell not in _WINDOWS_SHELLS:
         return strip_g(program.rsplit("/", 1)[-1].casefold())
-    from policy.shell.windows import ALIASES, CMD_ALIASES, base_name
+    from policy.shell import windows
 
-    name = base_name(program)
-    return (ALIASES if shell == "powershell" else CMD_ALIASES).get(name, name)
+    name = windows.base_name(program)
+    return (windows.ALIASES if shell == "powershell" else windows.CMD_ALIASES).get(name, name)
 
 
 # Argument rules

@@ -14,6 +14,7 @@ from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.shown import UNKNOWN
 from policy.shell.syntax import ParsedWords, Redirect, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
+from policy.shell.windows import split
 from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ class Reader:
 
     def read_windows(self, text: str, shell: ShellName) -> None:
         """Reads a line of cmd.exe or PowerShell."""
-        from policy.shell.windows import split
-
         try:
             admit(text)
             if len(text.split()) > MAX_COMMANDS:
