@@ -9,7 +9,7 @@ words, the words into commands, and the commands into effects.
 - `variables`, `arithmetic` and `assigned` follow values that the line itself sets.
 - `effects` reads each command by its row in `policy.programs`: a program that starts another is unwrapped (`env`,
   `xargs`, `sudo`), one that runs text is read again as a line (`bash -c`), one that runs a file is noted as opaque.
-- `file_effects` and `downloads` find the files that a command reads, writes, deletes or makes.
+- `file_effects` and `program_texts` find the files that a command reads, writes, deletes or makes.
 - `undecidable` names constructs whose effect depends on the moment: the whole line is then dynamic.
 - `reader` puts the parts together, for nested lines too, with the directories in which each may run.
 
