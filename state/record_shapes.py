@@ -183,8 +183,6 @@ TASK_STATUSES = ("running", "completed", "failed", "cancelled")
 MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown", "empty", "call_as_text", "repeated")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
-CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")
-COMMAND_REASONS = ("exited", "timed_out", "stopped", "session_ended", "interrupted")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
 ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")

@@ -89,11 +89,6 @@ class Supervisor:
         self._thread.join(1.0)
         os.close(self._wake)
 
-    @property
-    def count_watched(self) -> int:
-        """The number of commands that have programs left."""
-        return len(self._held)
-
     def _run(self) -> None:
         try:
             while not self._closing:
