@@ -21,9 +21,8 @@ from agent_host.lenient_json import encodable
 from agent_host.safe_open import open_regular
 from agent_host.services.endpoints import check_id, check_object, check_uri
 from config.lean_typing import NamedTuple
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, TEMPORARY, write_new
 from state.errors import StorageLimit
-from state.files import TEMPORARY, write_new
 from state.locations import make_private_dir
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from policy.addresses import address_is_public
+from policy.urls import address_is_public
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import View, folders_between
