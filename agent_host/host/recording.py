@@ -20,7 +20,7 @@ from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_url, password_of, request_url
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import HttpServer
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
 from policy.patterns import LiteralSets, compile_shipped, rule_pattern
-from policy.redaction.detectors import DETECTORS, secret_of_field
+from policy.secret_detectors import DETECTORS, secret_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from policy.bundle.model import RedactionRule
     from policy.patterns import Pattern
-    from policy.redaction.detectors import Detector
+    from policy.secret_detectors import Detector
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
 """What stands in the place of a value, as a regular expression."""
