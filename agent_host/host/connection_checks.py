@@ -32,7 +32,7 @@ from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
-from tool_runtime.platform.programs import path_to_trust
+from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.remote.mcp.oauth import Browser
 from tool_runtime.remote.mcp.servers import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource

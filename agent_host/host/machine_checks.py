@@ -37,7 +37,7 @@ from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.platform import current
 from tool_runtime.platform.directories import BY_DESCRIPTOR
-from tool_runtime.platform.programs import path_to_trust
+from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.remote.backend import tools_of
 from tool_runtime.tool import ToolFault
 

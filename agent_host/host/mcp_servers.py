@@ -25,7 +25,7 @@ from policy.names import CapabilityName
 from policy.rules.sandbox import add_own_places, is_hidden
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
-from tool_runtime.platform.programs import find_program, path_to_trust
+from tool_runtime.platform.environment import find_program, path_to_trust
 from tool_runtime.remote.lists import SourceTerms, definition_of, spec_of
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource

@@ -32,7 +32,7 @@ from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
 from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy
-from agent_host.services.uploads import UploadLimits, UploadQueue
+from agent_host.services.workspace import UploadLimits, UploadQueue
 from agent_host.states import task_machine
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread

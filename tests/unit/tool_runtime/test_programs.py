@@ -11,7 +11,7 @@ import pytest
 
 from agent_host import import_isolation
 from tool_runtime.platform import posix, windows
-from tool_runtime.platform.programs import find_program, is_within, path_to_trust, spellings
+from tool_runtime.platform.environment import find_program, is_within, path_to_trust, spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
