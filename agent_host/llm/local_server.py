@@ -18,7 +18,7 @@ import orjson
 
 from agent_host.llm.urls import check_url, place_of
 from config.lean_typing import NamedTuple
-from policy.urls import address_is_public
+from policy.addresses import address_is_public
 
 if TYPE_CHECKING:
     import ssl

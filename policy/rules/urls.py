@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy import urls
+from policy.addresses import address_is_public
 from policy.facts import UrlFacts
 from policy.rules.case import deny, where
 
@@ -32,7 +33,7 @@ def url_rules(case: Case) -> Decision | str | None:
             return deny(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {shown}")
     # A local name or address that is listed as such was meant; one that is merely not excluded was not.
     named = admitted is not None and not admitted.startswith("*")
-    if (urls.is_local_name(host) or (urls.is_address(host) and not urls.address_is_public(host))) and not named:
+    if (urls.is_local_name(host) or (urls.is_address(host) and not address_is_public(host))) and not named:
         return deny(entry.name, where(entry), f"not a public address: {host}")
     refused = _address_problem(case, host, port, trusted=named)
     return refused or (None if admitted is None else where(entry, "allowedDomains", admitted))
@@ -51,7 +52,7 @@ def _address_problem(case: Case, host: str, port: int, *, trusted: bool) -> Deci
         blocked = urls.blocking_rule(canonical, _domain_table(case, "blocked"), port)
         if blocked is not None:
             return deny(entry.name, where(entry, "blockedDomains", blocked), f"address of {host} is blocked: {address}")
-        if urls.address_is_public(address) or (trusted and (urls.is_local_name(host) or urls.is_address(host))):
+        if address_is_public(address) or (trusted and (urls.is_local_name(host) or urls.is_address(host))):
             continue
         own = urls.matching_rule(canonical, _domain_table(case, "allowed"), port) if trusted else None
         if own is None or own.startswith("*"):

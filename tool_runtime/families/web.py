@@ -61,7 +61,7 @@ class Web:
             await self._client.aclose()
 
     def _make(self) -> HttpClient:
-        from policy.urls import address_is_public
+        from policy.addresses import address_is_public
         from tool_runtime.web.domain_gate import Network
         from tool_runtime.web.http import HttpClient, HttpLimits
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
-from policy.urls import UrlProblem, address_is_public, target_of
+from policy.addresses import address_is_public
+from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
 from tool_runtime.web.domain_gate import Blocked, DomainScope, Gate, Network, resolve
 

@@ -35,7 +35,6 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from policy.urls import address_is_public
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
 from tool_runtime.platform.mounts import View, folders_between
@@ -347,7 +346,7 @@ class Sandbox:
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
             private=(landlock_rules.SHARED_MEMORY,) if self.found.level == "namespace" else (),
-            address_allowed=self._runtime.address_allowed or address_is_public,
+            address_allowed=self._runtime.address_allowed or _is_public,
             opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
@@ -398,6 +397,12 @@ class Sandbox:
 
 def _nowhere(_address: str, _port: int) -> bool:
     return False
+
+
+def _is_public(address: str) -> bool:
+    from policy.addresses import address_is_public  # most commands connect to nobody
+
+    return address_is_public(address)
 
 
 def _is_open(scope: CommandScope) -> bool:
