@@ -19,8 +19,7 @@ from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens
-from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, strip_html
-from agent_host.lean_httpx import httpx
+from agent_host.http import LOOPBACK, TlsContext, displayable_url, first_line, httpx, strip_html
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer

@@ -24,8 +24,7 @@ from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_tools
 from agent_host.host.options import model_facts, settings_from
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
-from agent_host.http import LOOPBACK, displayable_url, usable_in_header
-from agent_host.lean_httpx import httpx
+from agent_host.http import LOOPBACK, displayable_url, httpx, usable_in_header
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import orjson
 
+from agent_host import http
 from agent_host.errors import (
     ErrorCode,
     ServiceError,
@@ -36,7 +37,6 @@ from config import json_text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from agent_host.lean_httpx import httpx
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
@@ -101,7 +101,7 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._retry = RetryPolicy(retries, retry_base_s, retry_max_s, max_retry_after_s=retry_max_s)
         self._tls = tls
-        self._http: httpx.AsyncClient | None = None
+        self._http: http.httpx.AsyncClient | None = None
         self._making = asyncio.Lock()
         self._closed = False
 
@@ -151,36 +151,34 @@ class ServiceClient:
     @asynccontextmanager
     async def _send(
         self, method: str, path: str, body: bytes | UploadBody, headers: Mapping[str, str], timeout_s: float
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[http.httpx.Response]:
         """The response to one request, its body still to be read within the time-out."""
-        http = await self._client()
-        from agent_host.lean_httpx import httpx
-
+        client = await self._client()
         shown = displayable_url(self._base_url) + path
         content = _pieces(body) if len(body) else None
         sized = {**headers, "content-length": str(len(body))} if len(body) else headers
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                http.stream(
+                client.stream(
                     method,
                     self._base_url + path,
                     content=content,
                     headers=sized,
-                    timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s)),
+                    timeout=http.httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s)),
                 ) as response,
             ):
                 yield response
-        except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (http.httpx.ConnectTimeout, http.httpx.PoolTimeout) as error:
             raise ServiceUnreachable(f"{shown} did not answer in time") from error
-        except (httpx.TimeoutException, TimeoutError) as error:
+        except (http.httpx.TimeoutException, TimeoutError) as error:
             raise ServiceUnavailable(f"{shown} did not answer in time") from error
-        except httpx.RequestError as error:
+        except http.httpx.RequestError as error:
             said = self._scrubber.text(first_line(error))
-            kind = ServiceUnreachable if isinstance(error, httpx.ConnectError) else ServiceUnavailable
+            kind = ServiceUnreachable if isinstance(error, http.httpx.ConnectError) else ServiceUnavailable
             raise kind(f"{shown} cannot be reached: {said}") from error
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> http.httpx.AsyncClient:
         async with self._making:
             if self._closed:
                 raise ServiceUnreachable(f"the client of {displayable_url(self._base_url)} is closed")
@@ -189,9 +187,7 @@ class ServiceClient:
                 self._http = await asyncio.to_thread(self._make)
             return self._http
 
-    def _make(self) -> httpx.AsyncClient:
-        from agent_host.lean_httpx import httpx
-
+    def _make(self) -> http.httpx.AsyncClient:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
@@ -200,15 +196,15 @@ class ServiceClient:
         }
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
-        return httpx.AsyncClient(
+        return http.httpx.AsyncClient(
             headers=headers,
             timeout=self._timeout_s,
             verify=(self._tls or TlsContext(self._base_url)).get(),
             follow_redirects=False,
-            trust_env=httpx.URL(self._base_url).host not in LOOPBACK,
+            trust_env=http.httpx.URL(self._base_url).host not in LOOPBACK,
         )
 
-    async def _read(self, response: httpx.Response, shown: str) -> Any:
+    async def _read(self, response: http.httpx.Response, shown: str) -> Any:
         if not response.is_success:
             raise self._error(response, await _read_bounded(response, _MAX_ERROR_BYTES), shown)
         status, body = response.status_code, await self._content(response, shown)
@@ -220,7 +216,7 @@ class ServiceClient:
             kind = self.clean(response.headers.get("content-type", "")) or "no content type"
             raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
 
-    async def _content(self, response: httpx.Response, shown: str) -> bytes:
+    async def _content(self, response: http.httpx.Response, shown: str) -> bytes:
         """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
@@ -230,7 +226,7 @@ class ServiceClient:
             raise ServiceRejected(f"{shown} answered with more than {MAX_ANSWER_BYTES} bytes", status=status)
         return body
 
-    def _error(self, response: httpx.Response, body: bytes, shown: str) -> ServiceError:
+    def _error(self, response: http.httpx.Response, body: bytes, shown: str) -> ServiceError:
         status = response.status_code
         if response.is_redirect:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
@@ -269,7 +265,7 @@ def _error_body(body: bytes) -> _ErrorBody:
     )
 
 
-async def _read_bounded(response: httpx.Response, limit: int) -> bytes:
+async def _read_bounded(response: http.httpx.Response, limit: int) -> bytes:
     """The first `limit` bytes of the body."""
     body = bytearray()
     async for chunk in response.aiter_raw():
