@@ -16,6 +16,7 @@ from agent_host.llm.raw_json import (
     may_hold_halves,
     member,
     members,
+    name_in,
     repair,
     repair_json,
     split_open_end,
@@ -204,7 +205,6 @@ _MEANINGS: dict[str, Meaning] = {
 _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
-_MAX_NAME_CHARS = 256
 # What the standard calls an event without a name.
 _UNNAMED = "message"
 # In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
@@ -317,7 +317,7 @@ class AnthropicAssembler:
         self.content += 1
         self._started = True
         message = data["message"]
-        self._response_id, self._response_model = _name(message.get("id")), _name(message.get("model"))
+        self._response_id, self._response_model = name_in(message.get("id")), name_in(message.get("model"))
         self._note_usage(message.get("usage") or {})
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
@@ -488,12 +488,6 @@ def _details(value: object) -> str:
     """Category and explanation of `stop_details`, in one line."""
     said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
     return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
-
-
-def _name(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
-    could not be found any more."""
-    return value if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 # Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted

@@ -29,6 +29,7 @@ from agent_host.llm.raw_json import (
     loads_with_halves,
     may_hold_halves,
     members,
+    name_in,
     repair,
     split_open_end,
 )
@@ -242,7 +243,6 @@ _READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_to
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
-_MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -368,8 +368,8 @@ class ChatAssembler:
         error = chunk.get("error") or (chunk if event == "error" else None)
         if error:
             raise fault_of(error)
-        self._response_id = self._response_id or _name(chunk.get("id"))
-        self._response_model = self._response_model or _name(chunk.get("model"))
+        self._response_id = self._response_id or name_in(chunk.get("id"))
+        self._response_model = self._response_model or name_in(chunk.get("model"))
         self._note_usage(chunk.get("usage"))
         shown = ""
         for place, choice in enumerate(chunk.get("choices") or ()):
@@ -487,12 +487,6 @@ def _string(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
-
-
-def _name(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
-    could not be found any more."""
-    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 class RawChunk:

@@ -19,11 +19,10 @@ from agent_host.llm.openai_responses_items import (
     ItemPosition,
     ResponsesOutput,
     failure_of,
-    name_in,
     text_in,
     usage_of,
 )
-from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, repair
+from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, name_in, repair
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 
