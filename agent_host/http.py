@@ -1,10 +1,17 @@
-"""Helpers that every HTTP client of the host needs, and nothing that takes long to import."""
+"""Helpers that every HTTP client of the host needs, and nothing that takes long to import.
+
+`http.httpx` is httpx, imported when it is first used, and without the command-line program that it carries. That
+program imports rich and click wherever they happen to be installed, which takes as long as the rest of httpx. If this
+process is our own command line, the module of that program is switched off. A program that embeds this package may use
+it, and has httpx as it is.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import ssl
+import sys
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +21,8 @@ from agent_host.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import httpx as httpx
+
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
 
@@ -21,6 +30,12 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 def is_loopback(host: str) -> bool:
     """True if a host, without brackets, is this machine by its name or address."""
     return host in _LOOPBACK or re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", host) is not None
+
+
+def __getattr__(name: str) -> Any:
+    if name != "httpx":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _import_httpx()
 
 
 def displayable_url(url: str) -> str:
@@ -126,6 +141,14 @@ def _has_system_roots() -> bool:
 
 
 def _roots_of_package() -> ssl.SSLContext:
-    from agent_host.lean_httpx import httpx
+    context: ssl.SSLContext = _import_httpx().create_ssl_context()
+    return context
 
-    return httpx.create_ssl_context()
+
+def _import_httpx() -> Any:
+    if "agent_host.cli.main" in sys.modules:
+        sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None switches an import off
+    import httpx
+
+    globals()["httpx"] = httpx
+    return httpx

@@ -3,7 +3,7 @@
 Those that the host itself has, its tokens, are known by their values. They are taken out of the environment, their
 bytes in this process's own environment block are overwritten (a child could read them under /proc), and should a value
 turn up in what a tool brings back, it is replaced. All others are found by what they look like
-(`policy.redaction.redact`).
+(`policy.redaction`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from policy.redaction.redact import strip_terminal_codes
+from policy.redaction import strip_terminal_codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from policy.redaction.redact import Redaction
+    from policy.redaction import Redaction
 
 REDACTED = "[redacted]"
 # Shorter values would be found in innocent text; a token that short protects nothing.

@@ -13,7 +13,7 @@ from agent_host.redaction import Scrubber
 from benchmarks.processes import ROOT
 from benchmarks.report import MIB, Row, milliseconds
 from policy.bundle.model import RedactionRule
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 
 if TYPE_CHECKING:
     import argparse

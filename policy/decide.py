@@ -35,7 +35,8 @@ from policy.rules.case import (
 )
 from policy.rules.commands import command_rules
 from policy.rules.named_tools import asking_rule, entry_for_tool, judge_identity, judge_name
-from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, require_guarded_approval
+from policy.rules.narrowing import apply_risk_ceiling, apply_task_options, assess, require_guarded_approval
+from policy.rules.native_exec import program_denial, roots_denial, script_denial
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -45,7 +46,6 @@ from policy.rules.paths import (
     repository_places,
     session_places,
 )
-from policy.rules.risk import assess
 from policy.rules.skills import apply_skill_limits
 from policy.rules.toolset import apply_delegation
 from policy.rules.urls import granted_reason, url_rules
@@ -135,8 +135,6 @@ def apply_script_rules(case: Case, decision: Decision) -> Decision:
     """A script of a skill lies where scripts do, and not too many have run (SK 5.4)."""
     if not isinstance(case.facts, CommandFacts) or case.facts.script is None:
         return decision
-    from policy.rules.native_exec import script_denial  # with the first such call
-
     return script_denial(case, case.facts.script) or decision
 
 
@@ -144,8 +142,6 @@ def apply_program_list(case: Case, decision: Decision) -> Decision:
     """The list of programs that start without a shell admits the program and its arguments (NT)."""
     if not _starts_without_shell(case):
         return decision
-    from policy.rules.native_exec import program_denial
-
     return program_denial(case) or decision
 
 
@@ -153,8 +149,6 @@ def apply_program_roots(case: Case, decision: Decision) -> Decision:
     """The paths that such a program is given lie in the roots of its tools (NT)."""
     if not _starts_without_shell(case):
         return decision
-    from policy.rules.native_exec import roots_denial
-
     return roots_denial(case) or decision
 
 

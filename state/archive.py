@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from state.files import make_durable_dir, write_new
+from state.disk import make_durable_dir, write_new
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder

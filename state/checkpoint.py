@@ -2,7 +2,7 @@
 
 Records change it, live and after a crash in the same way (`state.records`). A
 message is kept as the bytes that it was encoded to, and these are put into journal, snapshot and history as they are;
-only parts too large for a snapshot are taken out of it (`state.large`).
+only parts too large for a snapshot are taken out of it (`state.blobs`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import orjson
 
 from config.lean_typing import NamedTuple
 from state.archive import Archive
-from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
-from state.files import (
+from state.blobs import LargeValues
+from state.disk import (
     TEMPORARY,
     copy_aside,
     is_quarantined,
@@ -29,8 +29,8 @@ from state.files import (
     second_temporary,
     write_new,
 )
+from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, translate_errors
 from state.journal import JournalFile
-from state.large import LargeValues
 from state.records import SessionStatusChanged, fold, message_of
 from state.snapshot import EncodedSnapshot, encode_head
 from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encode
@@ -38,11 +38,9 @@ from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.background import Beside
-    from state.blobs import BlobFolder
+    from state.blobs import BlobFolder, SnapshotThread
     from state.checkpoint import Checkpoint
-    from state.disk import Disk, Lock
-    from state.large import SnapshotThread
+    from state.disk import Beside, Disk, Lock
     from state.loading import Archived, LoadedFiles
     from state.locations import SessionPaths
     from state.records import Record

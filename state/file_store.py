@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.background import ThreadJob
 from state.blobs import BlobFolder
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, ThreadJob
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
 from state.locations import SessionPaths
@@ -16,10 +15,9 @@ from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from state.background import Beside
     from state.checkpoint import Checkpoint
-    from state.disk import Disk
-    from state.loading import Archived
+    from state.disk import Beside, Disk
+    from state.loading import Archived, LoadedFiles
 
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
@@ -80,7 +78,7 @@ class FileCheckpointStore:
     def read_archive(self, session_id: str) -> Archived:
         """The archive of a session that has ended. Raises NoSuchSession where its records were not kept, Damaged,
         TooLarge, WriteFailed."""
-        from state.loading import find_archived  # a new session reads nothing
+        from state.loading import find_archived
 
         storage = self._storage(session_id)
         return find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
@@ -94,12 +92,9 @@ class FileCheckpointStore:
     def load(self, session_id: str, *, salvaged_too: bool = False, ended_too: bool = False) -> Checkpoint:
         """See CheckpointStore. With `salvaged_too` damage raises Damaged only where nothing is whole; with `ended_too`
         also a session that has ended is read, from its archive."""
-        from state.loading import find
-
         if ended_too and not self.has(session_id):
             return self.read_archive(session_id).state
-        storage = self._storage(session_id)
-        found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
+        found = self._find(self._storage(session_id))
         state = found.state or found.unusable
         if state is None or (found.damage is not None and not salvaged_too):
             raise Damaged(found.damage or "the checkpoint holds nothing")
@@ -108,13 +103,8 @@ class FileCheckpointStore:
     def versions(self, session_id: str) -> Callable[[str], bytes | None]:
         """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
         that is resumable or has ended. Raises what `load` raises."""
-        from state.loading import find
-
         storage = self._storage(session_id)
-        if self.has(session_id):
-            inline = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes).inline
-        else:
-            inline = self.read_archive(session_id).inline
+        inline = self._find(storage).inline if self.has(session_id) else self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def list(self) -> list[Summary]:
@@ -152,6 +142,11 @@ class FileCheckpointStore:
             except StateError as error:
                 problem = str(error)
         return Summary(paths.session_id, None, problem, pid, updated)
+
+    def _find(self, storage: SessionStorage) -> LoadedFiles:
+        from state.loading import find  # a new session reads nothing
+
+        return find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
 
     def _storage(self, session_id: str) -> SessionStorage:
         paths = SessionPaths(self._state_dir, session_id)

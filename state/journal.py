@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from config.lean_typing import NamedTuple
+from state.disk import TEMPORARY, write_new
 from state.errors import UnknownVersion, WriteFailed
-from state.files import TEMPORARY, write_new
 from state.store import DURABLE, KIND, OPENED
 
 if TYPE_CHECKING:

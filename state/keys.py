@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, make_durable_dir, replace_atomically
 from state.errors import Damaged, InvalidSessionId, translate_errors
-from state.files import make_durable_dir, replace_atomically
 from state.locations import SessionPaths, check_session_id
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import orjson
 from config.lean_typing import NamedTuple
 from config.shapes import list_problems
 from state import archive
+from state.blobs import restore
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.journal import JournalContent, JournalLine, parse
-from state.large import restore
 from state.record_shapes import record_problems
 from state.records import fold, record_of
 from state.snapshot import decode_snapshot

@@ -73,7 +73,7 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-# In place of a large part; `state.large` takes it out and puts it back.
+# In place of a large part; `state.blobs` takes it out and puts it back.
 _BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
                 "bytes": COUNT})  # fmt: skip
 _NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": OBJECT}, {"problem": TEXT, "argumentsBlob": _BLOB})
@@ -185,8 +185,6 @@ MEANINGS = (
 )  # fmt: skip
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
-CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")
-COMMAND_REASONS = ("exited", "timed_out", "stopped", "session_ended", "interrupted")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
 ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")

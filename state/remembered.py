@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.disk import LOCAL_DISK, boot_id
+from state.disk import LOCAL_DISK, boot_id, make_durable_dir, replace_atomically
 from state.errors import translate_errors
-from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

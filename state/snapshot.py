@@ -1,7 +1,7 @@
 """The snapshot file: the form of AH 9.2 with what a resume needs under `resume`, ended by a checksum over itself.
 
 It is one JSON object. The messages of the thread stand on lines of their own, so that they are put in and taken out as
-they were encoded when they were made. Large parts of them lie in blobs (`state.large`).
+they were encoded when they were made. Large parts of them lie in blobs (`state.blobs`).
 """
 
 from __future__ import annotations

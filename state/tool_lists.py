@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, make_durable_dir, replace_atomically
 from state.errors import WriteFailed, translate_errors
-from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,16 +1,25 @@
-"""Approvers: who answers when policy requires a person's approval (AH 10)."""
+"""Approvers: who answers when policy requires a person's approval (AH 10): what was said in advance, or a person who is
+there, for whom calls wait."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import orjson
 
 from agent_host.approval.request import ApprovalAnswer
 from config.lean_typing import NamedTuple
 from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
-    from agent_host.approval.request import ApprovalRequest
+    from collections.abc import Mapping
+
+    from agent_host.approval.request import ApprovalRequest, Scope
     from agent_host.states import Machine, TaskPhase
+
+Delivery = Literal["delivered", "not_found"]
+_MAX_REASON_CHARS = 2000
 
 
 class ApprovalGate(Protocol):
@@ -89,3 +98,138 @@ class WatchedGate:
             self._waiting -= 1
             if self._waiting == 0:
                 self._phase.fire("execute")
+
+
+class _WaitingCall:
+    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalAnswer]) -> None:
+        self.request = request
+        self.answer = answer
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class PendingApprovals:
+    """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
+    at once; what nobody answers within `timeout_s` seconds, or those of the bundle, is denied.
+
+    One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
+    """
+
+    def __init__(self, *, timeout_s: float, in_advance: InAdvance | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._in_advance = in_advance or InAdvance()
+        self._waiting: dict[str, _WaitingCall] = {}
+        self._attended = True
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """The answer to one request, as soon as there is one. Raises RuntimeError for an id that waits already."""
+        said = self._in_advance.answer(request)
+        if said is not None:
+            return said
+        if request.approval_id in self._waiting:
+            raise RuntimeError(f"approval {request.approval_id} waits for its answer already")
+        waiting = _WaitingCall(request, asyncio.get_running_loop().create_future())
+        self._waiting[request.approval_id] = waiting
+        if self._attended:
+            self._start_clock(waiting)
+        try:
+            return await waiting.answer
+        finally:
+            self._take(request.approval_id, waiting)
+
+    def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: Scope = "once",
+        reason: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Delivery:
+        """Hand over somebody's decision. An approval that is not waiting (any more) is `not_found`.
+
+        `arguments` replace those of the call, or are the fields of a form; with a denial they mean nothing. Raises
+        ValueError for arguments that could not be put on record, or are no answer to the form, and leaves the call
+        waiting.
+        """
+        waiting = self._waiting.get(approval_id)
+        if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
+            return "not_found"
+        form = waiting.request.form
+        wrong = form.problem(arguments or {}) if approved and form is not None else None
+        if wrong is not None:
+            raise ValueError(wrong)
+        edited = _recordable(arguments) if approved and arguments is not None else None
+        said = reason or ("approved by the user" if approved else "denied by the user")
+        said = said[:_MAX_REASON_CHARS].encode("utf-8", "replace").decode()
+        scope = scope if approved else "once"
+        self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited))
+        return "delivered"
+
+    def tool_of(self, approval_id: str) -> str | None:
+        """The tool whose call waits for this approval, None where none does, or where it is a form that does."""
+        waiting = self._waiting.get(approval_id)
+        return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The waiting calls, oldest first: each the payload of its `approval_requested` with its session, task and
+        step."""
+        return [
+            {
+                **waiting.request.to_payload(),
+                "sessionId": waiting.request.session_id,
+                "taskId": waiting.request.task_id,
+                "stepId": waiting.request.step_id,
+            }
+            for waiting in self._waiting.values()
+        ]
+
+    def suspend(self) -> None:
+        """The client is gone: what waits stays open, without end."""
+        self._attended = False
+        for waiting in self._waiting.values():
+            _stop_clock(waiting)
+
+    def attend(self) -> None:
+        """A client is there (again): what waits has the whole time from here."""
+        if not self._attended:
+            self._attended = True
+            for waiting in self._waiting.values():
+                self._start_clock(waiting)
+
+    def _start_clock(self, waiting: _WaitingCall) -> None:
+        wait_s = waiting.request.timeout_s or self._timeout_s
+        waiting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiting)
+
+    def _time_out(self, waiting: _WaitingCall) -> None:
+        reason = f"approval timed out after {waiting.request.timeout_s or self._timeout_s:g} s"
+        self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
+
+    def _settle(self, waiting: _WaitingCall, answer: ApprovalAnswer) -> None:
+        """Here, and not when the call wakes up: from now on the approval is found no more."""
+        self._take(waiting.request.approval_id, waiting)
+        if not waiting.answer.done():
+            waiting.answer.set_result(answer)
+
+    def _take(self, approval_id: str, waiting: _WaitingCall) -> None:
+        _stop_clock(waiting)
+        if self._waiting.get(approval_id) is waiting:
+            del self._waiting[approval_id]
+
+
+def _stop_clock(waiting: _WaitingCall) -> None:
+    if waiting.timer is not None:
+        waiting.timer.cancel()
+        waiting.timer = None
+
+
+def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `arguments` of its own. Raises ValueError for what a record cannot hold: lone surrogates, integers
+    beyond 64 bits, more nesting than the record has room for."""
+    try:
+        whole = orjson.dumps([[[[dict(arguments)]]]])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the arguments cannot be put on record: {error}") from error
+    copy = orjson.loads(whole)[0][0][0][0]
+    if not isinstance(copy, dict):
+        raise TypeError("arguments are an object")
+    return copy

@@ -1,21 +1,53 @@
-"""Events on their way to a service (AH 12): in batches, in order, again until they are taken, and nobody waits."""
+"""Events on their way to a service (AH 12): in batches, in order, again until they are taken, and nobody waits.
+
+The Audit Service gets records made of them (SK 7): one for each tool call, and who approved what, as it was said. Use:
+`BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import AgentHostError
+from agent_host.events.kinds import EventType
+from agent_host.ids import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Sequence
 
     from agent_host.events.emitter import Event
-    from agent_host.events.kinds import EventType
 
 _RETRY_AT_THE_END_S = 0.1
+_AS_THEY_ARE = frozenset(
+    {
+        EventType.SESSION_STARTED,
+        EventType.SESSION_RESUMED,
+        EventType.SESSION_PAUSED,
+        EventType.SESSION_COMPLETED,
+        EventType.SESSION_FAILED,
+        EventType.SESSION_CANCELLED,
+        EventType.TASK_STARTED,
+        EventType.TASK_COMPLETED,
+        EventType.TASK_FAILED,
+        EventType.TASK_CANCELLED,
+        EventType.APPROVAL_REQUESTED,
+        EventType.APPROVAL_RESOLVED,
+        EventType.APPROVAL_TIMEOUT,
+        EventType.POLICY_EXPIRED,
+    }
+)
+AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED, EventType.ARTIFACT_UPLOADED}
+"""What an audit record is made from, or is."""
+
+# What a record takes from the request: a hash and a summary of the arguments, and not these.
+_ASKED = ("capability", "riskLevel", "summary", "argumentsSha256", "decision", "rule", "grantedBy")
+# How far an approval reaches, in the words of SK 3.3.
+_SCOPES: Final = {"once": "once", "task": "run", "session": "session"}
+# Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
+_MAX_REMEMBERED = 4096
 
 
 class BatchedSink:
@@ -137,3 +169,96 @@ class BatchedSink:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._closing.wait()
+
+
+class AuditRecords:
+    """The shape of audit events. `tool_requested` and the answer are kept until the call's `tool_completed`, which then
+    carries the record of SK 7 for its payload:
+
+        {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
+        exit_code?, bytes, stdout_ref?, stderr_ref?, storage_refs?, artifact_uris?}, policy {decision?, rule?,
+        approved?, approval_scope?, approval_id?}, hashes {output_sha256, stdout_sha256?, stderr_sha256?,
+        stored_sha256?}}
+
+    All fields but `toolCallId`, which other events have as well, are named as in SK 7. `approval_scope` is `once`,
+    `run` (the task) or `session`, of what was approved. Other outputs than these two streams have names of their own
+    in the same way (`body_ref`, `body_sha256`).
+
+    `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
+    requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
+    with {toolCallId, artifactUri, storageRef?}. The session's history has none, since it belongs to no action.
+    """
+
+    def __init__(self) -> None:
+        self._requested: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, event: Event) -> bytes | None:
+        """The event as the Audit Service gets it; None for what only goes into a later record."""
+        payload = event.payload
+        if event.event_type is EventType.TOOL_REQUESTED:
+            asked = {name: payload[name] for name in _ASKED if name in payload}
+            _remember(self._requested, payload["toolCallId"], {**asked, "at": rfc3339(event.at)})
+            return None
+        if event.event_type is EventType.TOOL_COMPLETED:
+            return event.encode(event.envelope_of(self._record(event)))
+        if event.event_type is EventType.ARTIFACT_UPLOADED:
+            return event.encode(event.envelope_of(_upload_fields(payload))) if "toolCallId" in payload else None
+        if event.event_type is EventType.APPROVAL_RESOLVED and "isQuestion" not in payload:
+            policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
+            _remember(self._answers, payload["approvalId"], policy)
+            _remember(self._answers, payload["toolCallId"], policy)
+        return event.line()
+
+    def _record(self, event: Event) -> dict[str, Any]:
+        done = event.payload
+        call_id = done["toolCallId"]
+        asked = self._requested.pop(call_id, {})
+        ended = rfc3339(event.at)
+        granted = asked.get("grantedBy")
+        answer = self._answers.pop(call_id, None)
+        parts, hashes = done.get("storedParts", {}), done.get("storedSha256", {})
+        if answer is None and granted is not None:  # a grant from before a crash says no more than that it is one
+            answer = self._answers.get(granted, _policy(True, None, granted))
+        return {
+            "toolCallId": call_id,
+            "tool": done["toolName"],
+            **_some(capability=asked.get("capability"), risk=asked.get("riskLevel")),
+            "ts_start": done.get("startedAt") or asked.get("at") or ended,
+            "ts_end": ended,
+            "params": _some(summary=asked.get("summary"), sha256=asked.get("argumentsSha256")),
+            "result": {
+                "ok": done["status"] == "succeeded",
+                "status": done["status"],
+                **_some(code=done.get("code"), exit_code=done.get("exitCode")),
+                "bytes": done["outputBytes"],
+                **{f"{part}_ref": ref for part, ref in parts.items()},
+                **_some(storage_refs=done.get("storageRefs"), artifact_uris=done.get("artifactUris")),
+            },
+            "policy": {**_some(decision=asked.get("decision"), rule=asked.get("rule")), **(answer or {})},
+            "hashes": {
+                "output_sha256": done["outputSha256"],
+                **{f"{part}_sha256": hashes[ref] for part, ref in parts.items()},
+                **_some(stored_sha256=hashes or None),
+            },
+        }
+
+
+def _upload_fields(payload: dict[str, Any]) -> dict[str, Any]:
+    return {name: payload[name] for name in ("toolCallId", "artifactUri", "storageRef") if name in payload}
+
+
+def _policy(approved: bool, scope: str | None, approval_id: str) -> dict[str, Any]:
+    reach = None if scope is None or not approved else _SCOPES[scope]
+    return {"approved": approved, **_some(approval_scope=reach), "approval_id": approval_id}
+
+
+def _some(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _remember(memory: dict[str, dict[str, Any]], key: str, value: dict[str, Any]) -> None:
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > _MAX_REMEMBERED:
+        del memory[next(iter(memory))]

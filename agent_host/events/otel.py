@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event
 
-_ENDPOINTS = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "traces", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "metrics"}
 _SIGNALS = ("traces", "metrics")
 _HTTP = ("", "http/protobuf")
 _MAX_WAITING = 20_000

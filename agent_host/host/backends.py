@@ -16,8 +16,7 @@ from agent_host.llm.urls import check_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
-from agent_host.services.uploads import UploadLimits, UploadQueue
-from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
+from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService, UploadLimits, UploadQueue
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
 

@@ -20,13 +20,11 @@ from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens, token_name
-from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, strip_html
-from agent_host.lean_httpx import httpx
+from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
-from agent_host.llm.event_stream import whole_events
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge, whole_events
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
@@ -34,7 +32,7 @@ from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
-from tool_runtime.platform.programs import path_to_trust
+from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.remote.mcp.oauth import Browser
 from tool_runtime.remote.mcp.servers import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource

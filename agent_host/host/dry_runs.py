@@ -39,8 +39,8 @@ from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.bundle_summary import ends_commits, summarize
 from policy.rules.case import NO_LIMITS, deny
-from policy.rules.command_scope import NO_WIDENING
 from policy.rules.named_tools import entry_for_tool
+from policy.rules.sandbox import NO_WIDENING
 from policy.rules.toolset import DEFAULT_RISK, order, risk_of_guarded, why_not_offered, withheld_by
 from policy.scope import LEVELS, STRONGEST, Widening
 from state.temporary import session_directory

@@ -17,8 +17,7 @@ from policy.decision import RISK_LEVELS
 from policy.rules.case import ToolLimit
 from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.platform import OS_FAMILY, current
-from tool_runtime.platform.environment import child_environment, looks_secret
-from tool_runtime.platform.programs import is_within
+from tool_runtime.platform.environment import child_environment, is_within, looks_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

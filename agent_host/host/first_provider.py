@@ -25,9 +25,8 @@ from config.load import read_regular_file, user_file
 from config.providers import KNOWN, LOCAL, Provider, found_in, names_of, provider_called, settings_under
 from config.settings import KEY_HEADERS, Source
 from config.shapes import hint_at
-from state.disk import LocalDisk
+from state.disk import LocalDisk, make_durable_dir, replace_atomically
 from state.errors import WriteFailed
-from state.files import make_durable_dir, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -214,7 +214,7 @@ def make_client(
 ) -> LlmClient:
     """Make the client of the gateway. Its modules are imported here, with a session's first request."""
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
+    from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
 
     timeouts = GatewayTimeouts(
         connect_s=settings.llm.connect_timeout_s,

@@ -26,8 +26,7 @@ from agent_host.host.gateway import GATEWAY_SAYS, advice, ask_gateway, fit_tools
 from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.sandboxing import level_of, try_levels
 from agent_host.host.secrets import Tokens
-from agent_host.http import displayable_url, is_loopback, usable_in_header
-from agent_host.lean_httpx import httpx
+from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.llm.deferred import KnownModels
 from agent_host.llm.dialects import dialect_of_script, dialect_of_settings
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
@@ -39,8 +38,8 @@ from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.platform import current
 from tool_runtime.platform.directories import BY_DESCRIPTOR
-from tool_runtime.platform.programs import path_to_trust
-from tool_runtime.remote.backend.answers import tools_of
+from tool_runtime.platform.environment import path_to_trust
+from tool_runtime.remote.backend import tools_of
 from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
 _MAX_SERVER_BYTES = 8192
 """Of what is said of an MCP server: each of its tools that is left out stands there with the reason."""
-_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard_probe import main; main()"
+_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard import main; main()"
 
 
 class Check(NamedTuple):

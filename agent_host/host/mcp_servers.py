@@ -23,10 +23,10 @@ from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one
 from policy.bundle.meaning import SERVER_NAME
 from policy.decide import check_tool
 from policy.names import CapabilityName
-from policy.rules.command_scope import add_own_places, is_hidden
+from policy.rules.sandbox import add_own_places, is_hidden
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import TOKENS, ToolLists
-from tool_runtime.platform.programs import find_program, path_to_trust
+from tool_runtime.platform.environment import find_program, path_to_trust
 from tool_runtime.remote.lists import SourceTerms, definition_of, spec_of
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio, origin_of, read_tokens
 from tool_runtime.remote.mcp.source import McpSource

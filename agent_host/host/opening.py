@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agent_host import import_isolation
-from agent_host.approval.gate import UnattendedGate
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import PendingApprovals, UnattendedGate
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id

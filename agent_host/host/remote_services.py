@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
-from agent_host.events.batches import BatchedSink
+from agent_host.events.batches import AUDIT_EVENTS, AuditRecords, BatchedSink
 from agent_host.events.otel import otel_sink
 from agent_host.events.payloads import TELEMETRY_EVENTS, telemetry_line
-from agent_host.services.http import ServiceClient
-from agent_host.services.observers import HttpEventService
+from agent_host.services.http import HttpEventService, ServiceClient
 
 if TYPE_CHECKING:
     from agent_host.http import TlsContext

@@ -40,7 +40,7 @@ from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 from state.temporary import scratch
 from state.tool_lists import TOKENS, copy_lists, read_definitions
-from tool_runtime.remote.backend.invocations import NAME as BACKEND
+from tool_runtime.remote.backend import NAME as BACKEND
 from tool_runtime.remote.lists import definition_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIAB
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.settings import MOCK_PREFIX
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 from state.keys import redaction_key
 from tool_runtime.platform.environment import looks_secret
 

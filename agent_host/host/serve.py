@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.approval.gate import InAdvance
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.host.opening import SessionOpener
 from agent_host.host.sandboxing import look_ahead
 from agent_host.host.secrets import Tokens

@@ -16,9 +16,8 @@ from policy.decision import is_of_place
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.case import CallTerms
-from policy.rules.command_scope import NO_WIDENING, add_own_places, is_hidden
 from policy.rules.narrowing import apply_risk_ceiling, apply_task_options
-from policy.rules.sandbox import apply_widening, widening_of
+from policy.rules.sandbox import NO_WIDENING, add_own_places, apply_widening, is_hidden, widening_of
 from policy.rules.toolset import withheld_by
 from policy.scope import Widening
 

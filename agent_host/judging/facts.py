@@ -15,7 +15,7 @@ from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, Pa
 from policy.globs import ANY_DEPTH, finds_name, is_pattern
 from policy.names import CapabilityName
 from policy.paths import normalize, split_nested
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 from policy.rules.git_directory import STEERING, is_laid_out
 from policy.rules.native_exec import places_of
 from policy.rules.protected_paths import repositories_by_shape, repositories_in_the_making

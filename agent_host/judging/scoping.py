@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from policy.names import CapabilityName
-from policy.rules.command_scope import NO_WIDENING, command_scope, server_scope
-from policy.rules.sandbox import sandbox_denial
+from policy.rules.sandbox import NO_WIDENING, command_scope, sandbox_denial, server_scope
 from policy.scope import STRONGEST, RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:

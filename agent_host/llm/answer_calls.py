@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.ids import new_id
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.raw_json import may_hold_halves, repair_json
 from agent_host.thread.messages import ToolCall, arguments_block
 from config import json_text

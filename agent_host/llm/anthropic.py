@@ -10,18 +10,20 @@ import orjson
 
 from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, SentNames, meaning_with, mend_ids, sendable_name
+from agent_host.llm.event_stream import messages_events
 from agent_host.llm.raw_json import (
     loads_with_halves,
     may_hold_halves,
     member,
     members,
+    name_in,
     repair,
     repair_json,
     split_open_end,
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError, key_headers
 from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, shortest
-from agent_host.thread.wire import Mark
+from agent_host.thread.thread import Mark
 from config import json_text
 from state.usage import TokenUsage
 
@@ -198,8 +200,6 @@ class AnthropicDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import messages_events  # few gateways answer so
-
         return messages_events(body)
 
 
@@ -218,7 +218,6 @@ _MEANINGS: dict[str, Meaning] = {
 _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
-_MAX_NAME_CHARS = 256
 # What the standard calls an event without a name.
 _UNNAMED = "message"
 # In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
@@ -331,7 +330,7 @@ class AnthropicAssembler:
         self.content += 1
         self._started = True
         message = data["message"]
-        self._response_id, self._response_model = _name(message.get("id")), _name(message.get("model"))
+        self._response_id, self._response_model = name_in(message.get("id")), name_in(message.get("model"))
         self._note_usage(message.get("usage") or {})
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
@@ -502,12 +501,6 @@ def _details(value: object) -> str:
     """Category and explanation of `stop_details`, in one line."""
     said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
     return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
-
-
-def _name(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
-    could not be found any more."""
-    return value if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 # Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted

@@ -1,9 +1,8 @@
 """The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6).
 
 `LlmClient.stream` sends a request that is already encoded and returns a complete `ModelTurn`, or raises. Between the
-two lie: the connection (`connection`, by a proxy `proxied_connection`), the HTTP status and headers, server-sent
-events within bounds (`event_stream`), and the dialect's assembler, which turns events into text, thinking, calls and
-usage.
+two lie: the connection (`connection`), the HTTP status and headers, server-sent events within bounds (`event_stream`),
+and the dialect's assembler, which turns events into text, thinking, calls and usage.
 
 Everything that is one provider's stands in its dialect (`anthropic`, `openai_chat`, `openai_responses`, over
 `answer_calls` and `raw_json`). The loop sees `stream.ModelTurn` only: text, calls, blocks that go back unchanged, a
@@ -31,13 +30,13 @@ import zlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from agent_host import http
 from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable
 from agent_host.http import TlsContext, displayable_url, first_line, retry_after_s, strip_html
 from agent_host.llm import errors
 from agent_host.llm.connection import FAILED, LATE, connection_to
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
-from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.limits import AnswerTooLarge, Patience
+from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream, Patience
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.urls import check_headers, check_token, check_url, password_of, request_url, secrets_in
 from agent_host.redaction import Scrubber
@@ -53,8 +52,7 @@ if TYPE_CHECKING:
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.errors import Kind, Said
-    from agent_host.llm.event_stream import GatewayAnswer
-    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
+    from agent_host.llm.event_stream import AnswerLimits, GatewayAnswer, GatewayTimeouts
     from agent_host.llm.stream import Assembler, Dialect
 
 # The error that a gateway's refusal becomes: what it means in words, what to do, and whether it may be tried again.
@@ -322,7 +320,7 @@ class _RequestBody:
 
 def _event_source() -> type[EventSource]:
     """Import the reader of server-sent events once the first request is out: it brings httpx, a quarter of a start."""
-    import agent_host.lean_httpx  # noqa: F401  # isort: skip  first, since httpx-sse imports httpx itself
+    http.httpx  # noqa: B018  first, since httpx-sse imports httpx itself
     from httpx_sse import EventSource
 
     return EventSource

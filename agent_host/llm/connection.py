@@ -2,27 +2,31 @@
 
 httpx's client shares any number of connections out to any number of requests, to any host. A session asks one gateway
 one thing at a time, and what the sharing costs is a sixth of a step, and its import a quarter of a start: the
-connection is httpcore's, which lies below it. httpx comes in for proxies and cookies.
+connection is httpcore's, which lies below it. httpx comes in for cookies, and for the
+proxies of the environment: it knows the rules of NO_PROXY, tunnels and SOCKS.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httpcore
 
-from agent_host.http import is_loopback
+from agent_host import http
+from agent_host.errors import UsageError
+from agent_host.http import displayable_url, is_loopback
 from agent_host.llm.event_stream import GatewayAnswer
 from agent_host.llm.urls import GatewayAddress, is_by_proxy, place_of
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterable, Mapping, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 
     from httpx import AsyncByteStream, Cookies
 
-    from agent_host.llm.limits import GatewayTimeouts
+    from agent_host.llm.event_stream import GatewayTimeouts
 
 LATE = httpcore.TimeoutException
 """What `post` and the body of an answer raise where the gateway takes too long."""
@@ -53,9 +57,7 @@ def connection_to(
     place = place_of(url)
     headers = {**_OF_CLIENTS, **headers}
     if not is_loopback(place.host) and is_by_proxy(place.scheme):
-        from agent_host.llm.proxied_connection import ByProxy
-
-        return ByProxy(url, headers, tls, timeouts)
+        return _ByProxy(url, headers, tls, timeouts)
     return _Direct(place, headers, tls, timeouts)
 
 
@@ -118,14 +120,52 @@ class _Direct:
 
     def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Have the next requests bring what the gateway has set: some send those of one client to one server by it."""
-        from agent_host.lean_httpx import httpx
-
-        self._cookies = self._cookies or httpx.Cookies()
-        request = httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
-        self._cookies.extract_cookies(httpx.Response(200, headers=list(headers), request=request))
+        self._cookies = self._cookies or http.httpx.Cookies()
+        request = http.httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
+        self._cookies.extract_cookies(http.httpx.Response(200, headers=list(headers), request=request))
         self._cookies.set_cookie_header(request)
         brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
         self._raw = _encode({**self._headers, **brought})
+
+
+class _ByProxy:
+    """See `GatewayConnection`. Raises UsageError for a proxy that cannot be used."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext, timeouts: GatewayTimeouts) -> None:
+        limits = http.httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
+        try:
+            self._url = http.httpx.URL(url)
+            self._client = http.httpx.AsyncClient(headers=headers, timeout=limits, verify=tls)
+        except (http.httpx.InvalidURL, ImportError, ValueError) as error:
+            raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
+
+    async def post(self, body: AsyncIterable[bytes], length: int) -> GatewayAnswer:
+        """See `GatewayConnection`."""
+        request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
+        with _translate_errors():
+            answer = await self._client.send(request, stream=True)
+        return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
+
+    async def aclose(self) -> None:
+        """See `GatewayConnection`."""
+        await self._client.aclose()
+
+
+async def _read(answer: http.httpx.Response) -> AsyncIterator[bytes]:
+    with _translate_errors():
+        async for chunk in answer.aiter_raw():
+            yield chunk
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Turns httpx's errors into those of the library below it."""
+    try:
+        yield
+    except http.httpx.TimeoutException as error:
+        raise httpcore.TimeoutException(str(error)) from error
+    except http.httpx.RequestError as error:
+        raise httpcore.NetworkError(str(error)) from error
 
 
 def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -83,9 +83,7 @@ class KnownModels:
 
     def is_configured(self, model: str, field: str) -> bool:
         """True if an entry of the user for `model` has this field."""
-        from agent_host.llm.models import fits
-
-        return any(field in entry for name, entry in self._configured.items() if fits(name, model))
+        return self._table().is_configured(model, field)
 
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
         """The cost of `usage`, which is `by_model`; None if it is not known."""

@@ -1,4 +1,8 @@
-"""The dialects that there are, by the names of the setting `llm.dialect`. Each is imported when it is chosen."""
+"""The dialects that there are, by the names of the setting `llm.dialect`. Each is imported when it is chosen.
+
+Where the setting is `auto`, the gateway is asked which it speaks, with requests that run no model: an empty object to
+each path.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from agent_host.http import displayable_url
-from agent_host.llm.urls import check_url
+from agent_host import http
+from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable
+from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
+from agent_host.llm.urls import check_headers, check_token, check_url, request_url
 from config.lean_typing import NamedTuple
 from state.errors import WriteFailed
 from state.remembered import GatewayDialects
@@ -20,6 +26,11 @@ if TYPE_CHECKING:
 
 AUTO: Final = "auto"
 """The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialects`)."""
+# What the empty object is refused with where somebody reads it.
+_THERE: Final = frozenset({400, 413, 415, 422})
+_NOT_THERE: Final = frozenset({404, 405, 410, 501})
+_NO_TOKEN: Final = frozenset({401, 403})
+_TIMEOUT_S = 10.0
 
 
 def _anthropic(settings: Settings) -> Dialect:
@@ -114,10 +125,8 @@ def find_dialect(
     known = None if anew else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")
-    from agent_host.llm.dialect_probe import probe
-
     dialects = {name: make_dialect(name, settings) for name in NAMES}
-    name, why = probe(dialects, settings, url, token)
+    name, why = _probe(dialects, settings, url, token)
     with contextlib.suppress(WriteFailed):  # it is asked again then
         kept.keep(place, name)
     return _chosen(settings, name, why)
@@ -130,3 +139,59 @@ def _chosen(settings: Settings, name: str, why: str) -> ChosenDialect:
 def _tail(path: str) -> str:
     """`path` behind its version."""
     return path[path.index("/", 1) :]
+
+
+def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token: str | None) -> tuple[str, str]:
+    """The name of the first of `dialects` that the gateway at `url` speaks, and how that was seen. Raises UsageError
+    for a URL or a token that no request could carry, GatewayUnavailable, GatewayRejected."""
+    token = check_token(token)
+    own = {**check_headers(settings.llm.headers), "x-session-id": "probe", "accept-encoding": "identity"}
+    statuses: dict[str, int] = {}
+    paths: dict[str, str] = {}
+    with _client(settings, url) as client:
+        for name, dialect in dialects.items():
+            paths[name] = dialect.path
+            status = _status_of(client, request_url(url, dialect.path), {**dialect.headers(token), **own})
+            statuses[name] = status
+            if status in _THERE or 200 <= status < 300:
+                return name, f"it reads what is posted to {dialect.path}"
+    # A gateway that asks for a token first tells paths that are there from others only with a good one.
+    unclear = [name for name in dialects if statuses[name] not in _NOT_THERE]
+    if unclear and len(unclear) < len(dialects):
+        return unclear[0], f"it has something at {paths[unclear[0]]} (HTTP {statuses[unclear[0]]})"
+    raise _unknown(url, {paths[name]: status for name, status in statuses.items()})
+
+
+def _unknown(url: str, statuses: Mapping[str, int]) -> GatewayError:
+    """The error for a gateway whose answers, by path, tell nothing."""
+    said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
+    text = f"--dialect auto: it cannot be seen what the gateway at {_display(url)} speaks ({said}); name the dialect"
+    if set(statuses.values()) <= _NO_TOKEN:
+        return GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
+    return GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
+
+
+def _client(settings: Settings, url: str) -> http.httpx.Client:
+    host = check_url(url).host
+    connect_s = min(_TIMEOUT_S, settings.llm.connect_timeout_s)
+    return http.httpx.Client(
+        timeout=http.httpx.Timeout(_TIMEOUT_S, connect=connect_s),
+        verify=TlsContext(url).get(),
+        follow_redirects=False,
+        trust_env=not is_loopback(host),
+    )
+
+
+def _status_of(client: http.httpx.Client, url: str, headers: dict[str, str]) -> int:
+    """The status of an answer whose body nobody reads."""
+    try:
+        with client.stream("POST", url, content=b"{}", headers=headers) as response:
+            return response.status_code
+    except (http.httpx.HTTPError, http.httpx.InvalidURL) as error:
+        raise GatewayUnavailable(
+            f"--dialect auto: the gateway at {_display(url)} cannot be asked: {first_line(error)}"
+        ) from error
+
+
+def _display(url: str) -> str:
+    return displayable_url(url).partition("?")[0]

@@ -104,6 +104,10 @@ class Models:
             self._known[model] = self._look_up(model)
         return self._known[model]
 
+    def is_configured(self, model: str, field: str) -> bool:
+        """True if an entry of the user for `model` has this field."""
+        return any(field in entry for name, entry in self._configured if fits(name, model))
+
     def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
         """The cost of `usage`, which is `by_model`; None if not all of it has a model with a price. Nothing that was
         used costs nothing, in the currency of the prices."""

@@ -12,6 +12,7 @@ import orjson
 
 from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import (
+    NOT_CLOSED,
     CallReader,
     SentNames,
     encode_arguments,
@@ -21,18 +22,19 @@ from agent_host.llm.answer_calls import (
     sendable_name,
 )
 from agent_host.llm.errors import fault_of
-from agent_host.llm.openai_chat_calls import StreamedCalls
+from agent_host.llm.event_stream import chat_events
 from agent_host.llm.raw_json import (
     OpaqueFields,
     elements,
     loads_with_halves,
     may_hold_halves,
     members,
+    name_in,
     repair,
     split_open_end,
 )
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
-from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, shortest
+from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall, shortest
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.stream import CacheTtl
-    from agent_host.thread.messages import Message, Order, ToolCall
+    from agent_host.thread.messages import Message, Order
+
+    _Raw = Callable[[], Mapping[str, str]]
 
 NAME: Final = "openai"
 OF_MESSAGE: Final = "message"
@@ -55,6 +59,8 @@ _NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
 _ERROR_MARK: Final = b"[error] "
 # OpenAI refuses longer ones, and ids that came from another provider may be longer.
 _MAX_ID_CHARS = 40
+_OF_CALL = frozenset({"index", "id", "type", "function"})
+_OF_FUNCTION = frozenset({"name", "arguments"})
 
 
 class ChatRenderer:
@@ -213,8 +219,6 @@ class ChatDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import chat_events  # few gateways answer so
-
         return chat_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:
@@ -244,7 +248,6 @@ _READ: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_to
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
-_MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -370,8 +373,8 @@ class ChatAssembler:
         error = chunk.get("error") or (chunk if event == "error" else None)
         if error:
             raise fault_of(error)
-        self._response_id = self._response_id or _name(chunk.get("id"))
-        self._response_model = self._response_model or _name(chunk.get("model"))
+        self._response_id = self._response_id or name_in(chunk.get("id"))
+        self._response_model = self._response_model or name_in(chunk.get("model"))
         self._note_usage(chunk.get("usage"))
         shown = ""
         for place, choice in enumerate(chunk.get("choices") or ()):
@@ -491,18 +494,9 @@ def _string(value: object) -> str:
     return value
 
 
-def _name(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
-    could not be found any more."""
-    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
-
-
-# The JSON text of parts of one chunk of a Chat Completions stream.
-
-
 class RawChunk:
-    """Each part is looked for once, when it is first asked for: nearly all chunks hold texts only. All methods raise
-    ValueError or LookupError for what is not there."""
+    """The JSON text of parts of one chunk. Each part is looked for once, when it is first asked for: nearly all chunks
+    hold texts only. All methods raise ValueError or LookupError for what is not there."""
 
     def __init__(self, data: str) -> None:
         self._data = data
@@ -528,3 +522,128 @@ class RawChunk:
     @cached_property
     def _choices(self) -> list[str]:
         return elements(members(self._data)["choices"])
+
+
+class _StreamedCall:
+    """One call as far as it has come. `beside` and `of_function` are what only its provider reads of it."""
+
+    __slots__ = ("arguments", "beside", "call_id", "name", "of_function", "size")
+
+    def __init__(self) -> None:
+        self.call_id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+        self.size = 0
+        self.beside: OpaqueFields | None = None
+        self.of_function: OpaqueFields | None = None
+
+
+class StreamedCalls:
+    """The calls of one answer, in the order in which they began. `reader` reads their arguments, `real_name` gives the
+    tool that the model means."""
+
+    def __init__(self, reader: CallReader, real_name: Callable[[str], str]) -> None:
+        self._reader = reader
+        self._real_name = real_name
+        self._calls: list[_StreamedCall] = []
+        self._by_index: dict[int, _StreamedCall] = {}
+        self._replaced = 0
+
+    @property
+    def replaced(self) -> int:
+        """Halves of characters that became U+FFFD."""
+        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
+        return self._replaced + self._reader.replaced + sum(fields.replaced for fields in kept)
+
+    @property
+    def dropped(self) -> int:
+        """Fields that cannot be sent back unchanged."""
+        kept = (fields for call in self._calls for fields in (call.beside, call.of_function) if fields is not None)
+        return sum(fields.dropped for fields in kept)
+
+    def add(self, delta: dict[str, Any], raw: _Raw) -> int:
+        """Take one entry of a delta's `tool_calls`; `raw` gives the JSON text of its members. Returns how much it
+        brought, 0 for nothing. Raises AnswerTooLarge, and for one that is malformed what reading it raises."""
+        function: dict[str, Any] = delta.get("function") or {}
+        call_id, name = (self._text(value) for value in (delta.get("id"), function.get("name")))
+        arguments = function.get("arguments")
+        extra, of_function = delta.keys() - _OF_CALL, function.keys() - _OF_FUNCTION
+        if not (call_id or name or arguments or extra or of_function):
+            return 0
+        index = delta.get("index")
+        before = len(self._calls)
+        call = self._call_for(index if type(index) is int else None, call_id, name)
+        brought = len(self._calls) - before
+        call.call_id, call.name = call.call_id or call_id, call.name or name
+        if arguments:
+            brought += self._add_arguments(call, arguments, raw)
+        if extra:
+            call.beside = call.beside or OpaqueFields()
+            brought += _keep(call.beside, delta, extra, raw)
+        if of_function:
+            call.of_function = call.of_function or OpaqueFields()
+            brought += _keep(call.of_function, function, of_function, lambda: members(raw()["function"]))
+        return brought
+
+    def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
+        """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
+        `cut`: the answer was cut, and with it perhaps the last call."""
+        for call in self._sort_calls():
+            if not (call.name or call.call_id):  # arguments of a call that never began
+                continue
+            arguments = "".join(call.arguments)
+            name = self._real_name(call.name)
+            if cut and call is self._calls[-1] and not arguments.strip():
+                found = ToolCall(call.call_id, name, {}, NOT_CLOSED)
+            else:
+                found = self._reader.call(call.call_id, name, arguments)
+            yield found, arguments, _whole(call.beside), _whole(call.of_function)
+
+    def _sort_calls(self) -> list[_StreamedCall]:
+        """The calls by their indexes, where each has one of its own, else as they began."""
+        if len(self._by_index) != len(self._calls):
+            return self._calls
+        return [call for _, call in sorted(self._by_index.items(), key=lambda entry: entry[0])]
+
+    def _call_for(self, index: int | None, call_id: str, name: str) -> _StreamedCall:
+        """The call that goes on; a new one where none of this index is there, or where another one begins: some servers
+        send index 0 for each, others no index, or no id."""
+        last = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
+        if last is not None:
+            other_id = call_id not in ("", last.call_id) and (last.call_id != "" or index is None)
+            other_name = name != "" and last.name not in ("", name)
+            without_both = index is None and not call_id and name != ""
+            if not (other_id or other_name or without_both):
+                return last
+        call = _StreamedCall()
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _add_arguments(self, call: _StreamedCall, arguments: Any, raw: _Raw) -> int:
+        """Arguments come as pieces of JSON text, and from some servers as an object in one piece: its text, so that all
+        of them are read in one way."""
+        if not isinstance(arguments, str):
+            arguments = members(raw()["function"])["arguments"]
+        call.arguments.append(arguments)
+        call.size += len(arguments) if arguments.isascii() else len(arguments.encode("utf-8", "surrogatepass"))
+        self._reader.check_size(call.size)
+        return len(arguments)
+
+    def _text(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return ""
+        text, count = repair(value)
+        self._replaced += count
+        return text
+
+
+def _whole(fields: OpaqueFields | None) -> str | None:
+    return None if fields is None else fields.whole()
+
+
+def _keep(fields: OpaqueFields, delta: dict[str, Any], names: set[str], raw: _Raw) -> int:
+    """Take those fields of `delta`; `raw` gives their JSON text. Returns how many had something in them."""
+    texts = raw()
+    return sum(fields.add(name, delta[name], texts[name]) for name in sorted(names))

@@ -12,17 +12,17 @@ import orjson
 
 from agent_host.lenient_json import copy_to_keep
 from agent_host.llm.answer_calls import CallReader, SentNames, encode_arguments, mend_ids, sendable_name
+from agent_host.llm.event_stream import response_events
 from agent_host.llm.openai_responses_items import (
     NAME,
     OF_CALL,
     ItemPosition,
     ResponsesOutput,
     failure_of,
-    name_in,
     text_in,
     usage_of,
 )
-from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, repair
+from agent_host.llm.raw_json import elements, loads_with_halves, may_hold_halves, member, members, name_in, repair
 from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError, key_headers
 from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
 
@@ -185,8 +185,6 @@ class ResponsesDialect:
 
     def whole(self, body: str) -> Iterator[tuple[str, str]]:
         """See `Dialect.whole`."""
-        from agent_host.llm.event_stream import response_events  # few gateways answer so
-
         return response_events(body)
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:

@@ -134,17 +134,11 @@ def kind_of(item: Mapping[str, Any]) -> Kind:
 _PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT: Final = 10**9
-_MAX_NAME_CHARS: Final = 256
 
 
 def text_in(value: object) -> str:
     """A text that may be missing, or of another type: "" then."""
     return value if isinstance(value, str) else ""
-
-
-def name_in(value: object) -> str:
-    """A name that only observers read: what is no string, or too long, is none."""
-    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 def size_of(text: str) -> int:

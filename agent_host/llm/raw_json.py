@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _TOKENS = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_MAX_NAME_CHARS = 256
 _value_at = json.JSONDecoder().raw_decode
 
 
@@ -202,6 +203,12 @@ def repair(text: str) -> tuple[str, int]:
         return text, 0
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return whole, whole.count(REPLACEMENT) - text.count(REPLACEMENT)
+
+
+def name_in(value: object) -> str:
+    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
+    could not be found any more."""
+    return repair(value)[0] if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 def repair_json(encoded: str) -> tuple[str, int]:

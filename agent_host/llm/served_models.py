@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from agent_host.errors import UsageError
-from agent_host.http import TlsContext, displayable_url, first_line, is_loopback
-from agent_host.lean_httpx import httpx
+from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback
 from agent_host.llm.urls import check_headers, check_token, check_url, request_url
 
 if TYPE_CHECKING:

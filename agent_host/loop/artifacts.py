@@ -13,8 +13,7 @@ import orjson
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
-from agent_host.services.uploads import Upload
-from agent_host.services.workspace import INLINE_BYTES, UploadFailed
+from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed
 from config.lean_typing import NamedTuple
 from state.records import ArtifactGivenUp, ArtifactUploaded
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from agent_host.loop.journal import Journal
     from agent_host.loop.progress import Progress
     from agent_host.redaction import Scrubber
-    from agent_host.services.uploads import UploadQueue
-    from agent_host.services.workspace import ArtifactHome
+    from agent_host.services.workspace import ArtifactHome, UploadQueue
     from agent_host.states import Machine, TaskPhase
     from agent_host.thread.messages import Message, ToolCall
     from state.checkpoint import Checkpoint, Task

@@ -10,7 +10,7 @@ import orjson
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.thread.messages import ToolCall, holds_arguments, set_lengths
-from policy.redaction.redact import PLACEHOLDER
+from policy.redaction import PLACEHOLDER
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:

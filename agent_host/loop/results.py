@@ -291,7 +291,7 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
 
 def arguments_to_keep(ctx: LoopContext, call: ToolCall) -> Any | None:
     """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
-    longer than a message holds itself (`state.large`)."""
+    longer than a message holds itself (`state.blobs`)."""
     clean = ctx.scrubber.value(call.arguments)
     return clean if len(lenient_json.dumps(clean)) <= _MAX_KEPT_BYTES else None
 

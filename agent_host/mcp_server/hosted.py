@@ -1,24 +1,28 @@
-"""A session that tasks are handed to, in a process of its own, and how far its task is."""
+"""Sessions that tasks are handed to, each in a process of its own (`HostChild`), and tasks on record: also those that
+another process has or had."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from agent_host.display_text import one_line
 from agent_host.errors import AgentHostError
-from agent_host.host.records import Owner
+from agent_host.host.records import Owner, stored_sessions
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.mcp_server.approving import question_in
-from agent_host.mcp_server.child import HostChild, HostRefused
-from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
+from agent_host.rpc.framing import MAX_LINE_BYTES
+from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.mcp_server.approving import PersonsAnswer, Question
-    from agent_host.mcp_server.records import Records
 
 CANCELLING: Final = "the task is being cancelled"
 STATUSES: Final = {
@@ -32,6 +36,15 @@ _OVER: Final = ("task_completed", "task_cancelled")
 _OF_END: Final = ("reason", "message", "stepCount", "verdict", "endedBy", "retryable")
 _REASON_CHARS: Final = 2000
 _WHO: Final = {"userId": "local", "tenantId": "local", "executionEnvironment": "desktop", "supportedCapabilities": []}
+_LEAVES_S: Final = 15.0
+_GOES_S: Final = 2.0
+APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+RUNNING: Final = "RUNNING"
+_LISTED: Final = 20
+_ELSEWHERE: Final = "another process has the session"
+_OF_TASK: Final = (
+    "startedAt", "reason", "message", "stepCount", "verdict", "endedBy", "retryable", "text", "denied", "patchMissing",
+)  # fmt: skip
 
 
 class HostedSession:
@@ -210,3 +223,137 @@ def _doing(kind: str, event: Mapping[str, Any]) -> str:
     if kind == "step_started":
         return "the model is asked"
     return one_line(str(event["payload"]["toolName"]))
+
+
+class HostRefused(Exception):
+    """The host has refused a request: `name` is the documented code (interface section 2), `str()` what was wrong."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class HostChild:
+    """One `serve` process. `on_event` gets each event as it comes, None once no more can come. Make it with `start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, on_event: Callable[[dict[str, Any] | None], None]) -> None:
+        self._process = process
+        self._on_event = on_event
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._over = False
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], on_event: Callable[[dict[str, Any] | None], None]) -> HostChild:
+        """Start the process; its standard error is ours. Raises OSError where it cannot be started."""
+        pipe, env = asyncio.subprocess.PIPE, dict(os.environ)  # with the tokens that the process table does not show
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, env=env, limit=MAX_LINE_BYTES)
+        return cls(process, on_event)
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a request. Raises Refused, also where the process has ended."""
+        stdin = self._process.stdin
+        if self._over or stdin is None:
+            raise _refuse_ended()
+        number = next(self._numbers)
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        stdin.write(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + b"\n")
+        try:
+            with contextlib.suppress(ConnectionError):  # the end of its output says so as well
+                await stdin.drain()
+            message = await reply
+        finally:
+            del self._replies[number]
+        if (error := message.get("error")) is not None:
+            raise HostRefused(error.get("data", {}).get("code", "INTERNAL_ERROR"), error["message"])
+        result: dict[str, Any] = message["result"]
+        return result
+
+    async def await_end(self) -> None:
+        """Wait until the process, which says nothing any more, is gone, and its session is nobody's."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _GOES_S)
+
+    async def leave(self) -> None:
+        """End its input: it finishes the step, leaves a task that is open resumable, and ends. One that takes too long
+        is killed, which leaves the task resumable as well."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _LEAVES_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self._reader
+
+    async def _read(self) -> None:
+        stdout = self._process.stdout
+        try:
+            while stdout is not None and (line := await stdout.readline()):
+                self._take(orjson.loads(line))
+        except (ValueError, orjson.JSONDecodeError):  # a line above the limit, or none of ours
+            self._process.kill()
+        finally:
+            self._over = True
+            for reply in self._replies.values():
+                if not reply.done():
+                    reply.set_exception(_refuse_ended())
+            self._on_event(None)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message.get("method") == "SessionEvent":
+            self._on_event(message["params"])
+            return
+        reply = self._replies.get(message.get("id") or 0)
+        if reply is not None and not reply.done():
+            reply.set_result(message)
+
+
+def _refuse_ended() -> HostRefused:
+    return HostRefused("INTERNAL_ERROR", "the process of the session has ended; standard error says why")
+
+
+class Records:
+    """The sessions of `owner` under `state_dir`; None: of whoever they are, until the first session of this server says
+    who its user is."""
+
+    def __init__(self, state_dir: str, owner: Owner | None) -> None:
+        self._state_dir = state_dir
+        self.owner = owner
+
+    def list_sessions(self) -> list[dict[str, Any]]:
+        """The last sessions. Raises AgentHostError."""
+        return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:_LISTED]]
+
+    def session_of(self, task_id: str) -> str | None:
+        """The session that has, or had, the task; None where none is on record."""
+        return stored_sessions(self._state_dir).session_of(task_id, self.owner)
+
+    def refuse_others(self, session_id: str) -> None:
+        """Raise SessionNotFound for a session that is not on record, or not the owner's."""
+        stored_sessions(self._state_dir).record(session_id, self.owner)
+
+    def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
+        """Report the state of a task of the session, by default the last one, and once it is over all that is known of
+        it; of a session without a task its row in lists. Raises SessionNotFound, UsageError for a task that it does not
+        know, CheckpointUnreadable."""
+        record = stored_sessions(self._state_dir).record(session_id, self.owner)
+        ids = record.task_ids
+        if task_id is None and not ids:
+            return record.row.to_wire()
+        task = record.task(task_id or ids[-1])
+        found: dict[str, Any] = {"sessionId": session_id, "taskId": task["taskId"], "status": task["status"]}
+        if task["status"] == TaskPhase.RUNNING and record.is_live:
+            waiting = [question_in(asked).wire for asked in record.pending if asked["taskId"] == task["taskId"]]
+            status = APPROVAL_REQUIRED if waiting else RUNNING
+            return {**found, "status": status, "doing": _ELSEWHERE, **({"approvals": waiting} if waiting else {})}
+        if task["status"] == TaskPhase.RUNNING:
+            found["status"] = SessionStatus.PAUSED
+        task = record.whole_task(task["taskId"])
+        found |= {name: task[name] for name in _OF_TASK if task.get(name) is not None}
+        found["filesChanged"] = [
+            {"path": file["filePath"], **{name: file[name] for name in ("status", "additions", "deletions")}}
+            for file in task["filesChanged"]
+        ]
+        return {**found, "usage": record.session_state()["tokenUsage"]}

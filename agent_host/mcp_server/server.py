@@ -20,9 +20,7 @@ from pydantic.alias_generators import to_camel
 from agent_host.errors import AgentHostError
 from agent_host.ids import now_rfc3339
 from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicit, form_request
-from agent_host.mcp_server.child import HostRefused
-from agent_host.mcp_server.hosted import HostedSession
-from agent_host.mcp_server.records import APPROVAL_REQUIRED, RUNNING
+from agent_host.mcp_server.hosted import APPROVAL_REQUIRED, RUNNING, HostedSession, HostRefused
 from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.version import __version__
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
     from collections.abc import Mapping, Sequence
 
-    from agent_host.mcp_server.records import Records
+    from agent_host.mcp_server.hosted import Records
 
 
 _INSTRUCTIONS: Final = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import orjson
 
+from agent_host import http
 from agent_host.errors import (
     ErrorCode,
     ServiceError,
@@ -33,9 +35,8 @@ from agent_host.services.endpoints import check_service_url
 from config import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from agent_host.lean_httpx import httpx
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
@@ -44,6 +45,11 @@ _PIECE_BYTES = 256 * 1024
 # A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
 _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
+
+
+EventPath = Literal["/audit/events", "/telemetry/events"]
+# What a service answers that takes one event a request: the interface promises no more than that.
+_TAKES_NO_ARRAY = frozenset({400, 404, 415, 422})
 
 
 class UploadBody(Protocol):
@@ -95,7 +101,7 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._retry = RetryPolicy(retries, retry_base_s, retry_max_s, max_retry_after_s=retry_max_s)
         self._tls = tls
-        self._http: httpx.AsyncClient | None = None
+        self._http: http.httpx.AsyncClient | None = None
         self._making = asyncio.Lock()
         self._closed = False
 
@@ -145,36 +151,34 @@ class ServiceClient:
     @asynccontextmanager
     async def _send(
         self, method: str, path: str, body: bytes | UploadBody, headers: Mapping[str, str], timeout_s: float
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[http.httpx.Response]:
         """The response to one request, its body still to be read within the time-out."""
-        http = await self._client()
-        from agent_host.lean_httpx import httpx
-
+        client = await self._client()
         shown = displayable_url(self._base_url) + path
         content = _pieces(body) if len(body) else None
         sized = {**headers, "content-length": str(len(body))} if len(body) else headers
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                http.stream(
+                client.stream(
                     method,
                     self._base_url + path,
                     content=content,
                     headers=sized,
-                    timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s)),
+                    timeout=http.httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s)),
                 ) as response,
             ):
                 yield response
-        except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (http.httpx.ConnectTimeout, http.httpx.PoolTimeout) as error:
             raise ServiceUnreachable(f"{shown} did not answer in time") from error
-        except (httpx.TimeoutException, TimeoutError) as error:
+        except (http.httpx.TimeoutException, TimeoutError) as error:
             raise ServiceUnavailable(f"{shown} did not answer in time") from error
-        except httpx.RequestError as error:
+        except http.httpx.RequestError as error:
             said = self._scrubber.text(first_line(error))
-            kind = ServiceUnreachable if isinstance(error, httpx.ConnectError) else ServiceUnavailable
+            kind = ServiceUnreachable if isinstance(error, http.httpx.ConnectError) else ServiceUnavailable
             raise kind(f"{shown} cannot be reached: {said}") from error
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> http.httpx.AsyncClient:
         async with self._making:
             if self._closed:
                 raise ServiceUnreachable(f"the client of {displayable_url(self._base_url)} is closed")
@@ -183,9 +187,7 @@ class ServiceClient:
                 self._http = await asyncio.to_thread(self._make)
             return self._http
 
-    def _make(self) -> httpx.AsyncClient:
-        from agent_host.lean_httpx import httpx
-
+    def _make(self) -> http.httpx.AsyncClient:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
@@ -194,15 +196,15 @@ class ServiceClient:
         }
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
-        return httpx.AsyncClient(
+        return http.httpx.AsyncClient(
             headers=headers,
             timeout=self._timeout_s,
             verify=(self._tls or TlsContext(self._base_url)).get(),
             follow_redirects=False,
-            trust_env=not is_loopback(httpx.URL(self._base_url).host),
+            trust_env=not is_loopback(http.httpx.URL(self._base_url).host),
         )
 
-    async def _read(self, response: httpx.Response, shown: str) -> Any:
+    async def _read(self, response: http.httpx.Response, shown: str) -> Any:
         if not response.is_success:
             raise self._error(response, await _read_bounded(response, _MAX_ERROR_BYTES), shown)
         status, body = response.status_code, await self._content(response, shown)
@@ -214,7 +216,7 @@ class ServiceClient:
             kind = self.clean(response.headers.get("content-type", "")) or "no content type"
             raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
 
-    async def _content(self, response: httpx.Response, shown: str) -> bytes:
+    async def _content(self, response: http.httpx.Response, shown: str) -> bytes:
         """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
@@ -224,7 +226,7 @@ class ServiceClient:
             raise ServiceRejected(f"{shown} answered with more than {MAX_ANSWER_BYTES} bytes", status=status)
         return body
 
-    def _error(self, response: httpx.Response, body: bytes, shown: str) -> ServiceError:
+    def _error(self, response: http.httpx.Response, body: bytes, shown: str) -> ServiceError:
         status = response.status_code
         if response.is_redirect:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
@@ -263,7 +265,7 @@ def _error_body(body: bytes) -> _ErrorBody:
     )
 
 
-async def _read_bounded(response: httpx.Response, limit: int) -> bytes:
+async def _read_bounded(response: http.httpx.Response, limit: int) -> bytes:
     """The first `limit` bytes of the body."""
     body = bytearray()
     async for chunk in response.aiter_raw():
@@ -286,3 +288,31 @@ async def _pieces(body: bytes | UploadBody) -> AsyncIterator[bytes]:
 
 def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
     """A retry is not reported: these services work beside the session (AH 11)."""
+
+
+class HttpEventService:
+    """Posts event envelopes to `path`: one as it is, several as a JSON array, as long as the service takes arrays."""
+
+    def __init__(self, client: ServiceClient, path: EventPath) -> None:
+        self._client = client
+        self._path = path
+        self._takes_arrays = True
+
+    async def post(self, events: Sequence[bytes]) -> None:
+        """Deliver `events`, each an encoded envelope without newline, in order. Raises ServiceUnavailable,
+        ServiceRejected; those that went before the one that failed have been delivered, and are known by their
+        Idempotency-Key should they come again."""
+        if len(events) > 1 and self._takes_arrays:
+            try:
+                await self._send(b"[" + b",".join(events) + b"]")
+            except ServiceRejected as error:
+                if error.status not in _TAKES_NO_ARRAY:
+                    raise
+                self._takes_arrays = False
+            else:
+                return
+        for event in events:
+            await self._send(event)
+
+    async def _send(self, body: bytes) -> None:
+        await self._client.post(self._path, body, idempotency_key=hashlib.sha256(body).hexdigest())

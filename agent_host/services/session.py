@@ -11,7 +11,7 @@ from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.http import usable_in_header
 from agent_host.ids import new_id
-from agent_host.services.answers import check_id, check_line, check_object
+from agent_host.services.endpoints import check_id, check_line, check_object
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

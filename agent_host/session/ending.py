@@ -21,8 +21,7 @@ from agent_host.session.reports import cost_fields, verdict
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
-from state.disk import LOCAL_DISK
-from state.files import replace_atomically
+from state.disk import LOCAL_DISK, replace_atomically
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from policy.bundle.builtin import PlaceholderValues
     from policy.bundle.model import CommandPolicy, PolicyBundle
-    from policy.bundle.placeholders import PlaceholderValues
 
 _GRANTED = "of the session service"
 

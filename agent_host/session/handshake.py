@@ -14,9 +14,8 @@ from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import hint_at
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
 from policy.bundle.model import RedactionRule
-from policy.bundle.placeholders import PlaceholderValues, step_files
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory

@@ -10,10 +10,9 @@ from agent_host.session.handshake import PolicySource
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import is_result
 from config.lean_typing import NamedTuple
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, is_quarantined
 from state.errors import Damaged, NoSuchSession
 from state.file_store import FileCheckpointStore
-from state.files import is_quarantined
 from state.keys import prompt_mark, read_result, session_of
 from state.locations import SessionPaths
 

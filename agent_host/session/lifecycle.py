@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
-    from agent_host.approval.pending import Delivery, PendingApprovals
+    from agent_host.approval.gate import Delivery, PendingApprovals
     from agent_host.approval.request import Scope
     from agent_host.events.emitter import Losses
     from agent_host.loop.context import LoopContext

@@ -29,10 +29,9 @@ from policy.names import CapabilityName
 from policy.paths import covering, normalize, roots
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.disk import LOCAL_DISK
+from state.disk import LOCAL_DISK, make_durable_dir
 from state.errors import Damaged, NoSuchSession, WriteFailed, translate_errors
 from state.file_store import FileCheckpointStore
-from state.files import make_durable_dir
 from state.records import fold
 from state.temporary import session_directory
 

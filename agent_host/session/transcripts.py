@@ -14,8 +14,7 @@ import orjson
 from agent_host.contracts import Artifact
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import run_logs
-from agent_host.services.uploads import Upload
-from agent_host.services.workspace import UploadFailed
+from agent_host.services.workspace import Upload, UploadFailed
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.testing.mock_server import MockServer
+from agent_host.testing.http1 import MockServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

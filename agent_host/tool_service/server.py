@@ -262,7 +262,7 @@ class _Parts:
     async def open(self) -> AsyncIterator[tuple[Answers, Invoker]]:
         """The store of answers and the invoker. At the end the services are told what they do not know yet, and
         everything is released."""
-        answers, slots = await _answers(self._configuration), _slots(self._configuration)
+        answers, slots = await _answers_and_slots(self._configuration)
         for tenant in self.tenants.all.values():
             tenant.open(slots)
         try:
@@ -277,22 +277,14 @@ class _Parts:
             await answers.aclose()
 
 
-async def _answers(configuration: Configuration) -> Answers:
-    """The store of answers."""
+async def _answers_and_slots(configuration: Configuration) -> tuple[Answers, Slots]:
+    """The store of answers and the counter of running calls: of all services that share a database, or of this one."""
     if configuration.answers_url is None:
-        return MemoryAnswers()
-    from agent_host.tool_service.postgres import PostgresAnswers
+        return MemoryAnswers(), LocalSlots()
+    from agent_host.tool_service import postgres
 
-    return await PostgresAnswers.opening(configuration.answers_url)
-
-
-def _slots(configuration: Configuration) -> Slots:
-    """The counter of running calls: over all services that share a database."""
-    if configuration.answers_url is None:
-        return LocalSlots()
-    from agent_host.tool_service.postgres import PostgresSlots
-
-    return PostgresSlots(configuration.answers_url)
+    answers = await postgres.PostgresAnswers.opening(configuration.answers_url)
+    return answers, postgres.PostgresSlots(configuration.answers_url)
 
 
 async def _try_answers(configuration: Configuration) -> None:

@@ -12,20 +12,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.bundle.builtin import OF_TEMPLATES, adapt_to_sandbox, asks_in_lines, expiry
-from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning
-from policy.bundle.model import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
-from policy.bundle.placeholders import (
+from policy.bundle.builtin import (
     GROUP_NAMES,
+    OF_TEMPLATES,
     PLACEHOLDERS,
     PROGRAMS_BELOW,
     STARS,
+    adapt_to_sandbox,
+    asks_in_lines,
+    expiry,
     fill,
     is_for_configured_tools,
     paths_of_groups,
 )
-from policy.bundle.typed import MISSING, UNKNOWN
-from policy.bundle.validate import read_shape, read_typed
+from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning
+from policy.bundle.model import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
+from policy.bundle.validate import MISSING, UNKNOWN, read_shape, read_typed
 from policy.names import ANY_SESSION
 from policy.paths import is_absolute
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from policy.bundle.builtin import PlaceholderValues
     from policy.bundle.meaning import EntryChecks
-    from policy.bundle.placeholders import PlaceholderValues
 
 EXTENDS = "extends"
 _VERSION = "policyBundleVersion"

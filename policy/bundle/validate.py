@@ -1,21 +1,66 @@
-"""Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1)."""
+"""Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1). The classes of
+`policy.bundle.model` are the schema: what stands in a field follows from its annotation."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from config.json_text import TooDeep, check_depth
+from config.lean_typing import NamedTuple
+from policy.bundle import model
 from policy.bundle.meaning import command_policy_problems, meaning
-from policy.bundle.model import BundleProblem, BundleProblems, CommandPolicy, PolicyBundle, together
-from policy.bundle.typed import WRONG, read_list, read_object
+from policy.bundle.model import (
+    NO_DEFAULT,
+    BundleProblem,
+    BundleProblems,
+    CommandPolicy,
+    PolicyBundle,
+    is_part,
+    json_names,
+    members,
+    nearest,
+    together,
+)
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Place = tuple[int | str, ...]
+    """Where a value stands: names of fields and numbers of items, from the top."""
+    Read = Callable[[Any, Place, list[BundleProblem]], Any]
+    """(JSON value, its place, problems, to be added to) → the value; WRONG where it is none of the type."""
 
 MAX_BYTES = 16 * 1024 * 1024
+MISSING: Final = "is missing"
+UNKNOWN: Final = "is not a field of this object"
+WRONG: Final = object()
+_EXAMPLES = {
+    "policyBundleVersion": '"2026-01-31.1"',
+    "schemaVersion": f'"{SCHEMA_VERSION}"',
+    "tenantId": '"acme"',
+    "userId": '"jo"',
+    "sessionId": f'"{ANY_SESSION}", which stands for any session',
+    "expiresAt": '"2026-01-31T12:00:00Z"',
+    "capabilities": '[{"name": "LLM.Call"}]',
+    "allowedModels": '["claude-sonnet-4-5"]',
+    "maxInputTokens": "200000",
+    "maxOutputTokens": "16384",
+    "maxSessionTokens": "1000000",
+    "approvalRules": "[]",
+    "approvalRuleId": '"shell"',
+    "title": '"Run a command"',
+    "description": '"It runs on this machine with your rights."',
+    "transport": '"stdio" or "http"',
+    "redactionRuleId": '"ticket-numbers"',
+    "pattern": '"T-[0-9]{6}"',
+    "command": '"git"',
+    "index": "0",
+}
+"""What a required field may look like, by its name."""
 
 
 def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
@@ -129,3 +174,135 @@ def _grants(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
         yield BundleProblem(
             f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out"
         )
+
+
+def read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
+    """The value of the class, or WRONG with what is wrong added to `problems`, in the order of the class's fields."""
+    if not isinstance(shape, dict):
+        return _wrong(problems, place, "must be an object")
+    known = _members(cls)
+    values: dict[str, Any] = {}
+    for json_name, member in known.items():
+        if json_name in shape:
+            values[member.name] = member.read(shape[json_name], (*place, json_name), problems)
+        elif member.is_required:
+            example = _EXAMPLES.get(json_name)
+            _wrong(problems, (*place, json_name), MISSING, None if example is None else f"such as {example}")
+            values[member.name] = WRONG
+    unknown = [name for name in shape if name not in known]
+    for name in unknown:
+        _wrong(problems, (*place, name), UNKNOWN, nearest(name, json_names(cls)))
+    return WRONG if unknown or any(value is WRONG for value in values.values()) else cls(**values)
+
+
+def read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
+    """The same for a list of such objects, as a tuple."""
+    return _many(lambda value, at, found: read_object(cls, value, found, at))(shape, place, problems)
+
+
+class _Member(NamedTuple):
+    name: str
+    read: Read
+    is_required: bool
+
+
+@lru_cache(maxsize=16)
+def _members(cls: Any) -> Mapping[str, _Member]:
+    """The fields of a class by their JSON names."""
+    return {
+        json_name: _Member(name, _reader(annotation), default is NO_DEFAULT)
+        for json_name, (name, annotation, default) in members(cls).items()
+    }
+
+
+def _reader(annotation: str) -> Read:
+    """Return the reader of values of an annotation, as it is written in the classes. Raises TypeError for one that no
+    class has had so far."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    if annotation.endswith(" | None"):
+        return _or_null(_reader(annotation.removesuffix(" | None")))
+    if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
+        return _many(_reader(annotation.removeprefix("tuple[").removesuffix(", ...]")))
+    if annotation.startswith("Literal["):
+        return _one_of(annotation.removeprefix("Literal[").removesuffix("]"))
+    cls: Any = getattr(model, annotation, None)
+    if not is_part(cls):
+        raise TypeError(f"a bundle's field is annotated with {annotation}, which nothing reads yet")
+    return lambda value, place, problems: read_object(cls, value, problems, place)
+
+
+def _text(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+    if not isinstance(value, str):
+        return _wrong(problems, place, "must be text", "in double quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return _wrong(problems, place, "holds half of a character", "a lone surrogate cannot be written as UTF-8")
+    return value
+
+
+def _whole(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+    if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _wrong(problems, place, "must be a whole number", "in digits, without quotes")
+
+
+def _number(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return _wrong(problems, place, "must be a number", "in digits, without quotes")
+
+
+def _flag(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+    return value if isinstance(value, bool) else _wrong(problems, place, "must be true or false", "without quotes")
+
+
+def _moment(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+    try:
+        return datetime.fromisoformat(value.upper())
+    except (AttributeError, ValueError):
+        return _wrong(problems, place, "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
+
+
+_PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "float": _number, "bool": _flag, "datetime": _moment}
+
+
+def _or_null(read: Read) -> Read:
+    return lambda value, place, problems: None if value is None else read(value, place, problems)
+
+
+def _one_of(quoted: str) -> Read:
+    """One of the texts that a Literal lists, with quotes and commas."""
+    known = tuple(one.strip().strip("'\"") for one in quoted.split(","))
+
+    def read(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+        if value in known:
+            return value
+        return _wrong(problems, place, f"must be {' or '.join(map(repr, known))}")
+
+    return read
+
+
+def _many(read: Read) -> Read:
+    def read_all(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+        if not isinstance(value, list):
+            return _wrong(problems, place, "must be a list", "in square brackets")
+        items = tuple(read(item, (*place, number), problems) for number, item in enumerate(value))
+        return WRONG if any(item is WRONG for item in items) else items
+
+    return read_all
+
+
+def _wrong(problems: list[BundleProblem], place: Place, message: str, hint: str | None = None) -> Any:
+    problems.append(BundleProblem(_json_path(place), message, hint))
+    return WRONG
+
+
+def _json_path(place: Place) -> str:
+    path = ""
+    for step in place:
+        path += f"[{step}]" if isinstance(step, int) else (f".{step}" if path else step)
+    return path

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from policy.names import strip_g
-from policy.programs import build, files, interpreters, network, packages, text, vcs
+from policy.names import strip_g, words
+from policy.programs import build, files, interpreters, network, vcs
 from policy.programs.row import Program
 
 PROGRAMS: dict[str, Program] = {
-    **text.ROWS,
     **files.ROWS,
     **vcs.ROWS,
     **build.ROWS,
-    **packages.ROWS,
     **network.ROWS,
     **interpreters.ROWS,
 }
@@ -78,62 +76,9 @@ _STARTS = {
     "code": "any code",
     "language": "any program",
 }
-_BUILTINS = frozenset(
-    [
-        "alias",
-        "eval",
-        "source",
-        ".",
-        "bg",
-        "bind",
-        "break",
-        "builtin",
-        "caller",
-        "cd",
-        "command",
-        "compgen",
-        "complete",
-        "continue",
-        "declare",
-        "dirs",
-        "disown",
-        "enable",
-        "exec",
-        "exit",
-        "export",
-        "fc",
-        "fg",
-        "getopts",
-        "hash",
-        "history",
-        "jobs",
-        "let",
-        "local",
-        "logout",
-        "mapfile",
-        "popd",
-        "pushd",
-        "pwd",
-        "read",
-        "readarray",
-        "readonly",
-        "return",
-        "set",
-        "shift",
-        "shopt",
-        "suspend",
-        "test",
-        "times",
-        "trap",
-        "type",
-        "typeset",
-        "ulimit",
-        "umask",
-        "unalias",
-        "unset",
-        "wait",
-        ":",
-        "[",
-    ]
+_BUILTINS = words(
+    "alias eval source . bg bind break builtin caller cd command compgen complete continue declare dirs disown "
+    "enable exec exit export fc fg getopts hash history jobs let local logout mapfile popd pushd pwd read readarray "
+    "readonly return set shift shopt suspend test times trap type typeset ulimit umask unalias unset wait : ["
 )
 """What a shell runs itself."""

@@ -1,24 +1,38 @@
-"""Rules for calls that start a program, if commands run in a sandbox or must."""
+"""Rules for calls that start a program, if commands run in a sandbox or must; and the scope of a command's process,
+from the grants of a bundle (design, invariant 11). Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from config.lean_typing import NamedTuple
 from policy.names import SANDBOX_GRANT
 from policy.names import CapabilityName as Name
-from policy.paths import NOWHERE, Places, covering, normalize, roots
+from policy.paths import NOWHERE, Places, covering, is_absolute, join_nested, normalize, roots, split_nested
 from policy.rules.case import deny, where
-from policy.scope import STRONGEST, Widening, is_weaker
+from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
+from policy.scope import STRONGEST, CommandScope, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain, covers, domain_rules
 
 if TYPE_CHECKING:
-    from policy.bundle.model import PolicyBundle
+    from collections.abc import Iterable, Sequence
+
+    from policy.bundle.model import Capability, PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily
-    from policy.scope import CommandScope, SandboxLevel
+    from policy.scope import RepositoryFacts, SandboxLevel, ScopeFacts
 
 RULE = "sandbox.level"
 _MAX_REASON = 2_000
+_ROOTS = {"posix": ("/",), "windows": ()}
+_CONFIG = "config"
+_STEERED_BY = ("hooks", _CONFIG, "config.worktree", "info", "objects/info/alternates")
+"""What of a repository's directory decides which programs git runs, or which other places it reads; what a command
+leaves of all else in it is judged (`git_directory`)."""
+_SECRET_OF_KEYRING = ("private-keys-v1.d", "openpgp-revocs.d", "secring.gpg", "random_seed", "sshcontrol")
+_OF_LINKED = ("commondir", "gitdir", "config.worktree")
+"""What of a linked working tree's directory does."""
+NO_WIDENING = Widening()
 
 
 def sandbox_denial(
@@ -143,3 +157,292 @@ def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
 def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """True if the scope lets a process write, make, move and remove the file at a real path."""
     return refusal(scope, path, os, write=True) is None
+
+
+def command_scope(
+    bundle: PolicyBundle,
+    facts: ScopeFacts,
+    os: OsFamily,
+    *,
+    opened: Widening = NO_WIDENING,
+    blocked_domains: tuple[str, ...] = (),
+    grant: Widening = NO_WIDENING,
+) -> CommandScope:
+    """The scope of each command of a session. `opened` is what the user opens for all of them, `blocked_domains` what
+    the configuration blocks; `grant` what a person has approved for one call. What is blocked stays blocked."""
+    blocks = _Blocks.collect(bundle, facts, os)
+    strict = _reads_strictly(bundle)
+    writes = [*_own_roots(bundle, Name.FILE_WRITE, facts, os), *opened.write, *grant.write]
+    reads = [*_own_roots(bundle, Name.FILE_READ, facts, os), *facts.system, *facts.toolchains] if strict else None
+    keyring = _keyring(bundle, facts, os)
+    if reads is not None and keyring is not None:
+        reads.append(keyring)
+    if strict and _says_strict(bundle):
+        reads = [facts.workspace, *(reads or ())]
+    if reads is not None and facts.repository is not None and Places(reads, os).contain(facts.workspace):
+        reads += facts.repository.reads
+    writes += _working_tree_places(facts.repository, writes, blocks, os)
+    writable = [one for one in writes if not blocks.refuse_writing(one)]
+    kept = [one for one in writes if blocks.refuse_writing(one)] if reads is not None else []
+    if reads is not None:
+        reads = [one for one in (*reads, *kept) if not blocks.hide(one)]
+    own = () if facts.tmp is None else (facts.tmp,)
+    writable = [*writable, *facts.devices, *own]
+    written, touched = Places(writable, os), Places((*(reads or ()), *writable), os)
+    return CommandScope(
+        None if reads is None else _outermost(reads, os),
+        _outermost(writable, os, (*blocks.hidden, *blocks.guarded)),
+        tuple(one for one in blocks.hidden if reads is None or touched.contain(one)),
+        tuple(one for one in blocks.guarded if written.contain(one) and not blocks.hide(one)),
+        _domains(bundle, (*opened.domains, *grant.domains)),
+        tuple(dict.fromkeys((*_list(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
+        () if bundle.sandbox is None else bundle.sandbox.agents,
+        (*blocks.unheld, *_not_held(bundle, facts)),
+        blocks.nested,
+        tuple(one for one in blocks.judged if written.contain(one) and not blocks.hide(one)),
+        tuple(_own_roots(bundle, Name.FILE_WRITE, facts, os)),
+    )
+
+
+def server_scope(
+    bundle: PolicyBundle,
+    facts: ScopeFacts,
+    os: OsFamily,
+    *,
+    write: tuple[str, ...],
+    domains: tuple[str, ...],
+    blocked_domains: tuple[str, ...] = (),
+) -> CommandScope:
+    """The scope of an MCP server that the user's configuration starts: it reads what a command reads, and writes and
+    reaches what its entry says. What the bundle blocks stays blocked."""
+    widest = command_scope(bundle, facts, os, opened=Widening(write), blocked_domains=blocked_domains)
+    own = () if facts.tmp is None else (facts.tmp,)
+    places = [one for one in (*write, *facts.devices) if may_write(widest, one, os)]
+    lost = () if widest.reads is None else tuple(one for one in widest.writes if one not in (*places, *own))
+    return widest._replace(
+        reads=None if widest.reads is None else _outermost((*widest.reads, *lost), os),
+        writes=_outermost((*places, *own), os),
+        guarded=tuple(filter(Places(places, os).contain, widest.guarded)),
+        domains=domains,
+    )
+
+
+def add_own_places(
+    scope: CommandScope, os: OsFamily, *, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
+) -> CommandScope:
+    """The scope with places that the host itself gives to a call, such as the directory that a script runs in. They may
+    lie in what is hidden."""
+    blocked = (*scope.hidden, *scope.guarded)
+    more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
+    return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
+
+
+def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
+    """True if a place lies in one that is hidden."""
+    return Places(scope.hidden, os).contain(path)
+
+
+# What may be read and written
+
+
+def _reads_strictly(bundle: PolicyBundle) -> bool:
+    if bundle.sandbox is not None and bundle.sandbox.reads is not None:
+        return bundle.sandbox.reads == "strict"
+    entry = bundle.capability(Name.FILE_READ)
+    return entry is None or entry.requires_approval or entry.allowed_paths is not None
+
+
+def _says_strict(bundle: PolicyBundle) -> bool:
+    """True if reading is strict though File.Read lists nothing: the workspace is what is meant then."""
+    entry = bundle.capability(Name.FILE_READ)
+    return entry is not None and not entry.requires_approval and entry.allowed_paths is None
+
+
+def _own_roots(bundle: PolicyBundle, name: str, facts: ScopeFacts, os: OsFamily) -> list[str]:
+    """The places that a capability gives by itself. A directory that all sessions have theirs in is none: the others'
+    would be given with it."""
+    entry = bundle.capability(name)
+    if entry is None or entry.requires_approval:
+        return []
+    if entry.allowed_paths is None:
+        return list(_ROOTS[os]) if name == Name.FILE_WRITE else []
+    real = bundle.real_places.get("allowed", {})
+    places = [normalize(real.get(one, one), os) for one in entry.allowed_paths if is_absolute(one, os)]
+    return [one for one in places if not is_shared_temporary(one, facts.tmp, os)]
+
+
+def _list(entry: Capability | None, field: str) -> tuple[str, ...]:
+    return () if entry is None else getattr(entry, field) or ()
+
+
+def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | None:
+    entry = bundle.capability(Name.NETWORK_HTTP)
+    if entry is None or entry.requires_approval:
+        return tuple(dict.fromkeys(more))
+    return None if entry.allowed_domains is None else tuple(dict.fromkeys((*entry.allowed_domains, *more)))
+
+
+def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Each place once, in order, and none that lies in another, unless something `blocked` lies between the two."""
+    several = tuple(dict.fromkeys(places))
+    given, refused = Places(several, os), Places(blocked, os)
+    return tuple(one for one in several if given.around(one) <= refused.inmost(one))
+
+
+# What is blocked
+
+
+class _Blocks(NamedTuple):
+    """Places that no command reads (`hidden`) and that none changes (`guarded`), with the list entries that no sandbox
+    can enforce. `nested` are names that are guarded at any depth, `judged` configurations of git that no list names.
+    `ends_commits`: the `.git` of the workspace is blocked whole. `unread` and `unchanged` answer for both lists."""
+
+    hidden: tuple[str, ...]
+    guarded: tuple[str, ...]
+    unheld: tuple[str, ...]
+    nested: tuple[str, ...]
+    judged: tuple[str, ...]
+    ends_commits: bool
+    unread: Places
+    unchanged: Places
+
+    @classmethod
+    def collect(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
+        patterns: dict[str, list[str]] = {}
+        reading = _block_list(bundle, (Name.FILE_READ,), patterns, os)
+        by_name: dict[str, list[str]] = {}
+        changing = _block_list(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), by_name, os)
+        for root, names in by_name.items():
+            patterns[root] = list(dict.fromkeys((*patterns.get(root, ()), *names)))
+        nested = tuple(join_nested(root, name, os) for root, names in by_name.items() for name in names)
+        keyring = _keyring(bundle, facts, os)
+        if keyring is not None and keyring in reading:
+            reading = [one for one in reading if one != keyring] + [f"{keyring}/{name}" for name in _SECRET_OF_KEYRING]
+            changing = [*changing, keyring]
+        hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
+        split = _split_repository(bundle, changing, facts, os)
+        ends_commits = Places(split, os).contain(_git_of(facts, os))
+        steering = _steering_of(facts.repository, bundle, os)
+        guarded = [*split, *facts.steering, *steering]
+        named = Places((one for one in changing if one not in bundle.by_groups), os)
+        configs = (one for one in (*split, *steering) if one not in changing and is_called(one, _CONFIG, os))
+        judged = tuple(one for one in dict.fromkeys(configs) if not named.contain(one))
+        unheld = tuple(
+            f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
+            for root, names in patterns.items()
+        )
+        unread, unchanged = Places(hidden, os), Places(guarded, os)
+        return cls(
+            _outermost(hidden, os), _outermost(guarded, os), unheld, nested, judged, ends_commits, unread, unchanged
+        )
+
+    def hide(self, place: str) -> bool:
+        """True if nothing of the place may be read."""
+        return self.unread.contain(place)
+
+    def refuse_writing(self, place: str) -> bool:
+        """True if nothing of the place may be written."""
+        return self.hide(place) or self.unchanged.contain(place)
+
+
+def _block_list(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
+    """The places that these capabilities block, where they are spelled and where they really are. What a pattern stands
+    for is added to `patterns`, its names by their root; what it names directly in its root is a place."""
+    real, found = bundle.real_places.get("blocked", {}), []
+    for entry in (one for name in names for one in _list(bundle.capability(name), "blocked_paths")):
+        if not is_absolute(entry, os):
+            continue
+        spelled = normalize(entry, os)
+        nested = split_nested(spelled, os)
+        if nested is None:
+            found += [spelled, normalize(real.get(entry, spelled), os)]
+            continue
+        root, name = nested
+        at_root = patterns.setdefault(root, [])
+        if name not in at_root:
+            at_root.append(name)
+        if not name.startswith("*"):
+            direct = normalize(f"{root}/{name}", os)
+            found += [direct, normalize(real.get(direct, direct), os)]
+    return list(dict.fromkeys(found))
+
+
+def _keyring(bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> str | None:
+    """The directory of the user's GnuPG keys, if the bundle grants its agent and does not spell that place out: who
+    signs by the agent reads the public keys, and the secret ones stay hidden."""
+    if facts.home is None or bundle.sandbox is None or "gpg" not in bundle.sandbox.agents:
+        return None
+    place = normalize(f"{facts.home}/.gnupg", os)
+    blocked = _list(bundle.capability(Name.FILE_READ), "blocked_paths")
+    return place if place not in blocked or place in bundle.by_groups else None
+
+
+# The repository of the workspace
+
+
+def _split_repository(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
+    """`.git` as @steering blocks it is for the file tools: a command is kept from what steers git in it. Spelled out in
+    a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
+    split: list[str] = []
+    for one in blocked:
+        if one not in bundle.by_groups or not is_git(one, os):
+            split.append(one)
+        elif one != _git_of(facts, os):
+            split += _steering_in(one, os)
+    return split
+
+
+def _git_of(facts: ScopeFacts, os: OsFamily) -> str:
+    return normalize(f"{facts.workspace}/.git", os)
+
+
+def _steering_in(directory: str, os: OsFamily) -> list[str]:
+    return [normalize(f"{directory}/{name}", os) for name in _STEERED_BY]
+
+
+def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: OsFamily) -> list[str]:
+    """Places that decide which programs git runs in the workspace's repository, unless an allowed path names its
+    `.git`. A repository that a command makes has none of it yet."""
+    if repository is None:
+        return []
+    places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
+    if repository.top != repository.own:  # a file that says where the directory is, and so do these
+        places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in _OF_LINKED)]
+    allowed = _list(bundle.capability(Name.FILE_WRITE), "allowed_paths")
+    return [one for one in places if not names_repository(one, allowed, os)]
+
+
+def _working_tree_places(
+    repository: RepositoryFacts | None, writes: Sequence[str], blocks: _Blocks, os: OsFamily
+) -> list[str]:
+    """The places that a commit of a linked working tree writes to: its repository lies elsewhere. Only where the `.git`
+    of the workspace would be written to."""
+    if repository is None or not Places(writes, os).contain(repository.top):
+        return []
+    if repository.top == repository.own or blocks.ends_commits:
+        return []
+    return [repository.common, repository.own]
+
+
+# What is not held
+
+
+def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
+    writing, deleting = bundle.capability(Name.FILE_WRITE), bundle.capability(Name.FILE_DELETE)
+    writes = writing is not None and not writing.requires_approval
+    if writes and deleting is None:
+        yield "File.Delete is not granted: what may be written may be removed as well"
+    elif writes and deleting is not None and deleting.requires_approval:
+        yield "File.Delete asks for an approval: what may be written may be removed as well"
+    elif (
+        writes
+        and deleting is not None
+        and deleting.allowed_paths is not None
+        and deleting.allowed_paths != (writing.allowed_paths if writing is not None else None)
+    ):
+        yield "File.Delete has allowedPaths of its own: what may be written may be removed as well"
+    for entry in (bundle.capability(Name.FILE_READ), writing):
+        if entry is not None and entry.max_file_size_bytes is not None:
+            yield f"{entry.name}.maxFileSizeBytes: a command may take files of any size"
+    if writes and facts.repository is not None:
+        yield "hooks and configuration of other repositories that lie outside of the workspace"

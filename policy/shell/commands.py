@@ -9,7 +9,7 @@ words, the words into commands, and the commands into effects.
 - `variables`, `arithmetic` and `assigned` follow values that the line itself sets.
 - `effects` reads each command by its row in `policy.programs`: a program that starts another is unwrapped (`env`,
   `xargs`, `sudo`), one that runs text is read again as a line (`bash -c`), one that runs a file is noted as opaque.
-- `file_effects` and `downloads` find the files that a command reads, writes, deletes or makes.
+- `file_effects` and `program_texts` find the files that a command reads, writes, deletes or makes.
 - `undecidable` names constructs whose effect depends on the moment: the whole line is then dynamic.
 - `reader` puts the parts together, for nested lines too, with the directories in which each may run.
 
@@ -18,10 +18,10 @@ answer then denies. There is no limit after which a part of a line is left unrea
 nested is dynamic as a whole. The same line gives the same answer on every machine, because all limits are counts and
 none is a time. Reading is pure; real paths come in with the facts.
 
-Traps: bash, dash and zsh differ (`zsh` has the differences), and a line is judged for the shell that runs it. The
-grammar sometimes skips text or splits it where a shell does not: `undecidable` and `syntax` look for that. A bundle's
-lists consent to what a listed program starts, so an opaque command is not a hole but a decision of the bundle; what
-holds the process is the sandbox (design, invariant 11).
+Traps: bash, dash and zsh differ (`other_shells` has the differences), and a line is judged for the shell that runs it.
+The grammar sometimes skips text or splits it where a shell does not: `undecidable` and `syntax` look for that. A
+bundle's lists consent to what a listed program starts, so an opaque command is not a hole but a decision of the bundle;
+what holds the process is the sandbox (design, invariant 11).
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from policy.shell.downloads import curl_files, wget_files
 from policy.shell.findings import FileCase, FileUse, Made, split_pattern, use_of
 from policy.shell.program_texts import WRITES as FIND_WRITES
-from policy.shell.program_texts import found_below
+from policy.shell.program_texts import curl_files, found_below, wget_files
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:

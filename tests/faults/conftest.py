@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import FaultJob, JobVerdict, try_job
+from agent_host.faults.__main__ import FaultJob, JobVerdict, try_job
 from agent_host.faults.crash_run import CrashRun, StartedProcess, start_process
 from agent_host.faults.faults import KillAtInstant
 from tests.support import warm_starts

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import FaultJob, JobVerdict
+from agent_host.faults.__main__ import FaultJob, JobVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

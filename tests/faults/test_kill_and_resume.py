@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.faults.command import HELPER_SEEDS, RACES, RANDOM_SEEDS, RECOVERIES
+from agent_host.faults.__main__ import HELPER_SEEDS, RACES, RANDOM_SEEDS, RECOVERIES
 from agent_host.faults.crash_run import CrashRun
 from agent_host.faults.faults import (
     KillAfterRecord,
@@ -41,7 +41,7 @@ from tests.support.process import eventually
 from tool_runtime.sandbox.levels import look
 
 if TYPE_CHECKING:
-    from agent_host.faults.command import FaultJob, JobVerdict
+    from agent_host.faults.__main__ import FaultJob, JobVerdict
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
 RECORDS = 34

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.faults import command
+from agent_host.faults import __main__ as command
 from agent_host.faults.crash_run import CrashRun
-from agent_host.faults.faults import KillAfterRecord, NoFault, run_through
+from agent_host.faults.faults import FailSystemCall, KillAfterRecord, NoFault, run_through
 from agent_host.faults.scenarios import Brief, Effects, RunOutcome
-from agent_host.faults.system_calls import FailSystemCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.crash_run import CrashRun
+from agent_host.faults.faults import KILL, FailSystemCall, every_system_call, trace, why_not
 from agent_host.faults.scenarios import EFFECTS, Brief
-from agent_host.faults.system_calls import KILL, FailSystemCall, every_system_call, trace, why_not
 from tests.faults.jobs import passes, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent_host.faults.command import FaultJob, JobVerdict
+    from agent_host.faults.__main__ import FaultJob, JobVerdict
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.gate import InAdvance
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.events.kinds import EventType
 from agent_host.host.sessions import run_headless
 from policy.rules.case import TaskOptions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.testing.services import MockServices
-from policy.redaction.redact import PLACEHOLDER
+from policy.redaction import PLACEHOLDER
 from tests.support.backends import SERVICES_TOKEN, impatient, services_at
 from tests.support.process import Host, bundle, call, eventually, gateway, say, shell, use
 from tests.support.secrets import (

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agent_host.approval.request import replay_of
-from policy.redaction.redact import PLACEHOLDER
+from policy.redaction import PLACEHOLDER
 from state.blobs import sha256_hex
 from tests.support.process import call, gateway, say, shell, use
 from tests.support.secrets import IN_COMMAND, IN_FILE, IN_PROMPT, PASSWORD, WRITTEN, assert_not_kept, assert_not_sent

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Later:
-    """A `state.background.BackgroundJob` that is done after it was asked for more than `times` times, or waited for.
+    """A `state.disk.BackgroundJob` that is done after it was asked for more than `times` times, or waited for.
 
     As it is, it is done at once: a compaction ends with the sync that begins it.
     """

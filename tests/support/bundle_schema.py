@@ -11,6 +11,7 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from policy.bundle.builtin import GROUP_NAMES, PLACEHOLDERS
 from policy.bundle.meaning import (
     APPROVAL_TIMEOUT_S,
     HARMLESS_EMPTY,
@@ -37,7 +38,6 @@ from policy.bundle.model import (
     is_part,
     members,
 )
-from policy.bundle.placeholders import GROUP_NAMES, PLACEHOLDERS
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.patterns import MAX_CHARACTERS
 

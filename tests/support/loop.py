@@ -32,12 +32,12 @@ from agent_host.loop.progress import Progress
 from agent_host.loop.task import run_task
 from agent_host.redaction import Scrubber
 from agent_host.retrying import RetryPolicy
-from agent_host.services.uploads import UploadLimits, UploadQueue
+from agent_host.services.workspace import UploadLimits, UploadQueue
 from agent_host.states import task_machine
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 from policy.rules.case import AS_THE_BUNDLE_SAYS, NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore

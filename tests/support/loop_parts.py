@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect, meaning_of
 from agent_host.llm.stream import ModelTurn

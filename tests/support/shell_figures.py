@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.judging.facts import read_from
 from config.policies import template
-from policy.bundle.builtin import instantiate
-from policy.bundle.placeholders import step_files
+from policy.bundle.builtin import instantiate, step_files
 from policy.decide import check_tool
 from policy.facts import CommandFacts
 from policy.shell.commands import parse_line, paths_in_line

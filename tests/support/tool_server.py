@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import orjson
 
 from agent_host.capability_grants import GRANT_HEADER, GrantRefused, grant_key, verify
-from agent_host.testing.mock_server import MockServer
-from tool_runtime.remote.backend.invocations import EPOCH_HEADER
+from agent_host.testing.http1 import MockServer
+from tool_runtime.remote.backend import EPOCH_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
-WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py", "tool_runtime/platform/disks.py")
+WRITER = ("tool_runtime/files/writer.py", "tool_runtime/platform/directories.py")
 
 ELSEWHERE = {
     "agent_host/host/machine_checks.py": "a nameless file in the state directory, to see whether it takes one",
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "tool_runtime/processes/orphan_reaper.py": "control groups",
     "tool_runtime/remote/mcp/oauth.py": "the state directory",
     "tool_runtime/output/spill.py": "a nameless file",
-    "tool_runtime/platform/cgroups.py": "control groups",
+    "tool_runtime/processes/guard.py": "control groups",
     "tool_runtime/platform/mounts.py": "file systems in memory of a mount namespace that no program is in yet",
     "tool_runtime/platform/seccomp_notify.py": "the memory of a process that waits",
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent_host import lenient_json
 from agent_host.redaction import REDACTED, Scrubber
 from policy.bundle.model import RedactionRule
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 from tests.unit.policy.secret_samples import TOKENS
 
 ODD = ['quo"te-secret', "back\\slash-secret", "new\nline-secret", "ümlaut-secret", "tail-secret\\", 'n"tricky\\secret']

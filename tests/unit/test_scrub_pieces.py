@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_host import redaction
 from agent_host.redaction import Scrubber
 from policy.bundle.model import RedactionRule
-from policy.redaction.redact import Redaction, strip_terminal_codes
+from policy.redaction import Redaction, strip_terminal_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -24,7 +24,7 @@ from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
-from tool_runtime.platform.programs import find_program
+from tool_runtime.platform.environment import find_program
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.globs import BadGlob, expression
 from tool_runtime.files.paths import Scope, open_directory, resolve
 from tool_runtime.files.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParams
-from tool_runtime.platform.disks import is_local
+from tool_runtime.platform.directories import is_local
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from agent_host.ids import own_name
 from tool_runtime.platform import directories
-from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS
-from tool_runtime.platform.disks import move_new
+from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS, move_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
-from tool_runtime.platform.programs import find_program, is_within
+from tool_runtime.platform.environment import find_program, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,12 +9,15 @@ ends, and the watcher kills them. At an orderly end the host does so itself.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.platform import WINDOWS, cgroups, current, windows
+from tool_runtime.platform import WINDOWS, current, windows
 from tool_runtime.processes.kill_tree import NOBODY, kill_group, kill_until_quiet
 from tool_runtime.sandbox.helper_processes import Backoff, end_helper, start_helper
 
@@ -29,6 +32,11 @@ TICK_S: Final = 0.25
 _REAPER: Final = os.path.join(os.path.dirname(__file__), "orphan_reaper.py")
 _PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64
+_CGROUPS: Final = "/sys/fs/cgroup"
+_OWN_CGROUP: Final = "/proc/self/cgroup"
+_KILL_FILE: Final = "cgroup.kill"
+_MEMBERS_FILE: Final = "cgroup.procs"
+_LEFT = "(setsid env -i sh -c 'echo $$; exec sleep 60' &) ; sleep 60"
 
 
 class ProcessGuard:
@@ -60,13 +68,13 @@ class ProcessGuard:
             return process
         if self._thread is None:
             current.adopt_orphans()
-            self._cgroup = cgroups.make(f"agent-host-{os.getpid()}")
+            self._cgroup = make_group(f"agent-host-{os.getpid()}")
             self._thread = threading.Thread(target=self._run, name="process-guard", daemon=True)
             self._thread.start()
         with self._lock:  # between the two nobody may reap it
             process = start()
             if self._cgroup is not None:
-                cgroups.add(self._cgroup, process.pid)
+                add_to_group(self._cgroup, process.pid)
             self._leaders.add(process.pid)
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
         self._awake.set()
@@ -101,7 +109,7 @@ class ProcessGuard:
         left = kill_until_quiet(self._found) if self._rows() else NOBODY
         self._reap(self._rows())
         if self._cgroup is not None:
-            cgroups.end(self._cgroup)
+            end_group(self._cgroup)
         # Nobody reaps them from here on: what escaped would fill the process table as long as this process lives.
         current.adopt_orphans(adopt=False)
         self._say(b"bye\n")
@@ -204,3 +212,58 @@ class ProcessGuard:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             end_helper(watcher)
+
+
+def make_group(name: str, *, root: str = _CGROUPS, own: str = _OWN_CGROUP) -> str | None:
+    """A new control group below that of this process, None where this user may make none there (version 2 with
+    `cgroup.kill` only). Found by the file `own`, below `root`."""
+    try:
+        with open(own, encoding="utf-8") as file:
+            within = next((line[3:].strip() for line in file if line.startswith("0::")), None)
+        if within is None:
+            return None
+        parent = os.path.normpath(f"{root}/{within}")
+        if not all(os.access(os.path.join(parent, part), os.W_OK) for part in ("", _MEMBERS_FILE, _KILL_FILE)):
+            return None  # the root group has no such file: it can't be killed, and is nobody's to divide
+        path = os.path.join(parent, name)
+        os.mkdir(path, 0o700)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return path
+
+
+def add_to_group(path: str, pid: int) -> None:
+    """Put a process into the group; what it starts from then on is in it, too. One that is gone needs no place."""
+    _write_to(os.path.join(path, _MEMBERS_FILE), str(pid))
+
+
+def end_group(path: str) -> None:
+    """Kill all that is in the group, and take the group away once it is empty."""
+    _write_to(os.path.join(path, _KILL_FILE), "1")
+    with suppress(OSError):
+        os.rmdir(path)
+
+
+def _write_to(path: str, value: str) -> None:
+    with suppress(OSError):
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.write(fd, value.encode())
+        finally:
+            os.close(fd)
+
+
+def main() -> None:
+    """Try the guard on this machine, for `agent-host doctor`, in a process of its own: leave a process behind that has
+    a session of its own, no parent and no environment, print its id, and die as a killed host would."""
+    guard = ProcessGuard()
+    command = guard.start(
+        lambda: subprocess.Popen(["/bin/sh", "-c", _LEFT], stdout=subprocess.PIPE, start_new_session=True), "NONE=1"
+    )
+    if command.stdout is not None:
+        sys.stdout.write(command.stdout.readline().decode())
+        sys.stdout.flush()
+    latest = time.monotonic() + 8 * TICK_S
+    while not guard.has_reported and time.monotonic() < latest:  # it does within a tick
+        time.sleep(TICK_S / 25)
+    os.kill(os.getpid(), signal.SIGKILL)

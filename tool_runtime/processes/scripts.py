@@ -21,7 +21,7 @@ from tool_runtime.files.paths import Scope, spell
 from tool_runtime.files.read import whole_file
 from tool_runtime.files.skills import MAX_RESOURCE_BYTES
 from tool_runtime.platform import OS_FAMILY
-from tool_runtime.platform.programs import find_program
+from tool_runtime.platform.environment import find_program
 from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.platform import WINDOWS, current
 from tool_runtime.processes.command import MARK_NAME
 from tool_runtime.processes.kill_tree import kill_until_quiet
+from tool_runtime.sandbox.denials import RealDisk, denials_in
 from tool_runtime.tool import fault_of
 
 if TYPE_CHECKING:
@@ -137,8 +138,6 @@ class ServerProcess:
         scope = self._params.scope
         if self._held is None or scope is None:
             return ()
-        from tool_runtime.sandbox.denials import RealDisk, denials_in
-
         text = self._last_words.decode("utf-8", "replace") if said is None else said
         seen, self._denials = self._denials, []
         found = [*seen, *denials_in(text, 1, scope, self._params.cwd, RealDisk())]

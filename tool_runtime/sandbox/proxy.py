@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
+from policy.addresses import address_is_public
 from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
-from tool_runtime.web.domain_gate import Blocked, Gate, resolve
+from tool_runtime.web.domain_gate import Blocked, DomainScope, Gate, Network, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from policy.scope import CommandScope
+    from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
-    from tool_runtime.web.domain_gate import DomainScope, Network
 
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
@@ -39,6 +41,17 @@ class Upstream(NamedTuple):
     host: str
     port: int
     authorization: bytes | None = None
+
+
+def proxy_of(
+    scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
+) -> DomainProxy:
+    """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
+    own = runtime.address_allowed
+    network = Network(own or address_is_public, local_names=own is not None)
+    pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
+    upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
+    return DomainProxy(ProxyParams(DomainScope(scope.domains, scope.blocked_domains), network, report, upstream), pool)
 
 
 def upstreams(proxies: Mapping[str, str]) -> dict[str, Upstream]:

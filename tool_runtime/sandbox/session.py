@@ -37,7 +37,9 @@ from typing import TYPE_CHECKING, Final
 
 from tool_runtime.platform import landlock_rules, linux_sandbox
 from tool_runtime.platform.kept_rules import KeptRules
-from tool_runtime.platform.mounts import folders_between
+from tool_runtime.platform.mounts import View, folders_between
+from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
+from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
 from tool_runtime.sandbox.levels import directory_of, find
 from tool_runtime.sandbox.own_sockets import OwnSockets
 from tool_runtime.sandbox.protected_paths import Guarded
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from tool_runtime.platform.landlock_rules import Rules
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
-    from tool_runtime.sandbox.launching import Launcher
     from tool_runtime.sandbox.proxy import DomainProxy
     from tool_runtime.sandbox.workspace_places import Look
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
@@ -153,8 +154,6 @@ class HeldCommand:
         ran, so it may still have been retrying, and printed no error yet."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
-        from tool_runtime.sandbox.denials import RealDisk, denials_in, filter_denials
-
         text = printed.decode("utf-8", "replace")
         seen = filter_denials(self.denials, text, self._is_allowed, was_ended=was_ended)
         told = {denial.what for denial in seen}
@@ -319,9 +318,6 @@ class Sandbox:
         """Start a program by `launch`: the process, and the descriptor that asks about its sockets. Raises OSError."""
         if self.found.level != "namespace":
             return run_in_fresh_thread(lambda: _launch(restriction, launch))
-        from tool_runtime.platform.mounts import View
-        from tool_runtime.sandbox.launching import LaunchedPopen, Launcher
-
         if self._launcher is None:
             self._launcher = Launcher(self.found.namespaces)
         launcher = self._launcher
@@ -361,17 +357,9 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
-        from policy.addresses import address_is_public
-        from tool_runtime.sandbox.proxy import DomainProxy, ProxyParams, upstreams
-        from tool_runtime.web.domain_gate import DomainScope, Network
+        from tool_runtime.sandbox.proxy import proxy_of  # few commands are given hosts
 
-        runtime = self._runtime
-        own = runtime.address_allowed
-        network = Network(own or address_is_public, local_names=own is not None)
-        pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
-        upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
-        domains = DomainScope(scope.domains, scope.blocked_domains)
-        proxy = DomainProxy(ProxyParams(domains, network, report, upstream), self._pool)
+        proxy = proxy_of(scope, self._runtime, report, self._pool)
         self._proxies.add(proxy)
         return proxy
 

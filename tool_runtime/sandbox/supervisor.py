@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.platform import seccomp_notify
-from tool_runtime.platform.sock_diag import Listeners
+from tool_runtime.sandbox.own_sockets import Listeners
 from tool_runtime.sandbox.sockets import Done
 
 if TYPE_CHECKING:
@@ -88,11 +88,6 @@ class Supervisor:
         os.eventfd_write(self._wake, 1)
         self._thread.join(1.0)
         os.close(self._wake)
-
-    @property
-    def count_watched(self) -> int:
-        """The number of commands that have programs left."""
-        return len(self._held)
 
     def _run(self) -> None:
         try:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
+from agent_host import http
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.http import TlsContext, is_loopback, usable_in_header
 from agent_host.services.endpoints import check_service_url
@@ -19,7 +20,6 @@ from config.shapes import TEXT, ListOf, Record, Text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.lean_httpx import httpx
     from agent_host.tool_service.tool import Call, TenantServices
 
 _TIMEOUT_S: Final = 10.0
@@ -84,7 +84,7 @@ class VaultRead:
         if "namespace" in configuration:
             self._headers["x-vault-namespace"] = configuration["namespace"]
         self._services = services
-        self._http: httpx.AsyncClient | None = None
+        self._http: http.httpx.AsyncClient | None = None
         self._making = asyncio.Lock()
 
     async def run(self, call: Call) -> Output:
@@ -121,36 +121,32 @@ class VaultRead:
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the vault answered with HTTP {response.status_code}")
         return _secret_of(response.content, field)
 
-    async def _get(self, path: str) -> httpx.Response:
-        http = await self._client()
-        from agent_host.lean_httpx import httpx
-
+    async def _get(self, path: str) -> http.httpx.Response:
+        client = await self._client()
         try:
             async with (
                 asyncio.timeout(_TIMEOUT_S),
-                http.stream("GET", self._address + path, headers=self._headers) as response,
+                client.stream("GET", self._address + path, headers=self._headers) as response,
             ):
                 body = bytearray()
                 async for piece in response.aiter_raw():
                     body += piece
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is too large")
-                return httpx.Response(response.status_code, content=bytes(body))
-        except (httpx.RequestError, TimeoutError):  # their text has the address in it, which is configuration
+                return http.httpx.Response(response.status_code, content=bytes(body))
+        except (http.httpx.RequestError, TimeoutError):  # their text has the address in it, which is configuration
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault cannot be reached") from None
 
-    async def _client(self) -> httpx.AsyncClient:
+    async def _client(self) -> http.httpx.AsyncClient:
         async with self._making:
             if self._http is None:
                 self._http = await asyncio.to_thread(_client_of, self._address)
             return self._http
 
 
-def _client_of(address: str) -> httpx.AsyncClient:
-    from agent_host.lean_httpx import httpx
-
-    direct = is_loopback(httpx.URL(address).host)
-    return httpx.AsyncClient(verify=TlsContext(address).get(), follow_redirects=False, trust_env=not direct)
+def _client_of(address: str) -> http.httpx.AsyncClient:
+    direct = is_loopback(http.httpx.URL(address).host)
+    return http.httpx.AsyncClient(verify=TlsContext(address).get(), follow_redirects=False, trust_env=not direct)
 
 
 def _secret_of(body: bytes, field: str) -> _Secret:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agent_host.approval.forms import form_of
-from agent_host.approval.gate import InAdvance
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import InAdvance, PendingApprovals
 from agent_host.approval.request import ApprovalAnswer
 from tests.unit.approval.test_grants import request
 

@@ -136,7 +136,7 @@ OWN = {
     "agent_host/llm/raw_json.py": "strings and numbers",
     "agent_host/redaction.py": "a record of ours",
     "policy/bundle/validate.py": "settings that were read before",
-    "policy/redaction/redact.py": "a record of ours",
+    "policy/redaction.py": "a record of ours",
     "tool_runtime/files/pdf.py": "what our own program printed",
     "config/load.py": "a file of ours",
 }

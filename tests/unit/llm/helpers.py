@@ -10,7 +10,7 @@ import orjson
 
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import LlmClient
-from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
+from agent_host.llm.event_stream import AnswerLimits, GatewayTimeouts
 from agent_host.testing.anthropic import Anthropic
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import RequestView

@@ -24,7 +24,7 @@ from agent_host.errors import (
     ModelOverloaded,
 )
 from agent_host.http import retry_after_s
-from agent_host.llm.limits import Patience
+from agent_host.llm.event_stream import Patience
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.raw_http import answering
 from tests.unit.llm.helpers import (

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.client import decoder
-from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.limits import AnswerLimits, AnswerTooLarge
+from agent_host.llm.event_stream import AnswerLimits, AnswerTooLarge, BoundedStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

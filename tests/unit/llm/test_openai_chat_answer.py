@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import _FAILED, _MEANINGS, ChatAssembler, ChatRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Block, Message, ToolCall, encode

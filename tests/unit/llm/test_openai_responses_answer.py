@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.event_stream import whole_events
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge, whole_events
 from agent_host.llm.openai_responses import ResponsesAssembler, ResponsesDialect, ResponsesRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.openai_responses import Responses, read_request

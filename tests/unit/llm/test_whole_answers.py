@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import StreamFault, StreamProtocolError

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.approval.gate import UnattendedGate
-from agent_host.approval.pending import PendingApprovals
+from agent_host.approval.gate import PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import PersonAnswer, PersonAsked
 from agent_host.events.kinds import EventType

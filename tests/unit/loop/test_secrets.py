@@ -7,7 +7,7 @@ import pytest
 from agent_host.loop.journal import NOT_KEPT, clean_message, holds_secret, placeholder_problem
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message, ToolCall
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 from tests.unit.policy.secret_samples import TOKENS
 
 TOKEN = TOKENS["github-token"][0]

@@ -11,8 +11,7 @@ import pytest
 
 from agent_host.mcp_server import server as module
 from agent_host.mcp_server.approving import message_of, question_in
-from agent_host.mcp_server.child import HostRefused
-from agent_host.mcp_server.records import Records
+from agent_host.mcp_server.hosted import HostRefused, Records
 from agent_host.mcp_server.server import Sessions
 from tests.support.process import PATIENCE_S
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.placeholders import PlaceholderValues
 from policy.paths import is_under
-from policy.rules.command_scope import (
+from policy.rules.grants import Narrowing, narrow
+from policy.rules.sandbox import (
     add_own_places,
     command_scope,
+    may_read,
+    may_write,
     server_scope,
 )
-from policy.rules.grants import Narrowing, narrow
-from policy.rules.sandbox import may_read, may_write
 from policy.scope import RepositoryFacts, ScopeFacts, Widening
 from tests.unit.policy.helpers import bundle
 

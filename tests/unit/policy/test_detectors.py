@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.redaction.redact import DETECTORS, PLACEHOLDER, Redaction
-from policy.redaction.secret_values import entropy, is_password, is_random
+from policy.redaction import PLACEHOLDER, Redaction
+from policy.secret_detectors import DETECTORS, entropy, is_password, is_random
 from tests.unit.policy.harmless_samples import HARMLESS, HARMLESS_FIELDS
 from tests.unit.policy.secret_places import FIELDS, KEYS, PLACES
 from tests.unit.policy.secret_samples import LETTERS, MARKED, TOKENS, WITHIN_WORDS, b64, pem

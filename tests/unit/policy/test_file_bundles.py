@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written, write_template
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.model import BundleProblems
-from policy.bundle.placeholders import PlaceholderValues, step_files
 from policy.bundle.validate import parse_bundle
 from policy.decide import check_tool
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.paths import NOWHERE, Places, is_under
-from policy.rules.command_scope import add_own_places
+from policy.rules.sandbox import add_own_places
 from policy.scope import CommandScope
 
 if TYPE_CHECKING:

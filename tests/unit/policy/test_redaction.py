@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import parse_bundle
 from policy.patterns import UnusablePattern, rule_pattern
-from policy.redaction.redact import PLACEHOLDER, Redaction
+from policy.redaction import PLACEHOLDER, Redaction
 from tests.unit.policy.helpers import bundle_json
 from tests.unit.policy.redactions import CARD, FULL, GITHUB, PERSON, PLAIN, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS, TOKENS, pem
@@ -295,7 +295,7 @@ def test_the_engine_is_loaded_when_it_is_worth_it(texts: list[str], expected: in
     """A start has few texts, most of them short and without any secret, and does not wait for RE2."""
     program = """
 import json, sys
-from policy.redaction.redact import Redaction
+from policy.redaction import Redaction
 one, loaded = Redaction(key=lambda: b"k" * 32), []
 for place, text in enumerate(json.load(sys.stdin), 1):
     clean = one.text(text)

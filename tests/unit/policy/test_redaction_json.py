@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policy.redaction.redact import PLACEHOLDER, Redaction
+from policy.redaction import PLACEHOLDER, Redaction
 from tests.unit.policy.redactions import CARD, FULL, GITHUB, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
-from policy.rules.risk import assess
+from policy.rules.narrowing import assess
 
 from .helpers import bundle, path
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
-from policy.bundle.builtin import instantiate
+from policy.bundle.builtin import PlaceholderValues, instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-from policy.bundle.placeholders import PlaceholderValues
 from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts
 from policy.rules.bundle_summary import ends_commits
 from policy.rules.canonical import canonical_form
-from policy.rules.command_scope import command_scope
-from policy.rules.sandbox import apply_widening, sandbox_denial, widening_of
+from policy.rules.sandbox import apply_widening, command_scope, sandbox_denial, widening_of
 from policy.scope import LEVELS, ScopeFacts, Widening, is_weaker
 from policy.shell.commands import parse, paths_in_line
 from tests.unit.policy.helpers import NOW, bundle

@@ -14,8 +14,7 @@ from policy.decide import check_tool
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.rules.case import TaskOptions
-from policy.rules.narrowing import apply_task_options
-from policy.rules.risk import assess
+from policy.rules.narrowing import apply_task_options, assess
 from policy.shell.commands import parse
 from policy.shell.findings import SimpleCommand
 from tests.support.policy_tables_page import PAGE, page

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agent_host.errors import ServiceRejected, ServiceUnavailable
-from agent_host.services.observers import HttpEventService
+from agent_host.services.http import HttpEventService
 from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
 from agent_host.testing.services import MockServices
 from tests.unit.services.helpers import client

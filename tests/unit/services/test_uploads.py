@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.services import uploads as uploads_module
-from agent_host.services.uploads import Upload, UploadLimits, UploadQueue
-from agent_host.services.workspace import INLINE_BYTES, UploadFailed
+from agent_host.services import workspace as uploads_module
+from agent_host.services.workspace import INLINE_BYTES, Upload, UploadFailed, UploadLimits, UploadQueue
 from tests.support.loop_parts import settled
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults, Killed
-from state.background import ThreadJob
-from state.disk import LocalDisk
+from state.disk import LocalDisk, ThreadJob
 from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import parse

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.faults.disk import SimulatedDisk
-from state.disk import LOCAL_DISK, LocalDisk, boot_id
+from state.disk import LOCAL_DISK, LocalDisk, boot_id, make_durable_dir, replace_atomically, write_new
 from state.errors import Damaged, WriteFailed, translate_errors
-from state.files import make_durable_dir, replace_atomically, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

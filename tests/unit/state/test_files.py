@@ -6,7 +6,7 @@ import pytest
 
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from state.files import replace_atomically, second_name, write_new
+from state.disk import replace_atomically, second_name, write_new
 
 
 def writing() -> SimulatedDisk:

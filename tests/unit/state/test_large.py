@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.blobs import sha256_hex
-from state.large import LARGE_BYTES, blobs_in, restore, shorten
+from state.blobs import LARGE_BYTES, blobs_in, restore, sha256_hex, shorten
 from state.records import record_of
 from tests.unit.state.helpers import SESSION, create, load, message, reopen, start_task, turn, unnumbered, whole_step
 

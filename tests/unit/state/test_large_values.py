@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.blobs import UNAVAILABLE, sha256_hex
+from state.blobs import LARGE_BYTES, UNAVAILABLE, blobs_in, restore, sha256_hex, shorten
 from state.disk import LocalDisk
 from state.file_store import FileCheckpointStore
-from state.large import LARGE_BYTES, blobs_in, restore, shorten
 from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,
@@ -249,7 +248,7 @@ def test_a_message_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         looked.append(data)
         return shorten(data)
 
-    monkeypatch.setattr("state.large.shorten", watch)
+    monkeypatch.setattr("state.blobs.shorten", watch)
     session.compact()
     session.append(record_of("note", {}, message("system", "by the way")))
     session.compact()

@@ -6,7 +6,7 @@ import pytest
 
 from agent_host.faults.disk import EXTREMES, PowerLossOutcome, SimulatedDisk
 from agent_host.faults.disk_faults import Faults
-from state.files import copy_aside, is_quarantined, move_aside, write_new
+from state.disk import copy_aside, is_quarantined, move_aside, write_new
 from state.locations import SessionPaths
 
 PATHS = SessionPaths("/", "s")

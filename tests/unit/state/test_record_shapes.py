@@ -34,8 +34,7 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
         (record_shapes.SCOPES, get_args(Scope)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
-        (record_shapes.COMMAND_REASONS, get_args(contracts.CommandReason)),
-        (record_shapes.COMMAND_REASONS, get_args(records.CommandReason)),
+        (get_args(records.CommandReason), get_args(contracts.CommandReason)),
     ],
 )
 def test_files_and_program_know_the_same_words(words: tuple[str, ...], own: tuple[str, ...]) -> None:

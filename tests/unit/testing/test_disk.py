@@ -30,9 +30,8 @@ from agent_host.faults.disk import (
     TornWrite,
 )
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
-from state.disk import LocalDisk
+from state.disk import LocalDisk, replace_atomically, write_new
 from state.errors import SessionLocked, WriteFailed
-from state.files import replace_atomically, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -399,7 +398,7 @@ def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:
 def test_a_real_process_dies_before_the_call(tmp_path: Path) -> None:
     program = (
         "import sys; from agent_host.faults.crash import spoil_local_disk;"
-        "from state.disk import LOCAL_DISK; from state.files import write_new;"
+        "from state.disk import LOCAL_DISK; from state.disk import write_new;"
         "from agent_host.faults.disk_faults import Faults; spoil_local_disk(Faults(kill_before=3));"
         "write_new(LOCAL_DISK, sys.argv[1], [b'written'])"
     )
@@ -423,7 +422,7 @@ def test_the_crash_driver_refuses_what_names_no_point(arguments: list[str], caps
 def test_the_crash_driver_spoils_the_disk_of_the_whole_process(tmp_path: Path, more: list[str], later: str) -> None:
     program = (
         "import sys; from agent_host.faults import crash; from state.disk import LOCAL_DISK\n"
-        "from state.files import replace_atomically\n"
+        "from state.disk import replace_atomically\n"
         "def main(arguments):\n"
         "    for name in arguments:\n"
         "        try: replace_atomically(LOCAL_DISK, name, [b'x']); print('ok')\n"

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_host.testing.dialect import CachePiece, Counts, PromptCache
 from agent_host.testing.gateway import MockGateway, Script
-from agent_host.testing.prompt_cache import CachePiece, Counts, PromptCache
 from agent_host.testing.script import ScriptError
 
 LONG = CachePiece(b"x" * 8000)

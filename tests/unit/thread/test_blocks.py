@@ -20,7 +20,7 @@ from agent_host.thread.messages import (
     shortest,
     sort_parts,
 )
-from state.large import blobs_in, restore, shorten
+from state.blobs import blobs_in, restore, shorten
 
 if TYPE_CHECKING:
     from agent_host.thread.messages import Order

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
 from agent_host.testing.anthropic import Anthropic
-from agent_host.testing.prompt_cache import Counts, PromptCache
-from agent_host.thread import wire
+from agent_host.testing.dialect import Counts, PromptCache
+from agent_host.thread import thread as wire
 from agent_host.thread.messages import Block, Message, ToolCall
-from agent_host.thread.thread import Thread
-from agent_host.thread.wire import Mark, WireBuffer
+from agent_host.thread.thread import Mark, Thread, WireBuffer
 
 SYSTEM = "Be careful. " * 500
 DIALECT = AnthropicDialect()

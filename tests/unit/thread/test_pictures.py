@@ -16,8 +16,7 @@ from agent_host.thread import thread as pictures
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import image_tokens
-from state.blobs import sha256_hex
-from state.large import LARGE_BYTES, blobs_in, restore, shorten
+from state.blobs import LARGE_BYTES, blobs_in, restore, sha256_hex, shorten
 from state.record_shapes import RESULT, message_of, message_problems
 from tests.support.pictures import image
 

@@ -16,8 +16,7 @@ from agent_host.errors import ErrorCode
 from agent_host.retrying import RetryPolicy
 from agent_host.services.http import ServiceClient
 from tests.support.tool_server import DROP, KEY, LOSE, RUN_ON, TOKEN, ToolServer, echo, never
-from tool_runtime.remote.backend.answers import CAPABILITY
-from tool_runtime.remote.backend.invocations import BackendSource, InvocationTerms
+from tool_runtime.remote.backend import CAPABILITY, BackendSource, InvocationTerms
 from tool_runtime.remote.lists import Definition
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, FaultKind, ToolFault, ToolOutput

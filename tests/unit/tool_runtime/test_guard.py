@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.contracts import Leftovers
-from tool_runtime.platform import cgroups, posix, windows
-from tool_runtime.processes import kill_tree, orphan_reaper
+from tool_runtime.platform import posix, windows
+from tool_runtime.processes import guard, kill_tree, orphan_reaper
 from tool_runtime.processes.guard import ProcessGuard
 
 if TYPE_CHECKING:
@@ -238,17 +238,17 @@ def group_at(folder: Path) -> Path:
 def test_a_control_group_is_made_where_it_may_be(tmp_path: Path, own: str, *, found: bool) -> None:
     group_at(tmp_path / "fs/user/app")
     (tmp_path / "own").write_text(own)
-    made = cgroups.make("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "own"))
+    made = guard.make_group("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "own"))
     assert made == (str(tmp_path / "fs/user/app/agent-host-1") if found else None)
     assert (tmp_path / "fs/user/app/agent-host-1").is_dir() == found
-    assert cgroups.make("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "none")) is None
+    assert guard.make_group("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "none")) is None
 
 
 async def test_commands_are_put_into_the_control_group_and_it_is_ended(
     make_router: MakeRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = group_at(tmp_path / "group")
-    monkeypatch.setattr(cgroups, "make", lambda _: str(group))
+    monkeypatch.setattr(guard, "make_group", lambda _: str(group))
     router = make_router(guard_processes=True)
     result = await router.execute(request("RunCommand", command="echo $$"))
     assert result.output_text is not None

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.contracts import ToolRequest
 from tests.support.mcp_servers import PNG
-from tool_runtime.remote.mcp.results import output_of
+from tool_runtime.remote.mcp.source import output_of
 from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:

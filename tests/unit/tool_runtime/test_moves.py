@@ -11,7 +11,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.files import writer
-from tool_runtime.platform import disks
+from tool_runtime.platform import directories
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ async def move(call: Call, path: Path, new_path: Path) -> ToolResult:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How the system moves a file without replacing another."""
     if request.param == "two names":
-        monkeypatch.setattr(disks, "_system_call", lambda: None)
+        monkeypatch.setattr(directories, "_system_call", lambda: None)
     return str(request.param)
 
 
@@ -111,8 +111,8 @@ def test_a_call_that_the_system_does_not_know(tmp_path: Path, monkeypatch: pytes
         ctypes.set_errno(errno.EINVAL)
         return -1
 
-    monkeypatch.setattr(disks, "_system_call", lambda: unknown)
+    monkeypatch.setattr(directories, "_system_call", lambda: unknown)
     (tmp_path / "a").write_text("x")
-    disks.move_new(None, str(tmp_path / "a"), None, str(tmp_path / "b"))
+    directories.move_new(None, str(tmp_path / "a"), None, str(tmp_path / "b"))
     assert (tmp_path / "b").read_text() == "x"
     assert not (tmp_path / "a").exists()

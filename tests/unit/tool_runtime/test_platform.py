@@ -11,7 +11,7 @@ import pytest
 from tool_runtime.families.answers import DESKTOP, ELSEWHERE
 from tool_runtime.files.paths import spell
 from tool_runtime.platform import posix, windows
-from tool_runtime.platform.disks import is_local, kind_of
+from tool_runtime.platform.directories import is_local, kind_of
 from tool_runtime.platform.environment import child_environment, looks_secret
 from tool_runtime.tool import FaultKind, ToolFault
 

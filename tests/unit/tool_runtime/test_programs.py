@@ -11,7 +11,7 @@ import pytest
 
 from agent_host import import_isolation
 from tool_runtime.platform import posix, windows
-from tool_runtime.platform.programs import find_program, is_within, path_to_trust, spellings
+from tool_runtime.platform.environment import find_program, is_within, path_to_trust, spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ def calls_in(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 STARTS = ("subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output", "os.system", "os.popen")
 LOOKS = ("shutil.which",)
-MAY_LOOK = {"agent_host/judging/facts.py", "agent_host/faults/system_calls.py"}
+MAY_LOOK = {"agent_host/judging/facts.py", "agent_host/faults/faults.py"}
 """What asks what a command would find, and a proof that runs the program from outside."""
 
 

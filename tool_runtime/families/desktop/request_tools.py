@@ -45,7 +45,7 @@ class RequestTools:
     async def _http_request(self, call: CallContext) -> ToolOutput:
         arguments, settings = call.request.arguments, self._settings
         client = await self._web.client()
-        from tool_runtime.web.connections import DomainScope
+        from tool_runtime.web.domain_gate import DomainScope
         from tool_runtime.web.http import HttpParams, is_success
 
         limits, save_to = call.request.constraints, arguments.get("saveTo")

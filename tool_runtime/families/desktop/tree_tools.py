@@ -14,7 +14,7 @@ from tool_runtime.families.desktop.specs import FIND_FILES, GREP, LIST_DIRECTORY
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import FindParams, ListParams, find_files, list_directory
 from tool_runtime.files.read import AT_ONCE_BYTES
-from tool_runtime.platform.disks import is_local
+from tool_runtime.platform.directories import is_local
 from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap, cap_output
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
 from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
-from tool_runtime.platform.programs import path_to_trust
+from tool_runtime.platform.environment import path_to_trust
 from tool_runtime.processes.command import end_leftovers
 from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, add_timeout, cap, os_faults
 

@@ -29,10 +29,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agent_host.version import __version__
-from tool_runtime.processes.server import ProgramLineTooLong
+from tool_runtime.processes.server import ProgramLineTooLong, ServerParams
 from tool_runtime.remote.lists import MAX_TOOLS
-from tool_runtime.remote.mcp.questions import NotSent, ServerQuestions
-from tool_runtime.remote.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio, origin_of
+from tool_runtime.remote.mcp.questions import ServerQuestions
+from tool_runtime.remote.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, NotSent, Stdio, origin_of
 from tool_runtime.remote.mcp.wire import Incoming, answer_in, has_answer
 from tool_runtime.tool import FaultKind, ToolFault
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client.session import IncomingMessage
 
-    from tool_runtime.processes.server import ServerParams, ServerProcess
+    from tool_runtime.processes.server import ServerProcess
     from tool_runtime.remote.mcp.servers import Asking, Http, ServerConfig
     from tool_runtime.remote.mcp.wire import Id
 
@@ -238,8 +238,6 @@ class ServerConnection:
     async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
         place = self._config.place
         if isinstance(place, Stdio):
-            from tool_runtime.processes.server import ServerParams
-
             self._process = self._start(
                 ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES, scope=place.scope)
             )

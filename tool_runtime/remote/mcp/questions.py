@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 
 from agent_host.contracts import PersonAsked
+from tool_runtime.remote.mcp.servers import NotSent
 from tool_runtime.tool import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ _PAUSE_S: Final = 0.05
 _MAX_MESSAGE_CHARS: Final = 65_536
 _NOT_HERE: Final = "questions are answered in the middle of a call only"
 _TOO_MANY: Final = f"more than {MAX_QUESTIONS} questions in one call"
-
-
-class NotSent(Exception):
-    """The server has not got the request: it may be sent again on another connection."""
 
 
 class _AskingCall:

@@ -93,3 +93,7 @@ def read_tokens(folder: str, url: str) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError):
         return ()
     return tuple(token for token in found if isinstance(token, str))
+
+
+class NotSent(Exception):
+    """The server has not got the request: it may be sent again on another connection."""

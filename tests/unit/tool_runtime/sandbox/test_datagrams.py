@@ -25,9 +25,8 @@ if sys.platform != "linux":
     pytest.skip("the supervisor is Linux's", allow_module_level=True)
 
 from tool_runtime.platform.linux_sandbox import Restriction
-from tool_runtime.platform.sock_diag import Listeners
 from tool_runtime.sandbox import sockets
-from tool_runtime.sandbox.own_sockets import OwnSockets, SocketAddress, place_of
+from tool_runtime.sandbox.own_sockets import Listeners, OwnSockets, SocketAddress, place_of
 from tool_runtime.sandbox.sockets import SocketRules
 
 PUBLIC = "198.51.100.7"

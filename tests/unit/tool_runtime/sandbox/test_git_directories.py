@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolResult
-from policy.rules.command_scope import command_scope
+from policy.rules.sandbox import command_scope
 from policy.scope import RepositoryFacts, ScopeFacts
 from tests.support.held import rows_of
 from tests.unit.policy.helpers import bundle

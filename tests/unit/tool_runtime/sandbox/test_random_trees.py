@@ -11,8 +11,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from agent_host.judging.environment import Environment, resolve_places
 from agent_host.judging.scoping import scope_facts
-from policy.rules.command_scope import command_scope
-from policy.rules.sandbox import may_read, may_write
+from policy.rules.sandbox import command_scope, may_read, may_write
 from tests.unit.policy.helpers import bundle
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime.sandbox import levels

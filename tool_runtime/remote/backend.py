@@ -1,9 +1,12 @@
-"""Calls of the Backend Tool Service over HTTP, each run once however often it is sent (BT, AH 7.6).
+"""Tools that the Backend Tool Service runs: their calls over HTTP, each run once however often it is sent (BT, AH 7.6).
 
 The id of the call is its key: what is sent again under it is answered from what the service has kept. After an answer
 that was lost the request names the service's epoch, which an answer before has said: a service that has forgotten its
 calls since has another one, and refuses in place of running the call a second time. Where no epoch is known the service
 is asked by the key, and the call is not sent again.
+
+Answers are input from outside like any other, and are checked (BT, "API Endpoints"). What the service says becomes what
+a tool of this machine would have given: text and URIs, or a fault.
 """
 
 from __future__ import annotations
@@ -14,20 +17,21 @@ from urllib.parse import quote
 
 import orjson
 
-from agent_host.errors import ServiceError, ServiceUnavailable, ServiceUnreachable
+from agent_host.errors import ErrorCode, ServiceError, ServiceUnavailable, ServiceUnreachable
 from agent_host.http import retry_after_s
 from agent_host.retrying import RetryPolicy, call_with_retries
 from config import json_text
 from config.lean_typing import NamedTuple
-from tool_runtime.remote.backend.answers import error_of, output_of, refusal_of, tools_of
-from tool_runtime.tool import FaultKind, ToolFault, cap_output
+from config.shapes import ANYTHING, FLAG, OBJECT, TEXT, ListOf, Nullable, Record, Text, first_problem, one_of
+from tool_runtime.output.artifacts import tool_output
+from tool_runtime.remote.lists import Definition, ToolList, usable
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, cap_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.remote.lists import Definition, ToolList
-    from tool_runtime.tool import CallContext, ToolOutput
+    from tool_runtime.tool import CallContext
 
 _RUNNING: Final = 202
 _UNKNOWN: Final = 404
@@ -39,6 +43,51 @@ EPOCH_HEADER: Final = "x-tool-service-epoch"
 _MARGIN_S: Final = 5.0
 _HIDDEN: Final = b"[redacted]"
 _LOST: Final = "whether it took effect is unknown: inspect before you try again"
+CAPABILITY: Final = "BackendTool.Invoke"
+_MAX_URIS: Final = 1000
+_MAX_CODE_CHARS: Final = 64
+_RESULT: Final = Record(
+    {
+        "toolName": TEXT,
+        "sessionId": TEXT,
+        "taskId": TEXT,
+        "stepId": TEXT,
+        "status": one_of("succeeded", "failed", "denied"),
+    },
+    {
+        "outputText": Text(nul=True),
+        "artifactUris": ListOf(Text(1, 2048), most=_MAX_URIS),
+        "error": Record({"code": TEXT, "message": TEXT}, closed=True),
+    },
+    closed=True,
+)
+"""BT, "Tool Result Schema"."""
+_TOOLS: Final = Record({"tools": ListOf(ANYTHING)})
+_TOOL: Final = Record(
+    {"toolName": TEXT, "description": TEXT, "inputSchema": OBJECT},
+    {"outputSchema": Nullable(OBJECT), "requiresCapability": TEXT},
+)
+_ERROR: Final = Record({"code": TEXT, "message": TEXT}, {"retryable": FLAG, "details": ANYTHING})
+CODES: Final = frozenset(
+    {
+        *(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED, ErrorCode.CAPABILITY_DENIED, ErrorCode.TOOL_NOT_FOUND),
+        *(ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED),
+        *(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_TOO_LARGE, ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED),
+        *(ErrorCode.WORKSPACE_UPLOAD_FAILED, ErrorCode.INTERNAL_ERROR),
+    }
+)
+"""The names of errors that a call may end with. Any other is the service's own, or would say something of the session
+that the service cannot know."""
+_BY_STATUS: Final[Mapping[int, ErrorCode]] = {
+    400: ErrorCode.INVALID_REQUEST,
+    401: ErrorCode.UNAUTHORIZED,
+    403: ErrorCode.CAPABILITY_DENIED,
+    404: ErrorCode.TOOL_NOT_FOUND,
+    409: ErrorCode.INVALID_REQUEST,
+    413: ErrorCode.INVALID_REQUEST,
+    422: ErrorCode.INVALID_REQUEST,
+    429: ErrorCode.RATE_LIMITED,
+}
 
 
 class BackendAnswer(Protocol):
@@ -360,3 +409,93 @@ class BackendSource:
     def _output(self, call: CallContext, body: bytes) -> ToolOutput:
         threshold = call.settings.artifact_threshold_bytes
         return output_of(call.request, body, self._service.clean, threshold)
+
+
+def tools_of(body: bytes) -> ToolList:
+    """The tools of an answer to GET /tools, and why the others cannot be used. Raises ToolFault for no such answer."""
+    value = _json(body)
+    problem = first_problem(_TOOLS, value)
+    if problem is not None:
+        raise ToolFault(FaultKind.SYSTEM, f"its list of tools cannot be read: {problem.sentence}")
+    found, rejected = [], {}
+    for place, tool in enumerate(value["tools"]):
+        problem = first_problem(_TOOL, tool)
+        if problem is not None:
+            name = tool.get("toolName") if isinstance(tool, dict) else None
+            rejected[name if isinstance(name, str) else f"tools[{place}]"] = problem.sentence
+        elif tool.get("requiresCapability", CAPABILITY) != CAPABILITY:
+            rejected[tool["toolName"]] = f"it needs {tool['requiresCapability']}, and not {CAPABILITY}"
+        else:
+            output = tool.get("outputSchema")
+            found.append(Definition(tool["toolName"], tool["description"], tool["inputSchema"], output))
+    return usable(found, rejected)
+
+
+def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], threshold: int) -> ToolOutput:
+    """Decode the output of a call from the ToolResult in `body`. Text of more than `threshold` bytes is left as an
+    artifact, as local tools leave theirs. Raises ToolFault for a result that is failed or denied, and for what is no
+    result of this call: whether the tool did its work is then not known."""
+    value = _json(body)
+    problem = first_problem(_RESULT, value)
+    said = None if problem is None else problem.sentence
+    if said is None and _names(value) != (request.tool_name, request.session_id, request.task_id, request.step_id):
+        said = "it is the result of another call"
+    if said is not None:
+        message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"
+        raise ToolFault(FaultKind.INTERRUPTED, message)
+    output = _output(request, value, threshold)
+    if value["status"] == "succeeded":
+        return output
+    error = value.get("error", {"code": "", "message": "the service gave no reason"})
+    raise _fault(error["code"], clean(error["message"]), denied=value["status"] == "denied", partial=output)
+
+
+def refusal_of(status: int, body: bytes, clean: Callable[[str], str]) -> ToolFault:
+    """The fault for an answer by which no tool has run."""
+    code, message, _ = error_of(body)
+    usual = _BY_STATUS.get(status, ErrorCode.TOOL_EXECUTION_FAILED)
+    said = clean(message) or f"HTTP {status}"
+    if status == 401:
+        said = (
+            f"the Backend Tool Service does not take this host's token, or got none ({said}); check "
+            "BACKEND_TOOL_SERVICE_TOKEN: it must be the token of your tenant"
+        )
+    return _fault(code or usual, said, denied=status == 403)
+
+
+def error_of(body: bytes) -> tuple[str, str, bool | None]:
+    """Code, message and `retryable` of an error's body; empty and None where it is none of the documented shape."""
+    value = _json(body)
+    if not _ERROR.fits(value):
+        return "", "", None
+    return value["code"], value["message"], value.get("retryable")
+
+
+def _output(request: ToolRequest, value: Mapping[str, Any], threshold: int) -> ToolOutput:
+    text = value.get("outputText", "")
+    uris = tuple(uri for uri in value.get("artifactUris", ()) if uri.isprintable())
+    content = text.encode("utf-8", "replace")
+    artifacts = (tool_output(request, content, part="result"),) if len(content) > threshold else ()
+    if uris:
+        text = f"{text}\n[stored: {', '.join(uris)}]".lstrip("\n")
+    return ToolOutput(text, artifacts, artifact_uris=uris)
+
+
+def _fault(code: str, message: str, *, denied: bool, partial: ToolOutput | None = None) -> ToolFault:
+    if code not in CODES:
+        shown = code[:_MAX_CODE_CHARS]
+        message = f"{shown}: {message}" if shown.isidentifier() and shown.isascii() else message
+        code = ErrorCode.CAPABILITY_DENIED if denied else ErrorCode.TOOL_EXECUTION_FAILED
+    kind = FaultKind.REFUSED if denied else FaultKind.SYSTEM
+    return ToolFault(kind, message, partial=partial, code=ErrorCode(code))
+
+
+def _names(value: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(value[name] for name in ("toolName", "sessionId", "taskId", "stepId"))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json_text.loads(body)
+    except orjson.JSONDecodeError:
+        return None

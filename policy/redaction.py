@@ -14,24 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
 from policy.patterns import LiteralSets, compile_shipped, rule_pattern
-from policy.redaction.known_tokens import KNOWN_TOKENS
-from policy.redaction.secret_contexts import TELLING_PLACES, secret_of_field
+from policy.secret_detectors import DETECTORS, secret_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from policy.bundle.model import RedactionRule
     from policy.patterns import Pattern
-    from policy.redaction.secret_values import Detector
-
-# The shipped detectors (AH 8.7): what secrets look like, and where they stand.
-#
-# Patterns are RE2's, over bytes. Each has the literals that any of its matches holds, so that most text is known to
-# be clean before an expression is asked.
-
-DETECTORS: tuple[Detector, ...] = (*KNOWN_TOKENS, *TELLING_PLACES)
-"""In the order in which they are asked; what one takes out, the next does not see."""
-
+    from policy.secret_detectors import Detector
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
 """What stands in the place of a value, as a regular expression."""

@@ -1,1 +1,0 @@
-"""Tools that the Backend Tool Service runs (AH 7.6, BT)."""
