@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
     from agent_host.errors import ErrorCode
     from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
 
 
 class ToolOutput(NamedTuple):
@@ -92,6 +93,13 @@ class CallContext(NamedTuple):
     max_file_size_bytes: int | None
     abandoned: Abandoned
     clock: CallClock
+    at_once: bool = False
+    """The call runs on the event loop, see `Work`."""
+
+    def need_thread(self) -> None:
+        """Raises NeedsThread on the event loop: what follows may take longer than a thread takes to begin."""
+        if self.at_once:
+            raise NeedsThread
 
     @classmethod
     def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
@@ -106,6 +114,10 @@ class CallContext(NamedTuple):
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]
 """Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
+
+
+Work = Callable[[CallContext], ToolOutput]
+"""Runs one call, blocking. Raises ToolFault; with `at_once` NeedsThread, before it has done anything."""
 
 
 AtOnce = Callable[[CallContext], "ToolOutput | None"]
@@ -170,7 +182,28 @@ class RemoteProvider(Provider, Protocol):
         ...
 
 
+class NeedsThread(Exception):
+    """A call is more than the event loop should wait for."""
+
+
 # What every tool gets, as small functions from a handler to a handler.
+
+
+def run_in_thread(work: Work, pool: DaemonPool, timeout_s: float) -> Handler:
+    """Runs `work` in a thread of the pool for `timeout_s` at most, its text within the limit."""
+    return cap(add_timeout(lambda call: pool.run(lambda: work(call)), timeout_s))
+
+
+def run_at_once(work: Work) -> AtOnce:
+    """Runs `work` on the event loop where it is small and near."""
+
+    def run(call: CallContext) -> ToolOutput | None:
+        try:
+            return cap_output(work(call._replace(at_once=True)), call)
+        except NeedsThread:
+            return None
+
+    return run
 
 
 def add_timeout(handler: Handler, timeout_s: float) -> Handler:

@@ -1,4 +1,4 @@
-"""Reading one file (TR 4.1). Blocking: callers run these in a thread.
+"""Reading one file (TR 4.1). Blocking: callers run these in a thread, or at once what is small and near.
 
 Parameters and outcomes are frozen; what goes wrong is a ToolFault. Paths go through `paths`, so links that move after
 the check are refused and only regular files are ever touched.
@@ -16,11 +16,11 @@ from tool_runtime.files.lines import LineWindow, WantedLines
 from tool_runtime.files.paths import Scope, open_file
 from tool_runtime.output.text import candidates, is_encoding, looks_binary, strip_bom
 from tool_runtime.platform.disks import is_local
-from tool_runtime.tool import FaultKind, ToolFault, os_faults
+from tool_runtime.tool import FaultKind, NeedsThread, ToolFault, os_faults
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from io import FileIO
 
     from tool_runtime.tool import Abandoned
@@ -61,30 +61,16 @@ class ReadOutcome(NamedTuple):
     rest: str = ""
 
 
-def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
-    """`read_file` for a small file on a disk of this machine, which takes less time than a thread does to begin; None
-    for any other file. Raises ToolFault."""
-    return _read(params, abandoned, _is_near)
-
-
-def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:
-    """The file's text, or a window of its lines, in bounded memory; line ends stay as they are. Raises ToolFault."""
-    outcome = _read(params, abandoned, lambda _: True)
-    assert outcome is not None  # noqa: S101  every file is to be read
-    return outcome
-
-
-def _read(
-    params: ReadParams, abandoned: Abandoned, is_to_be_read: Callable[[os.stat_result], bool]
-) -> ReadOutcome | None:
+def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = False) -> ReadOutcome:
+    """The file's text, or a window of its lines, in bounded memory; line ends stay as they are. Raises ToolFault; with
+    `near_only` NeedsThread for a file that is large or on a disk of another machine."""
     encoding = params.encoding
     if encoding is not None and not is_encoding(encoding):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"unknown encoding: {encoding}")
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
-            if not is_to_be_read(status):
-                return None
+            _refuse_far(status, near_only=near_only)
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
             seen = FileStamp.make(status, head if len(head) == status.st_size else None)
@@ -161,13 +147,7 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
 
 def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
     """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
-    return read_whole(path, scope, max_bytes, abandoned)[0]
-
-
-def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, FileStamp]:
-    """`read_bytes`, and the file as it was then. Raises ToolFault."""
-    found = whole_file(path, scope, max_bytes, abandoned)
-    return found.data, found.stamp
+    return whole_file(path, scope, max_bytes, abandoned).data
 
 
 class WholeFile(NamedTuple):
@@ -183,30 +163,12 @@ class WholeFile(NamedTuple):
         return FileStamp.make(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 
-def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
-    """`whole_file` for a file as `read_at_once` reads it; None for any other. Raises ToolFault."""
-    return _whole(path, scope, max_bytes, abandoned, _is_near)
-
-
-def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile:
-    """`read_bytes`, with where the file is and what it was. Raises ToolFault."""
-    found = _whole(path, scope, max_bytes, abandoned, lambda _: True)
-    assert found is not None  # noqa: S101  every file is to be read
-    return found
-
-
-def _whole(
-    path: str,
-    scope: Scope,
-    max_bytes: int,
-    abandoned: Abandoned,
-    is_to_be_read: Callable[[os.stat_result], bool],
-) -> WholeFile | None:
+def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned, *, near_only: bool = False) -> WholeFile:
+    """`read_bytes`, with where the file is and what it was; `near_only` as in `read_file`. Raises ToolFault."""
     with os_faults(path):
         real, fd, status = open_file(path, scope)
         with open(fd, "rb", buffering=0) as file:
-            if not is_to_be_read(status):
-                return None
+            _refuse_far(status, near_only=near_only)
             refuse_size(status.st_size, max_bytes, path)
             data = bytearray()
             while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
@@ -216,7 +178,13 @@ def _whole(
     return WholeFile(bytes(data), real, status)
 
 
-def _is_near(status: os.stat_result) -> bool:
+def _refuse_far(status: os.stat_result, *, near_only: bool) -> None:
+    if near_only and not is_near(status):
+        raise NeedsThread
+
+
+def is_near(status: os.stat_result) -> bool:
+    """True if it is small, and on a disk of this machine: it is read in less time than a thread takes to begin."""
     return status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
 
 

@@ -25,11 +25,19 @@ from tool_runtime.families.desktop.specs import (
 from tool_runtime.files import move, notebooks, pdf, read, write
 from tool_runtime.files.edits import edits_from, is_notebook
 from tool_runtime.files.lines import LineWindow, WantedLines
-from tool_runtime.files.read import read_whole
 from tool_runtime.files.stored import StoredParams, StoredPart, read_stored
 from tool_runtime.output import artifacts
 from tool_runtime.output.artifacts import make_diff, size_note
-from tool_runtime.tool import CallContext, FaultKind, Handler, Tool, ToolFault, ToolOutput, add_timeout, cap, os_faults
+from tool_runtime.tool import (
+    CallContext,
+    FaultKind,
+    Tool,
+    ToolFault,
+    ToolOutput,
+    os_faults,
+    run_at_once,
+    run_in_thread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     from tool_runtime.files.read import ReadOutcome, ReadParams
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
-    from tool_runtime.tool import Abandoned
+    from tool_runtime.tool import Abandoned, Work
 
 _STORED_LINES = 1000
 """Lines of a stored output that a call gets that asks for no number."""
@@ -56,16 +64,18 @@ class FileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        within = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
-        running: tuple[tuple[ToolSpec, Handler], ...] = (
+        running: tuple[tuple[ToolSpec, Work], ...] = (
             (READ_FILE, self._read_file),
             (WRITE_FILE, self._write_file),
             (EDIT_FILE, self._edit_file),
             (DELETE_FILE, self._delete_file),
             (MOVE_FILE, self._move_file),
         )
-        at_once = {READ_FILE.name: self._read_at_once}
-        return tuple(Tool(spec, cap(within(run)), DESKTOP, at_once.get(spec.name)) for spec, run in running)
+        timeout_s = self._settings.file_timeout_s
+        tools = (Tool(spec, run_in_thread(work, self._pool, timeout_s), DESKTOP) for spec, work in running)
+        return tuple(
+            one._replace(at_once=run_at_once(self._read_file)) if one.spec is READ_FILE else one for one in tools
+        )
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """See DesktopFamily. Raises ToolFault."""
@@ -89,38 +99,31 @@ class FileTools:
         except (ToolFault, KeyError, TypeError):  # where the call may not write by now, nothing is touched
             return Leftovers()
 
-    def _read_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = _reading(call)
-        if is_document(call, params.path) or self._is_stored(params.path):
-            return None
-        with _directories_pointed_out(params.path):
-            outcome = read.read_at_once(params, call.abandoned)
-        return None if outcome is None or outcome.is_pdf else _render(outcome, params.offset)
-
-    async def _read_file(self, call: CallContext) -> ToolOutput:
+    def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
         if self._is_stored(params.path):
-            from tool_runtime.files.stored import StoredParams
-
+            call.need_thread()
             stored = StoredParams(params.offset, params.limit or _STORED_LINES)
-            return await self._pool.run(lambda: render_stored(self._settings, call, params.path, stored))
+            return render_stored(self._settings, call, params.path, stored)
         if is_document(call, params.path):
-            found = await self._pool.run(lambda: notebook_output(params, call.abandoned))
+            call.need_thread()
+            found = notebook_output(params, call.abandoned)
             if isinstance(found, ToolOutput):
                 return found
-            output = _render(await self._pool.run(lambda: read.read_file(params, call.abandoned)), params.offset)
+            output = _render(read.read_file(params, call.abandoned), params.offset)
             return output._replace(text=f"[{found}; its text follows]\n{output.text}")
         with _directories_pointed_out(params.path):
-            outcome = await self._pool.run(lambda: read.read_file(params, call.abandoned))
+            outcome = read.read_file(params, call.abandoned, near_only=call.at_once)
         if outcome.is_pdf:
-            return await self._pool.run(lambda: pdf_output(params, outcome, call.abandoned))
+            call.need_thread()
+            return pdf_output(params, outcome, call.abandoned)
         return _render(outcome, params.offset)
 
     def _is_stored(self, path: str) -> bool:
         """True for a reference to what the session has stored: paths of files come absolute from the host."""
         return self._settings.open_output is not None and not os.path.isabs(path)
 
-    async def _write_file(self, call: CallContext) -> ToolOutput:
+    def _write_file(self, call: CallContext) -> ToolOutput:
         request = call.request
         path: str = request.arguments["path"]
         params = write.WriteParams(
@@ -133,16 +136,16 @@ class FileTools:
             expectation_of(request),
             kept=place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = add_diff(write.write_file(params, call.abandoned), path, call)
         said = f"Wrote {len(params.data)} bytes to {path}"
         if outcome.before_bytes:  # a small model takes "wrote" for "appended"
             said += f", in place of the {outcome.before_bytes} bytes that it had"
-        alike = () if outcome.existed else await self._pool.run(lambda: _look_alikes(path))
+        alike = () if outcome.existed else _look_alikes(path)
         if alike:
             said += f", a new file beside one whose name looks the same: {', '.join(alike)}"
         return _render_write(request, said, outcome, diff)
 
-    async def _edit_file(self, call: CallContext) -> ToolOutput:
+    def _edit_file(self, call: CallContext) -> ToolOutput:
         request = call.request
         path: str = request.arguments["path"]
         params = write.EditParams(
@@ -156,18 +159,18 @@ class FileTools:
             expectation_of(request),
             place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: add_diff(write.edit_file(params, call.abandoned), path, call))
+        outcome, diff = add_diff(write.edit_file(params, call.abandoned), path, call)
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
         return _render_write(request, said, outcome, diff)
 
-    async def _delete_file(self, call: CallContext) -> ToolOutput:
+    def _delete_file(self, call: CallContext) -> ToolOutput:
         path: str = call.request.arguments["path"]
-        await self._pool.run(lambda: move.delete_file(path, scope_of(call.request), call.abandoned))
+        move.delete_file(path, scope_of(call.request), call.abandoned)
         return ToolOutput(f"Deleted {path}")
 
-    async def _move_file(self, call: CallContext) -> ToolOutput:
+    def _move_file(self, call: CallContext) -> ToolOutput:
         params = _move(call.request)
-        await self._pool.run(lambda: move.move_file(params, call.abandoned))
+        move.move_file(params, call.abandoned)
         return ToolOutput(f"Moved {params.path} to {params.new_path}")
 
 
@@ -300,8 +303,8 @@ def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | st
     limit = params.max_file_size_bytes
     most = notebooks.MAX_BYTES if limit is None else min(limit, notebooks.MAX_BYTES)
     try:
-        data, seen = read_whole(params.path, params.scope, most, abandoned)
-        found = notebooks.render(data)
+        file = read.whole_file(params.path, params.scope, most, abandoned)
+        found = notebooks.render(file.data)
     except notebooks.NotANotebook as error:
         return f"This file cannot be shown as a notebook: {error}"
     except ToolFault as fault:
@@ -311,14 +314,14 @@ def notebook_output(params: ReadParams, abandoned: Abandoned) -> ToolOutput | st
     window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
     window.add(found.text)
     if window.past_end:
-        return ToolOutput(f"[The notebook's cells end before line {params.offset}]", capped=True, seen=str(seen))
+        return ToolOutput(f"[The notebook's cells end before line {params.offset}]", capped=True, seen=str(file.stamp))
     text = window.text()
     images = tuple(
         Image(one.file.header.media_type, one.file.header.width, one.file.header.height, one.file.data)
         for one in found.pictures
         if one.file.data is not None and one.line in text
     )
-    return ToolOutput(text, capped=True, seen=str(seen), images=images)
+    return ToolOutput(text, capped=True, seen=str(file.stamp), images=images)
 
 
 def pdf_output(params: ReadParams, outcome: ReadOutcome, abandoned: Abandoned) -> ToolOutput:
@@ -346,16 +349,18 @@ class OutputTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        return (Tool(READ_OUTPUT, cap(add_timeout(self._read_output, self._settings.file_timeout_s)), DESKTOP),)
+        return (
+            Tool(READ_OUTPUT, run_in_thread(self._read_output, self._pool, self._settings.file_timeout_s), DESKTOP),
+        )
 
-    async def _read_output(self, call: CallContext) -> ToolOutput:
+    def _read_output(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         pattern: str | None = arguments.get("pattern")
         wanted = None if pattern is None else compile_pattern(pattern)
         if pattern is not None and wanted is None:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
         params = StoredParams(arguments.get("offset", 1), arguments.get("limit", 200), wanted)
-        return await self._pool.run(lambda: render_stored(self._settings, call, arguments["ref"], params))
+        return render_stored(self._settings, call, arguments["ref"], params)
 
 
 def render_stored(settings: RuntimeSettings, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:

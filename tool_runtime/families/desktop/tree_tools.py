@@ -13,9 +13,8 @@ from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.specs import FIND_FILES, GREP, LIST_DIRECTORY
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import FindParams, ListParams, find_files, list_directory
-from tool_runtime.files.read import AT_ONCE_BYTES
-from tool_runtime.platform.disks import is_local
-from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap, cap_output
+from tool_runtime.files.read import is_near
+from tool_runtime.tool import CallContext, NeedsThread, Tool, ToolOutput, run_at_once, run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,42 +36,30 @@ class TreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        within = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(run_in_thread, pool=self._pool, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_DIRECTORY, cap(within(self._list)), DESKTOP, self._list_at_once),
-            Tool(FIND_FILES, cap(within(self._find)), DESKTOP),
-            Tool(GREP, cap(within(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_DIRECTORY, within(self._list), DESKTOP, run_at_once(self._list)),
+            Tool(FIND_FILES, within(self._find), DESKTOP),
+            Tool(GREP, within(self._grep), DESKTOP, run_at_once(self._grep)),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
         return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
-    def _list_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)
-        if params.depth > 1 or not is_near(params.path, stat.S_ISDIR):
-            return None
-        listing = list_directory(params, call.abandoned)
-        return None if listing.stopped is not None else self._render_listing(call, listing, params)
-
-    async def _list(self, call: CallContext) -> ToolOutput:
-        params = self._listing(call)
-        return self._render_listing(call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params)
-
-    def _listing(self, call: CallContext) -> ListParams:
+    def _list(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
-        return ListParams(
+        params = ListParams(
             arguments.get("path", self._settings.workspace),
             scope_of(call.request),
             arguments.get("depth", 1),
             arguments.get("offset", 0),
             arguments.get("limit", 500),
         )
+        listing = list_entries(call, params)
+        return ToolOutput(render_directory(listing, params, self._settings.workspace))
 
-    def _render_listing(self, call: CallContext, listing: Listing, params: ListParams) -> ToolOutput:
-        return cap_output(ToolOutput(render_directory(listing, params, self._settings.workspace)), call)
-
-    async def _find(self, call: CallContext) -> ToolOutput:
+    def _find(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         params = FindParams(
             arguments.get("path", self._settings.workspace),
@@ -82,24 +69,12 @@ class TreeTools:
             arguments.get("limit", 500),
             arguments.get("includeIgnored", False),
         )
-        listing = await self._pool.run(lambda: find_files(params, call.abandoned))
+        listing = find_files(params, call.abandoned)
         return ToolOutput(found_files(listing, params, self._settings.workspace))
 
-    def _grep_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._search(call)
-        if not is_near(params.path, stat.S_ISREG):
-            return None
-        outcome = grep(params, call.abandoned)
-        return cap_output(ToolOutput(grep_output(outcome, params, self._settings.workspace)), call)
-
-    async def _grep(self, call: CallContext) -> ToolOutput:
-        params = self._search(call)._replace(rg=self._rg)
-        outcome = await self._pool.run(lambda: grep(params, call.abandoned))
-        return ToolOutput(grep_output(outcome, params, self._settings.workspace))
-
-    def _search(self, call: CallContext) -> GrepParams:
+    def _grep(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
-        return GrepParams(
+        params = GrepParams(
             arguments.get("path", self._settings.workspace),
             scope_of(call.request),
             arguments["pattern"],
@@ -114,16 +89,38 @@ class TreeTools:
             arguments.get("includeIgnored", False),
             call.max_file_size_bytes,
         )
+        return ToolOutput(grep_output(search(call, params, lambda: self._rg), params, self._settings.workspace))
 
 
-def is_near(path: str, is_kind: Callable[[int], bool]) -> bool:
-    """True if what is at the path is of the kind, small, and on a disk of this machine: then it is looked at where it
-    is asked for, in less time than a thread takes to begin."""
+def list_entries(call: CallContext, params: ListParams) -> Listing:
+    """The entries of a directory. Raises ToolFault, and NeedsThread for more than is listed at once."""
+    if call.at_once:
+        if params.depth > 1:
+            call.need_thread()
+        refuse_far(params.path, stat.S_ISDIR)
+        params = params._replace(max_entries=_AT_ONCE_ENTRIES)
+    listing = list_directory(params, call.abandoned)
+    if listing.stopped is not None:
+        call.need_thread()
+    return listing
+
+
+def search(call: CallContext, params: GrepParams, find_rg: Callable[[], Ripgrep | None]) -> GrepOutcome:
+    """Search one file or the files of a tree. Raises ToolFault, and NeedsThread for what is not searched at once."""
+    if call.at_once:
+        refuse_far(params.path, stat.S_ISREG)
+        return grep(params, call.abandoned)
+    return grep(params._replace(rg=find_rg()), call.abandoned)
+
+
+def refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:
+    """Raises NeedsThread unless what is at the path is of the kind, small, and on a disk of this machine."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # the call itself says what is wrong
-        return False
-    return is_kind(status.st_mode) and status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
+        raise NeedsThread from None
+    if not is_kind(status.st_mode) or not is_near(status):
+        raise NeedsThread
 
 
 # What listings and searches look like to the model: paths as it can give them back, then what was left out and why.

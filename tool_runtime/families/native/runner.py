@@ -18,7 +18,7 @@ from policy.paths import is_under, normalize
 from tool_runtime.families.answers import DESKTOP, answer, fit_texts, fitting
 from tool_runtime.families.desktop.calls import encode, expectation_of, mark_of, place_to_keep, scope_of
 from tool_runtime.families.desktop.file_tools import add_diff, settling_of
-from tool_runtime.families.desktop.tree_tools import cut_line, is_near
+from tool_runtime.families.desktop.tree_tools import cut_line, refuse_far, search
 from tool_runtime.families.native import specs
 from tool_runtime.families.native.specs import (
     DELETE_FILE,
@@ -43,7 +43,7 @@ from tool_runtime.families.programs import (
 from tool_runtime.families.web import Web, body_text
 from tool_runtime.files import move, read, write
 from tool_runtime.files import move as deletes
-from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
+from tool_runtime.files.grep import GrepParams, find_ripgrep
 from tool_runtime.files.listing import FilesParams, PageParams, Pager, list_files, token_of
 from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
 from tool_runtime.files.tree import MAX_DEPTH
@@ -51,7 +51,7 @@ from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.processes.command import end_leftovers
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, add_timeout, cap, os_faults
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, cap, os_faults, run_at_once, run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -293,11 +293,11 @@ class NativeFileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(run_in_thread, pool=self._pool, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(READ_FILE, cap(bounded(self._read)), DESKTOP, self._read_at_once),
-            Tool(WRITE_FILE, cap(bounded(self._write)), DESKTOP),
-            Tool(DELETE_FILE, cap(bounded(self._delete)), DESKTOP),
+            Tool(READ_FILE, within(self._read), DESKTOP, run_at_once(self._read)),
+            Tool(WRITE_FILE, within(self._write), DESKTOP),
+            Tool(DELETE_FILE, within(self._delete), DESKTOP),
         )
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
@@ -313,17 +313,12 @@ class NativeFileTools:
             return Leftovers()
         return Leftovers(removed)
 
-    def _read_at_once(self, call: CallContext) -> ToolOutput | None:
-        scope = narrow_scope(scope_of(call.request), self._roots)
-        found = read.whole_at_once(call.request.arguments["path"], scope, _most_bytes(call), call.abandoned)
-        return None if found is None else _file_shown(call, found)
-
-    async def _read(self, call: CallContext) -> ToolOutput:
+    def _read(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], narrow_scope(scope_of(call.request), self._roots)
-        found = await self._pool.run(lambda: read.whole_file(path, scope, _most_bytes(call), call.abandoned))
+        found = read.whole_file(path, scope, _most_bytes(call), call.abandoned, near_only=call.at_once)
         return _file_shown(call, found)
 
-    async def _write(self, call: CallContext) -> ToolOutput:
+    def _write(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         path, mode = arguments["path"], arguments.get("mode")
         params = write.WriteParams(
@@ -338,18 +333,13 @@ class NativeFileTools:
             through_links=False,
             kept=place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = add_diff(write.write_file(params, call.abandoned), path, call)
         made = (artifacts.file_diff(call.request, diff),) if diff else ()
         return answer({"success": True}, artifacts=made, seen=str(outcome.seen))._replace(settle=settling_of(outcome))
 
-    async def _delete(self, call: CallContext) -> ToolOutput:
+    def _delete(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], narrow_scope(scope_of(call.request), self._roots)
-        recursive = call.request.arguments.get("recursive", False)
-        await self._pool.run(lambda: self._delete_one(path, scope, call, recursive=recursive))
-        return answer({"success": True})
-
-    def _delete_one(self, path: str, scope: Scope, call: CallContext, *, recursive: bool) -> None:
-        if recursive and os.path.isdir(path) and not os.path.islink(path):
+        if call.request.arguments.get("recursive", False) and os.path.isdir(path) and not os.path.islink(path):
             with os_faults(path):
                 real = normalize(os.path.realpath(path), OS_FAMILY)
             if any(is_under(normalize(root, OS_FAMILY), real, OS_FAMILY) for root in self._roots):
@@ -357,6 +347,7 @@ class NativeFileTools:
             deletes.delete_tree(path, scope, call.abandoned)
         else:
             move.delete_file(path, scope, call.abandoned, through_links=False)
+        return answer({"success": True})
 
 
 def _most_bytes(call: CallContext) -> int:
@@ -400,22 +391,22 @@ class NativeTreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(run_in_thread, pool=self._pool, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_FILES, cap(bounded(self._list_files)), DESKTOP),
-            Tool(LIST_DIR, cap(bounded(self._list_dir)), DESKTOP, self._list_dir_at_once),
-            Tool(GREP, cap(bounded(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_FILES, within(self._list_files), DESKTOP),
+            Tool(LIST_DIR, within(self._list_dir), DESKTOP, run_at_once(self._list_dir)),
+            Tool(GREP, within(self._grep), DESKTOP, run_at_once(self._grep)),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
         return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
-    async def _list_files(self, call: CallContext) -> ToolOutput:
+    def _list_files(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         scope = narrow_scope(scope_of(call.request), self._roots)
         params = FilesParams(arguments["dir"], scope, arguments.get("exclude", ()), arguments.get("recursive", False))
-        found = await self._pool.run(lambda: list_files(params, call.abandoned))
+        found = list_files(params, call.abandoned)
         fields: dict[str, Any] = {} if found.stopped is None else {"stopped": found.stopped}
         paths = list(map(name_for_json, found.paths))
         count = fitting(call, fields, paths)
@@ -423,22 +414,7 @@ class NativeTreeTools:
             fields["truncated"] = True
         return answer({"files": paths[:count], **fields})
 
-    def _list_dir_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._page_params(call)
-        if params.recursive or params.size > _AT_ONCE_ENTRIES:
-            return None
-        if not self._pager.knows(params):
-            if not is_near(params.path, stat.S_ISDIR):
-                return None
-            params = params._replace(max_entries=_AT_ONCE_ENTRIES)
-        page = self._pager.page(params, call.abandoned)
-        return None if page.stopped is not None else _render_page(call, page)
-
-    async def _list_dir(self, call: CallContext) -> ToolOutput:
-        params = self._page_params(call)
-        return _render_page(call, await self._pool.run(lambda: self._pager.page(params, call.abandoned)))
-
-    def _page_params(self, call: CallContext) -> PageParams:
+    def _list_dir(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         params = PageParams(
             arguments["path"],
@@ -450,21 +426,24 @@ class NativeTreeTools:
             arguments.get("include_files", True),
             arguments.get("include_dirs", True),
         )
-        return params if params.recursive else params._replace(max_entries=_MAX_NAMES)
+        if not params.recursive:
+            params = params._replace(max_entries=_MAX_NAMES)
+        if call.at_once:
+            if params.recursive or params.size > _AT_ONCE_ENTRIES:
+                call.need_thread()
+            if not self._pager.knows(params):
+                refuse_far(params.path, stat.S_ISDIR)
+                params = params._replace(max_entries=_AT_ONCE_ENTRIES)
+        page = self._pager.page(params, call.abandoned)
+        if page.stopped is not None:
+            call.need_thread()
+        return _render_page(call, page)
 
-    def _grep_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._search(call)
-        return _found(call, grep(params, call.abandoned)) if is_near(params.path, stat.S_ISREG) else None
-
-    async def _grep(self, call: CallContext) -> ToolOutput:
-        params = self._search(call)._replace(rg=self._rg)
-        return _found(call, await self._pool.run(lambda: grep(params, call.abandoned)))
-
-    def _search(self, call: CallContext) -> GrepParams:
+    def _grep(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         most = arguments.get("max_file_bytes", specs.MAX_FILE_BYTES)
         granted = call.max_file_size_bytes
-        return GrepParams(
+        params = GrepParams(
             arguments["path"],
             narrow_scope(scope_of(call.request), self._roots),
             arguments["pattern"],
@@ -476,6 +455,7 @@ class NativeTreeTools:
             max_files=arguments.get("max_files_visited", specs.MAX_FILES_VISITED),
             printable_only=True,
         )
+        return _found(call, search(call, params, lambda: self._rg))
 
 
 def _render_page(call: CallContext, page: Page) -> ToolOutput:

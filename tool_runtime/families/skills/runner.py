@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import stat
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,7 +17,7 @@ from tool_runtime.families.desktop import calls
 from tool_runtime.families.desktop.calls import encode, mark_of, scope_of
 from tool_runtime.families.desktop.file_tools import add_diff, settling_of
 from tool_runtime.families.desktop.timeouts import request_timeout_s
-from tool_runtime.families.desktop.tree_tools import cut_line, is_near
+from tool_runtime.families.desktop.tree_tools import cut_line, list_entries, search
 from tool_runtime.families.programs import (
     command_params,
     environment_under,
@@ -41,8 +40,8 @@ from tool_runtime.families.skills.specs import (
 from tool_runtime.families.web import Web, body_text
 from tool_runtime.files import move, read, write
 from tool_runtime.files.globs import hidden_names
-from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
-from tool_runtime.files.listing import ListParams, list_directory
+from tool_runtime.files.grep import GrepParams, find_ripgrep
+from tool_runtime.files.listing import ListParams
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory, open_parent
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
@@ -50,7 +49,7 @@ from tool_runtime.output.truncate import truncate_characters
 from tool_runtime.platform import WINDOWS
 from tool_runtime.platform.programs import path_to_trust
 from tool_runtime.processes.command import end_leftovers
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, add_timeout, cap, os_faults
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, cap, os_faults, run_at_once, run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,11 +144,11 @@ class SkillFileTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(run_in_thread, pool=self._pool, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(READ_FILE, cap(bounded(self._read)), DESKTOP, self._read_at_once),
-            Tool(WRITE_FILE, cap(bounded(self._write)), DESKTOP),
-            Tool(DELETE_FILE, cap(bounded(self._delete)), DESKTOP),
+            Tool(READ_FILE, within(self._read), DESKTOP, run_at_once(self._read)),
+            Tool(WRITE_FILE, within(self._write), DESKTOP),
+            Tool(DELETE_FILE, within(self._delete), DESKTOP),
         )
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
@@ -164,17 +163,12 @@ class SkillFileTools:
             return Leftovers()
         return Leftovers(removed)
 
-    def _read_at_once(self, call: CallContext) -> ToolOutput | None:
+    def _read(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], calls.scope_of(call.request)
-        found = read.whole_at_once(path, scope, _most_bytes(call), call.abandoned)
-        return None if found is None else _file_shown(call, found)
-
-    async def _read(self, call: CallContext) -> ToolOutput:
-        path, scope = call.request.arguments["path"], calls.scope_of(call.request)
-        found = await self._pool.run(lambda: read.whole_file(path, scope, _most_bytes(call), call.abandoned))
+        found = read.whole_file(path, scope, _most_bytes(call), call.abandoned, near_only=call.at_once)
         return _file_shown(call, found)
 
-    async def _write(self, call: CallContext) -> ToolOutput:
+    def _write(self, call: CallContext) -> ToolOutput:
         request = call.request
         path: str = request.arguments["path"]
         params = write.WriteParams(
@@ -186,7 +180,7 @@ class SkillFileTools:
             expected=calls.expectation_of(request),
             kept=calls.place_to_keep(call),
         )
-        outcome, diff = await self._pool.run(lambda: add_diff(write.write_file(params, call.abandoned), path, call))
+        outcome, diff = add_diff(write.write_file(params, call.abandoned), path, call)
         fields = {
             "path": name_for_json(path),
             "bytes_written": len(params.data),
@@ -195,9 +189,9 @@ class SkillFileTools:
         made = (artifacts.file_diff(request, diff)._replace(ref_field="diff_ref"),) if diff else ()
         return answer(fields, artifacts=made, seen=str(outcome.seen))._replace(settle=settling_of(outcome))
 
-    async def _delete(self, call: CallContext) -> ToolOutput:
+    def _delete(self, call: CallContext) -> ToolOutput:
         path, scope = call.request.arguments["path"], calls.scope_of(call.request)
-        await self._pool.run(lambda: move.delete_file(path, scope, call.abandoned))
+        move.delete_file(path, scope, call.abandoned)
         return answer({"path": name_for_json(path), "deleted": True})
 
 
@@ -229,8 +223,6 @@ def _file_shown(call: CallContext, found: WholeFile) -> ToolOutput:
 
 # Tools of the skills family for a tree of files, over `files.listing` and `files.grep` (SK 5.2, 5.3).
 
-_AT_ONCE_ENTRIES: Final = 200
-
 
 class SkillTreeTools:
     """See `families.skills.runner`."""
@@ -242,51 +234,31 @@ class SkillTreeTools:
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
-        bounded = functools.partial(add_timeout, timeout_s=self._settings.file_timeout_s)
+        within = functools.partial(run_in_thread, pool=self._pool, timeout_s=self._settings.file_timeout_s)
         return (
-            Tool(LIST_DIR, cap(bounded(self._list)), DESKTOP, self._list_at_once),
-            Tool(GREP, cap(bounded(self._grep)), DESKTOP, self._grep_at_once),
+            Tool(LIST_DIR, within(self._list), DESKTOP, run_at_once(self._list)),
+            Tool(GREP, within(self._grep), DESKTOP, run_at_once(self._grep)),
         )
 
     @functools.cached_property
     def _rg(self) -> Ripgrep | None:
         return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
-    def _list_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)
-        if not is_near(params.path, stat.S_ISDIR):
-            return None
-        listing = list_directory(params, call.abandoned)
-        return None if listing.stopped is not None else _render_listing(call, listing, params.offset)
-
-    async def _list(self, call: CallContext) -> ToolOutput:
-        params = self._listing(call)
-        return _render_listing(
-            call, await self._pool.run(lambda: list_directory(params, call.abandoned)), params.offset
-        )
-
-    def _listing(self, call: CallContext) -> ListParams:
+    def _list(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
-        return ListParams(
+        params = ListParams(
             arguments.get("path", self._settings.workspace),
             scope_of(call.request),
             offset=arguments.get("offset", 0),
             limit=arguments.get("max_entries", specs.ENTRIES),
             hidden=self._hidden,
         )
+        return _render_listing(call, list_entries(call, params), params.offset)
 
-    def _grep_at_once(self, call: CallContext) -> ToolOutput | None:
-        params = self._search(call)
-        return _found(call, params, grep(params, call.abandoned)) if is_near(params.path, stat.S_ISREG) else None
-
-    async def _grep(self, call: CallContext) -> ToolOutput:
-        params = self._search(call)._replace(rg=self._rg)
-        return _found(call, params, await self._pool.run(lambda: grep(params, call.abandoned)))
-
-    def _search(self, call: CallContext) -> GrepParams:
+    def _grep(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments
         most, granted = specs.FILE_BYTES, call.max_file_size_bytes
-        return GrepParams(
+        params = GrepParams(
             arguments.get("path", self._settings.workspace),
             scope_of(call.request),
             arguments["pattern"],
@@ -297,6 +269,7 @@ class SkillTreeTools:
             max_file_size_bytes=most if granted is None else min(most, granted),
             hidden=self._hidden,
         )
+        return _found(call, params, search(call, params, lambda: self._rg))
 
 
 def _render_listing(call: CallContext, listing: Listing, offset: int) -> ToolOutput:
