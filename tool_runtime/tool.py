@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -105,11 +107,26 @@ class CallContext(NamedTuple):
     def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
         """The context of `request` under `settings`."""
         limits = request.constraints
-        sizes = [n for n in (settings.max_file_size_bytes, limits.max_file_size_bytes) if n is not None]
-        output = settings.max_output_bytes
-        if limits.max_output_bytes is not None:
-            output = min(output, limits.max_output_bytes)
-        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned(), CallClock())
+        output = smallest(settings.max_output_bytes, limits.max_output_bytes) or 0
+        file = smallest(settings.max_file_size_bytes, limits.max_file_size_bytes)
+        return cls(request, settings, output, file, Abandoned(), CallClock())
+
+
+def mark_of(request: ToolRequest) -> str:
+    """Unique to the call, since step ids are random; the same in the process that resumes its session. A digest, since
+    clients and gateways choose ids that no variable of a process can hold."""
+    named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
+    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def place_to_keep(settings: RuntimeSettings, request: ToolRequest) -> str | None:
+    """The place where the call keeps what a file holds before it is written in place; None for nowhere."""
+    return None if settings.kept is None else os.path.join(settings.kept, mark_of(request))
+
+
+def smallest(*limits: int | None) -> int | None:
+    """The tightest of the limits; None for no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]

@@ -316,7 +316,7 @@ def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | No
     """Skills and Python tools, where the session has such."""
     providers: list[Provider] = []
     if index is not None:
-        from tool_runtime.families.skills.loading import SkillLoading
+        from tool_runtime.families.skill_loading import SkillLoading
 
         providers.append(SkillLoading(index, settings))
     if parts.tools:

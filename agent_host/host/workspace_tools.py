@@ -10,7 +10,7 @@ from config.lean_typing import NamedTuple
 from state.tool_lists import ApprovedTools
 from tool_runtime.families.project.family import specs_in
 from tool_runtime.families.project.manifest import FOLDER
-from tool_runtime.families.skills.loading import loading_spec
+from tool_runtime.families.skill_loading import loading_spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -8,7 +8,8 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from tool_runtime.output import artifacts
-from tool_runtime.output.truncate import truncate_text
+from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output.truncate import truncate_text, whole_end
 from tool_runtime.tool import FaultKind, ToolOutput
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact
     from tool_runtime.tool import CallContext
+    from tool_runtime.web.http import HttpOutcome
 
 _MARGIN_BYTES: Final = 128
 """For fields that say what was left out."""
+_MAX_LINE_CHARS: Final = 500
 
 
 def answer(fields: Mapping[str, Any], **more: Any) -> ToolOutput:
@@ -84,6 +87,25 @@ def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -
         if room < 0:
             return max(place, 1)
     return len(rows)
+
+
+def cut_line(line: bytes, start: int) -> str:
+    """The line, or of a long one what is around the match, which begins at the byte `start`."""
+    text = line.rstrip(b"\r").decode("utf-8", "replace")
+    if len(text) <= _MAX_LINE_CHARS:
+        return text
+    at = len(line[:start].decode("utf-8", "replace"))
+    begin = max(0, min(at - _MAX_LINE_CHARS // 4, len(text) - _MAX_LINE_CHARS))
+    end = begin + _MAX_LINE_CHARS
+    left, right = ("…" if begin else ""), ("…" if end < len(text) else "")
+    return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
+
+
+def body_text(outcome: HttpOutcome) -> str:
+    """The body as text; of one that is none, how large it is."""
+    body = whole_end(outcome.body) if outcome.body_cut else outcome.body
+    text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
+    return f"[{len(outcome.body)} bytes that are no text]" if text is None else text
 
 
 # Each family's words for a fault: one table a family.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.families.desktop.specs import READ_OUTPUT, SPECS
+from tool_runtime.families.desktop.family import SLIM_SPECS, SPECS
+from tool_runtime.families.desktop.files import READ_OUTPUT
 from tool_runtime.families.uploads import UPLOAD_ARTIFACT
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
 FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
-"""All of them. A further family adds its name here, its specifications to `specs_of`, and its provider to
-`LocalToolRouter`."""
+"""All of them. A further family adds its name here, its records to `specs_of`, and its rows to `LocalToolRouter`."""
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
@@ -33,11 +33,11 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
         raise KeyError(min(unknown))
     others: tuple[ToolSpec, ...] = ()
     if NATIVE in families:
-        from tool_runtime.families.native.specs import SPECS as OF_NATIVE  # costs nothing where it is not chosen
+        from tool_runtime.families.native import SPECS as OF_NATIVE  # costs nothing where it is not chosen
 
         others = OF_NATIVE
     if SKILLS in families:
-        from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
+        from tool_runtime.families.skills import SPECS as OF_SKILLS
 
         others = (*others, *OF_SKILLS)
     return (*others, *desktop_specs(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ()))
@@ -47,11 +47,7 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
     """The tools of these families that the desktop one has as well."""
     if DESKTOP in families:
         return SPECS
-    if SLIM in families:
-        from tool_runtime.families.desktop.specs import SLIM_SPECS as OF_SLIM
-
-        return OF_SLIM
-    return (READ_OUTPUT,)
+    return SLIM_SPECS if SLIM in families else (READ_OUTPUT,)
 
 
 def has_uploads(families: Collection[str]) -> bool:

@@ -9,42 +9,32 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Leftovers, Subject, ToolSpec
-from tool_runtime.families.answers import DESKTOP
-from tool_runtime.tool import FaultKind, Tool, ToolFault, ToolOutput
+from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Subject, ToolSpec
+from tool_runtime.families.family import Row, encode
+from tool_runtime.families.schemas import parameters, text
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, smallest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from agent_host.contracts import ToolRequest
+    from tool_runtime.families.operations import Operations
     from tool_runtime.tool import CallContext
-
-    ReadFile = Callable[[CallContext, str, int], Awaitable[bytes]]
-    """(call, path, most bytes) → the file's content within the scope of the call. Raises ToolFault."""
 
 _MAX_NAME: Final = 255
 _CONTENT_TYPE: Final = r"(?a:[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,64}){0,4})"
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 
 
-def _text(description: str = "", **rules: int) -> Mapping[str, Any]:
-    return {"type": "string", **({"description": description} if description else {}), **rules}
-
-
 UPLOAD_ARTIFACT = ToolSpec(
     "UploadArtifact",
     "Store a file (path) or a text (content) as an artifact of the session, for the user to keep",
-    {
-        "type": "object",
-        "required": [],
-        "properties": {
-            "path": _text(minLength=1),
-            "content": _text(),
-            "name": _text(minLength=1, maxLength=_MAX_NAME),
-            "contentType": _text("Media type", minLength=1),
-        },
-        "additionalProperties": False,
-    },
+    parameters(
+        [],
+        path=text(minLength=1),
+        content=text(),
+        name=text(minLength=1, maxLength=_MAX_NAME),
+        contentType=text("Media type", minLength=1),
+    ),
     capability="Workspace.Upload",
     subject=Subject("path", "path", by_name=True),
     # One that runs again stores nothing twice: a service knows the artifact of a step by its Idempotency-Key, and the
@@ -56,40 +46,20 @@ UPLOAD_ARTIFACT = ToolSpec(
 )
 
 
-class Uploads:
-    """See Provider. `read` reads a file under the same protection as the tools of the families. The code that keeps the
-    artifacts of results takes secrets out of them."""
-
-    def __init__(self, read: ReadFile) -> None:
-        self._read = read
-        self._tool = Tool(UPLOAD_ARTIFACT, self._run, DESKTOP, check=upload_problem)
-
-    async def tools(self) -> Sequence[ToolSpec]:
-        """See Provider."""
-        return (UPLOAD_ARTIFACT,)
-
-    def get(self, name: str) -> Tool | None:
-        """See Provider."""
-        return self._tool if name == UPLOAD_ARTIFACT.name else None
-
-    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See Provider. An upload leaves nothing on this machine."""
-        del request
-        return Leftovers()
-
-    async def aclose(self) -> None:
-        """See Provider. Nothing is held."""
-
-    async def _run(self, call: CallContext) -> ToolOutput:
-        arguments = call.request.arguments
-        granted = call.request.constraints.max_file_size_bytes
-        limit = MAX_ARTIFACT_BYTES if granted is None else min(granted, MAX_ARTIFACT_BYTES)
-        path = arguments.get("path")
-        data = _encode(arguments["content"], limit) if path is None else await self._read(call, path, limit)
-        name = _name_of(arguments)
-        kind = arguments.get("contentType") or (_TEXT if _looks_like_text(data) else _BYTES)
-        text = f"Stored {name} ({len(data)} bytes, {kind})"
-        return ToolOutput(text, artifacts=(Artifact("tool_output", name, kind, data),))
+def _upload(operations: Operations, call: CallContext) -> ToolOutput:
+    """The code that keeps the artifacts of results takes secrets out of them."""
+    arguments = call.request.arguments
+    if "path" in arguments:
+        data = operations.read_whole(call, arguments["path"], MAX_ARTIFACT_BYTES).data
+    else:
+        data = encode(arguments["content"], "content")
+        limit = smallest(call.request.constraints.max_file_size_bytes, MAX_ARTIFACT_BYTES) or 0
+        if len(data) > limit:
+            raise ToolFault(FaultKind.TOO_LARGE, f"{len(data)} bytes exceed the limit of {limit} bytes")
+    name = _name_of(arguments)
+    kind = arguments.get("contentType") or (_TEXT if _is_text(data) else _BYTES)
+    said = f"Stored {name} ({len(data)} bytes, {kind})"
+    return ToolOutput(said, artifacts=(Artifact("tool_output", name, kind, data),))
 
 
 def upload_problem(arguments: Mapping[str, Any]) -> str | None:
@@ -118,7 +88,7 @@ def _base_name(path: str) -> str:
     return shown.encode()[:_MAX_NAME].decode(errors="ignore") or "artifact"
 
 
-def _looks_like_text(data: bytes) -> bool:
+def _is_text(data: bytes) -> bool:
     if b"\0" in data:
         return False
     try:
@@ -128,11 +98,4 @@ def _looks_like_text(data: bytes) -> bool:
     return True
 
 
-def _encode(content: str, limit: int) -> bytes:
-    try:
-        data = content.encode()
-    except UnicodeEncodeError:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.content: holds a lone surrogate") from None
-    if len(data) > limit:
-        raise ToolFault(FaultKind.TOO_LARGE, f"{len(data)} bytes exceed the limit of {limit} bytes")
-    return data
+ROW: Final = Row(UPLOAD_ARTIFACT, _upload, check=upload_problem)

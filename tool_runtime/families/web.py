@@ -1,12 +1,9 @@
-"""The HTTP client of a family, made when its first request comes, and how the answers of JSON families show a body."""
+"""The HTTP client of a family, made when its first request comes."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
-
-from tool_runtime.output.text import charset_of, decode_body
-from tool_runtime.output.truncate import whole_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,9 +32,16 @@ class Web:
         return self._client
 
     async def fetch(
-        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], *, timeout_s: float, most_bytes: int
+        self,
+        request: ToolRequest,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        cut_bytes: int | None = None,
+        saved_bytes: int | None = None,
     ) -> HttpOutcome:
-        """The answer to the request that the call's `url` and `method` name, of its body `most_bytes`. Raises
+        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
         ToolFault."""
         client = await self.client()
         from tool_runtime.web.connections import DomainScope
@@ -51,7 +55,8 @@ class Web:
             body=body,
             timeout_s=timeout_s,
             domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
-            cut_body_bytes=most_bytes,
+            cut_body_bytes=cut_bytes,
+            max_saved_bytes=saved_bytes,
         )
         return await client.fetch(params)
 
@@ -74,10 +79,3 @@ class Web:
             tls_checks=self._tls_checks,
         )
         return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)
-
-
-def body_text(outcome: HttpOutcome) -> str:
-    """The body as text; of one that is none, how large it is."""
-    body = whole_end(outcome.body) if outcome.body_cut else outcome.body
-    text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
-    return f"[{len(outcome.body)} bytes that are no text]" if text is None else text

@@ -163,7 +163,9 @@ class WholeFile(NamedTuple):
         return FileStamp.make(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 
-def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned, *, near_only: bool = False) -> WholeFile:
+def whole_file(
+    path: str, scope: Scope, max_bytes: int | None, abandoned: Abandoned, *, near_only: bool = False
+) -> WholeFile:
     """`read_bytes`, with where the file is and what it was; `near_only` as in `read_file`. Raises ToolFault."""
     with os_faults(path):
         real, fd, status = open_file(path, scope)

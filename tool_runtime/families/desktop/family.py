@@ -1,74 +1,110 @@
-"""The desktop family as a provider: its list costs nothing, and what runs it is imported with the first call."""
+"""The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions.
+
+Where the desktop family is not chosen only what reads stored outputs is offered.
+"""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.contracts import Leftovers
-from tool_runtime.families.catalogue import desktop_specs
-from tool_runtime.families.desktop.timeouts import set_timeouts
+from tool_runtime.families.desktop import files, programs, trees
+from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, WRITE_FILE
+from tool_runtime.families.desktop.programs import RUN_COMMAND
+from tool_runtime.families.desktop.trees import GREP, LIST_DIRECTORY
+from tool_runtime.families.schemas import flag, integer, parameters, text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from agent_host.contracts import ToolRequest, ToolSpec
-    from tool_runtime.families.desktop.runner import DesktopRunner
-    from tool_runtime.processes.command import CommandOutcome, CommandParams
-    from tool_runtime.processes.server import ServerParams, ServerProcess
-    from tool_runtime.settings import RuntimeSettings
-    from tool_runtime.threads import DaemonPool
-    from tool_runtime.tool import CallContext, Tool
+    from agent_host.contracts import ToolSpec
+
+ROWS: Final = {row.spec.name: row for row in (*files.ROWS, *trees.ROWS, *programs.ROWS)}
+SPECS: Final = (
+    READ_FILE,
+    LIST_DIRECTORY,
+    trees.FIND_FILES,
+    GREP,
+    WRITE_FILE,
+    EDIT_FILE,
+    files.DELETE_FILE,
+    files.MOVE_FILE,
+    RUN_COMMAND,
+    programs.COMMAND_OUTPUT,
+    programs.STOP_COMMAND,
+    programs.HTTP_REQUEST,
+    READ_OUTPUT,
+)
+"""The family, in the order in which the model is shown it."""
 
 
-class DesktopFamily:
-    """See Provider. Where the family is not chosen only what reads stored outputs is offered, and what the host and
-    other families have done here goes on."""
+# The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
+#
+# They are the same tools, with their names, capabilities and arguments, of which requests define those that most work
+# needs. There are no commands in the background, and ReadFile reads on what was cut of a result.
 
-    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
-        self._settings = settings
-        self._pool = pool
-        self._own = {spec.name: spec for spec in desktop_specs(settings.families)}
 
-    @functools.cached_property
-    def _specs(self) -> dict[str, ToolSpec]:
-        return {name: set_timeouts(spec, self._settings) for name, spec in self._own.items()}
+def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:
+    return spec._replace(description=description, offered=offered)
 
-    @functools.cached_property
-    def _runner(self) -> DesktopRunner:
-        from tool_runtime.families.desktop.runner import DesktopRunner
 
-        return DesktopRunner(self._settings, self._pool)
+def _keep_in_foreground(spec: ToolSpec) -> ToolSpec:
+    properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
+    return spec._replace(input_schema={**spec.input_schema, "properties": properties})
 
-    async def tools(self) -> Sequence[ToolSpec]:
-        """See Provider."""
-        return tuple(self._specs.values())
 
-    def get(self, name: str) -> Tool | None:
-        """See Provider."""
-        return self._runner.tool(name)._replace(spec=self._specs[name]) if name in self._own else None
-
-    async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
-        """The content of one file, as ReadFile would find it. Raises ToolFault."""
-        return await self._runner.read_bytes(call, path, max_bytes)
-
-    async def run_program(self, params: CommandParams) -> CommandOutcome:
-        """See LocalToolRouter."""
-        return await self._runner.run_program(params)
-
-    def start_program(self, params: ServerParams) -> ServerProcess:
-        """See LocalToolRouter."""
-        return self._runner.start_program(params)
-
-    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See Provider."""
-        return await self._runner.end_leftovers(request)
-
-    async def end_commands(self) -> Leftovers:
-        """See ToolRouter."""
-        return await self._runner.end_commands() if "_runner" in self.__dict__ else Leftovers()
-
-    async def aclose(self) -> None:
-        """See Provider."""
-        if "_runner" in self.__dict__:
-            await self._runner.aclose()
+_EDIT: Final = parameters(
+    ["oldText", "newText"],
+    oldText=text("Text of the file, with its spaces and line breaks"),
+    newText=text("Text to put in its place"),
+    replaceAll=flag("Replace every occurrence"),
+)
+SLIM_SPECS: Final = (
+    _slim(
+        READ_FILE,
+        "Read a file, or what a result names as its storage_ref. With a limit it says which lines were shown",
+        parameters(
+            ["path"],
+            path=text("A path, or a storage_ref such as artifacts/art_0123"),
+            offset=integer("Number of the first line. Default: 1"),
+            limit=integer("Maximum number of lines. Default: the whole file"),
+        ),
+    ),
+    _slim(
+        WRITE_FILE,
+        "Create a file, or replace its whole content",
+        parameters(["path", "content"], path=text(), content=text("The whole new content")),
+    ),
+    _slim(
+        EDIT_FILE,
+        "Replace exact texts in a file: all edits, in order, or none. Each oldText must be in the file exactly once, "
+        "unless replaceAll is true",
+        parameters(["path", "edits"], path=text(), edits={"type": "array", "items": _EDIT}),
+    ),
+    _slim(
+        LIST_DIRECTORY,
+        "List the entries of a directory with their kinds and sizes",
+        parameters([], path=text("Default: the workspace"), depth=integer("Levels. Default: 1")),
+    ),
+    _slim(
+        GREP,
+        "Search the lines of files by a regular expression",
+        parameters(
+            ["pattern"],
+            pattern=text("Regular expression (RE2)"),
+            path=text("File or directory. Default: the workspace"),
+            glob=text("Only these files, such as *.py"),
+            ignoreCase=flag(),
+        ),
+    ),
+    _slim(
+        _keep_in_foreground(RUN_COMMAND),
+        "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
+        parameters(
+            ["command"],
+            command=text(),
+            cwd=text("Default: the workspace"),
+            timeout=integer("Seconds. Default: 300"),
+        ),
+    ),
+)
+"""The family, in the order in which the model is shown it."""

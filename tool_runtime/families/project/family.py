@@ -12,9 +12,7 @@ import orjson
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from config import json_text
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.calls import mark_of
-from tool_runtime.families.desktop.timeouts import command_timeout_s
-from tool_runtime.families.programs import command_params, environment_under
+from tool_runtime.families.commands import command_params, environment_under
 from tool_runtime.families.project.manifest import program_of, project_tool, tools_in
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.output.text import decode_output
@@ -23,13 +21,13 @@ from tool_runtime.platform import current
 from tool_runtime.processes.command import end_leftovers
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput
+from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.families.programs import RunProgram
+    from tool_runtime.families.commands import RunProgram
     from tool_runtime.families.project.manifest import Manifest, ProjectTool
     from tool_runtime.processes.command import CommandOutcome, CommandParams
     from tool_runtime.settings import RuntimeSettings
@@ -87,14 +85,13 @@ class ProjectTools:
 
     def _program(self, call: CallContext, manifest: Manifest) -> CommandParams:
         settings = self._settings
-        limit_s = command_timeout_s(settings)
         return command_params(
             call.request,
             settings,
             program_of(settings.workspace, manifest),
             settings.workspace,
             {**self._environment, "PWD": settings.workspace},
-            timeout_s=limit_s
+            timeout_s=settings.default_command_s
             if manifest.timeout_s is None
             else min(manifest.timeout_s, settings.command_timeout_max_s),
             max_output_bytes=_MAX_ANSWER_BYTES,

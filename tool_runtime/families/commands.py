@@ -1,0 +1,376 @@
+"""Programs that tools start, over `processes`: commands, those that run on in the background, and their output.
+
+A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
+exit code in the text (TR 4.4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.contracts import Leftovers
+from tool_runtime.families.answers import fit_texts
+from tool_runtime.families.family import encode
+from tool_runtime.files.paths import Scope, resolve
+from tool_runtime.output import artifacts
+from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
+from tool_runtime.output.text import decode_output
+from tool_runtime.platform import current
+from tool_runtime.platform.environment import child_environment
+from tool_runtime.processes.background import BackgroundCommands
+from tool_runtime.processes.command import CommandParams, end_leftovers, run_command
+from tool_runtime.processes.guard import ProcessGuard
+from tool_runtime.processes.server import ServerProcess
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from agent_host.contracts import Artifact, CommandEnd, ToolRequest
+    from tool_runtime.families.operations import Operations
+    from tool_runtime.output.truncate import HeadTail
+    from tool_runtime.processes.background import BackgroundCommand, OutputPiece
+    from tool_runtime.processes.command import Captured, CommandOutcome
+    from tool_runtime.processes.server import ServerParams
+    from tool_runtime.sandbox.session import Sandbox
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import CallContext
+
+    RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
+    """See LocalToolRouter.run_program."""
+
+_TOLD_BYTES: Final = 4096
+_CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
+
+
+class Commands:
+    """The programs of one session, of all its families and of other providers. `run` is what families call that answer
+    in JSON; `run_command`, `read_output` and `stop` are the desktop family's own."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._guard = ProcessGuard() if settings.guard_processes else None
+        self._background = BackgroundCommands(
+            pool, self._guard, most=settings.max_background, before=settings.commands_before
+        )
+        self._ended = False
+        self._sandbox: Sandbox | None = None
+        self._unheld = False
+
+    @functools.cached_property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of programs, as it is at the first one."""
+        return environment_under(self._settings)
+
+    @functools.cached_property
+    def _shell(self) -> str:
+        return self._settings.shell or current.default_shell(os.environ, self._settings.writable_places)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """See LocalToolRouter."""
+        return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """See LocalToolRouter."""
+        return ServerProcess(params, self._pool, self._guard, self._sandbox_for(params))
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider."""
+        return await end_leftovers(mark_of(request), self._pool)
+
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter."""
+        if self._ended:
+            return Leftovers()
+        self._ended = True
+        left = await self._background.end_all()
+        if self._guard is not None:
+            left = await self._pool.run(self._guard.close)
+        if self._sandbox is not None:
+            await self._sandbox.aclose()
+        return left
+
+    def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
+        """The sandbox of a command, made with the first that has a scope. Raises ToolFault where a level is required
+        that does not work."""
+        if self._settings.sandbox is None or params.scope is None:
+            return None
+        if self._sandbox is None and not self._unheld:
+            from tool_runtime.sandbox.session import open_sandbox
+
+            self._sandbox = open_sandbox(self._settings, self._pool)
+            self._unheld = self._sandbox is None
+        return self._sandbox
+
+    async def run(
+        self,
+        call: CallContext,
+        argv: list[str],
+        cwd: str,
+        environment: Mapping[str, str],
+        *,
+        timeout_s: float,
+        most_bytes: int,
+    ) -> FinishedProgram:
+        """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault where it cannot be
+        started."""
+        resolve(argv[0], Scope())  # absolute, or it is refused
+        params = command_params(
+            call.request, self._settings, argv, cwd, environment, timeout_s=timeout_s, max_output_bytes=most_bytes
+        )
+        began = time.monotonic()
+        outcome = await self.run_program(params)
+        return FinishedProgram(call, outcome, int((time.monotonic() - began) * 1000), timeout_s)
+
+    async def run_command(self, operations: Operations, call: CallContext) -> ToolOutput:
+        """Run a line of the shell, or have it run on. Raises ToolFault."""
+        params = self._command(operations, call)
+        if call.request.arguments.get("background"):
+            return self._start(call, params)
+        outcome = await self.run_program(params)
+        output = command_output(call, outcome)
+        timeout_s = call.request.arguments.get("timeout", self._settings.default_command_s)
+        _refuse_late(outcome, output, f"Command timed out after {timeout_s:g} seconds")
+        return output
+
+    def _command(self, operations: Operations, call: CallContext) -> CommandParams:
+        settings, arguments = self._settings, call.request.arguments
+        command: str = arguments["command"]
+        if not command.strip() or "\0" in command:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
+        encode(command, "command")
+        timeout_s = arguments.get("timeout", settings.default_command_s)
+        if timeout_s > settings.command_timeout_max_s:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
+        cwd = operations.directory(call, arguments.get("cwd"))
+        return command_params(
+            call.request,
+            settings,
+            current.shell_argv(self._shell, command),
+            cwd,
+            {**self.environment, "PWD": cwd},
+            timeout_s=timeout_s,
+            max_output_bytes=call.max_output_bytes,
+            stdin=encode(arguments["stdin"], "stdin") if "stdin" in arguments else None,
+        )
+
+    def _start(self, call: CallContext, params: CommandParams) -> ToolOutput:
+        """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
+        asked = (call.request.arguments.get("timeout"), self._settings.background_lifetime_s)
+        lifetime_s = min((one for one in asked if one is not None), default=None)
+        # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
+        shown = min(params.max_output_bytes, params.artifact_max_bytes)
+        started = self._background.start(
+            params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
+            self._sandbox_for(params),
+        )
+        observer = self._settings.commands
+        if observer is not None:
+            observer.started(call.request, started.command_id)
+        started.follow(functools.partial(self._report_end, call.request))
+        until = "the session ends" if lifetime_s is None else f"{lifetime_s:g} seconds have passed, or the session ends"
+        text = (
+            f"Started in the background as {started.command_id}. CommandOutput reads what it prints, StopCommand ends "
+            f"it. It runs until {until}; you are told when it is over."
+        )
+        return ToolOutput(text, command_id=started.command_id)
+
+    def _report_end(self, request: ToolRequest, end: CommandEnd) -> None:
+        if self._settings.commands is not None:
+            self._settings.commands.ended(request, end)
+        self._background.forget_old()
+
+    def read_output(self, call: CallContext) -> ToolOutput:
+        """Read what a command in the background printed. Raises ToolFault."""
+        arguments = call.request.arguments
+        found = self._background.get(arguments["id"])
+        limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
+        piece = found.read(arguments.get("offset", found.seen), limit)
+        found.seen = max(found.seen, piece.end)
+        text = f"{_state(found)}\n{_render(piece)}"
+        return ToolOutput(text, capped=True, coloured=_colours_of("output", piece.data))
+
+    async def stop(self, call: CallContext) -> ToolOutput:
+        """End a command in the background. Raises ToolFault."""
+        found = self._background.get(call.request.arguments["id"])
+        found.ask_to_end("stopped")
+        await found.await_end()
+        unread = found.total - found.seen
+        rest = f"\n{unread} bytes of its output were not read yet; CommandOutput reads them" if unread else ""
+        return ToolOutput(f"{_state(found)}{rest}")
+
+
+class FinishedProgram(NamedTuple):
+    """A program that has ended, and what an answer in JSON says of it."""
+
+    call: CallContext
+    outcome: CommandOutcome
+    duration_ms: int
+    timeout_s: float
+
+    def answer(self, fields: Mapping[str, Any], stored: Iterable[Artifact]) -> ToolOutput:
+        """The output with these fields, among them stdout and stderr, and with what a sandbox refused. Raises ToolFault
+        for a program that took too long."""
+        outcome = self.outcome
+        # What a sandbox refused, and how to ask for it.
+        refused = {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
+        output = fit_texts(
+            self.call, {**fields, **refused}, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials
+        )
+        output = output._replace(artifacts=tuple(stored), stderr=_head_for_observers(outcome.stderr))
+        _refuse_late(outcome, output, f"timed out after {self.timeout_s:g} seconds")
+        return output
+
+    def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
+        """The stream as a terminal would show it, the middle of more than `limit_bytes` left out; and whether it is."""
+        return render_stream(self.stream(name), limit_bytes)
+
+    def store(self, name: str, *, is_kept: bool) -> tuple[Artifact, ...]:
+        """All of a stream, to be stored; where it need not be, it is let go."""
+        captured = self.stream(name)
+        if is_kept:
+            return (artifacts.tool_output(self.call.request, captured.spill.content(captured.ends), part=name),)
+        captured.spill.close()
+        return ()
+
+    def stream(self, name: str) -> Captured:
+        """Its stdout or stderr."""
+        return self.outcome.stdout if name == "stdout" else self.outcome.stderr
+
+
+def _refuse_late(outcome: CommandOutcome, output: ToolOutput, why: str) -> None:
+    if outcome.timed_out:
+        said = "; ".join(filter(None, (why, outcome.left.note())))
+        raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
+
+
+def command_params(
+    request: ToolRequest,
+    settings: RuntimeSettings,
+    argv: list[str] | str,
+    cwd: str,
+    environment: Mapping[str, str],
+    *,
+    timeout_s: float,
+    max_output_bytes: int,
+    stdin: bytes | None = None,
+    is_shown: bool = True,
+) -> CommandParams:
+    """The command that the call starts. `is_shown`: what it prints is shown as it comes."""
+    on_output = settings.on_output if is_shown else None
+    return CommandParams(
+        argv=argv,
+        cwd=cwd,
+        environment=environment,
+        mark=mark_of(request),
+        timeout_s=timeout_s,
+        max_output_bytes=max_output_bytes,
+        artifact_max_bytes=settings.artifact_max_bytes,
+        buffer_bytes=settings.output_buffer_bytes,
+        spool_directory=settings.temporary,
+        stdin=stdin,
+        kill_grace_s=settings.kill_grace_s,
+        drain_s=settings.drain_s,
+        on_output=functools.partial(on_output, request) if on_output is not None else None,
+        scope=request.constraints.command_scope,
+    )
+
+
+def environment_under(settings: RuntimeSettings) -> dict[str, str]:
+    """This process's environment as programs get it: without secrets, and with nobody to be asked. Reading it costs
+    more than starting a process does, so it is done once."""
+    return child_environment(
+        os.environ,
+        secret=settings.secret_env,
+        passthrough=settings.env_passthrough,
+        allowed=settings.env_allowed,
+        temporary=settings.temporary,
+    )
+
+
+# What output looks like to the model, and what is kept as an artifact.
+
+
+def render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
+    """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
+    it has."""
+    ends = captured.rendered()
+    return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def _head_for_observers(captured: Captured) -> str:
+    """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
+    it."""
+    return render_stream(captured, _TOLD_BYTES)[0]
+
+
+def _state(one: BackgroundCommand) -> str:
+    if one.end is None:
+        return f"{one.command_id}: running, for {time.monotonic() - one.began:.0f} seconds so far"
+    return f"{one.command_id}: {one.end.note()}"
+
+
+def _render(piece: OutputPiece) -> str:
+    if not piece.data:
+        return f"No output from byte {piece.start} on; there are {piece.total} bytes"
+    text = decode_output(reduce(piece.data), crlf=current.CRLF)
+    begins = piece.start + piece.skipped
+    gap = f"[... {piece.skipped} bytes are not kept ...]\n" if piece.skipped else ""
+    more = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
+    return f"Output, bytes {begins} to {piece.end} of {piece.total}{more}:\n{gap}{text}"
+
+
+def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
+    """TR 4.4; the output limit is shared, and what one stream does not need the other may have."""
+    out, err, limit = outcome.stdout.rendered(), outcome.stderr.rendered(), call.max_output_bytes
+    err_limit = min(err.total, max(limit // 2, limit - out.total))
+    text = (
+        f"Exit code: {outcome.exit_code}\n"
+        f"--- stdout ---\n{_render_output(out, limit - err_limit)}"
+        f"--- stderr ---\n{_render_output(err, err_limit)}"
+    )
+    kept: list[Artifact] = []
+    coloured: dict[str, str] = {}
+    for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        if captured.spill.problem is not None:
+            text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
+        rewritten, is_all = captured.rewritten()
+        if rewritten:
+            count = rewritten if is_all else f"{rewritten} or more"
+            text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
+        if captured.ends.total > call.settings.artifact_threshold_bytes:
+            kept_bytes, total = captured.spill.kept_bytes, captured.ends.total
+            if kept_bytes < total and captured.spill.problem is None:
+                text += f"[Of the {total} bytes of {name} the first {kept_bytes} are stored, and the end]\n"
+            content = captured.spill.content(captured.ends)
+            kept.append(artifacts.tool_output(call.request, content, part=name))
+        else:
+            with contextlib.suppress(OSError):
+                if captured.spill.kept_bytes == captured.ends.total:
+                    coloured |= _colours_of(name, captured.spill.read(0, captured.ends.total))
+            captured.spill.close()
+    return ToolOutput(
+        text + outcome.refused,
+        tuple(kept),
+        capped=True,
+        exit_code=outcome.exit_code,
+        stderr=_head_for_observers(outcome.stderr),
+        denials=outcome.denials,
+        coloured=coloured,
+    )
+
+
+def _colours_of(name: str, data: bytes) -> dict[str, str]:
+    kept = keep_colours(data)
+    return {} if kept is None else {name: decode_output(kept, crlf=current.CRLF)}
+
+
+def _render_output(ends: HeadTail, limit: int) -> str:
+    text = decode_output(strip_controls(ends.render(limit)), crlf=current.CRLF)
+    return text if not text or text.endswith("\n") else text + "\n"
