@@ -300,25 +300,10 @@ def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftove
 
 
 def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
-    return ToolResult(
-        request.tool_name,
-        request.session_id,
-        request.task_id,
-        request.step_id,
-        "succeeded",
-        output_text=output.text,
-        artifact_uris=output.artifact_uris,
-        artifacts=output.artifacts,
-        exit_code=output.exit_code,
-        seen=output.seen,
-        command_id=output.command_id,
-        images=output.images,
-        skill=output.skill,
-        denials=output.denials,
-        stderr=output.stderr,
-        settle=output.settle,
-        coloured=output.coloured,
-    )
+    fields = output._asdict()
+    del fields["capped"]
+    made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
+    return ToolResult(*made_by, "succeeded", output_text=fields.pop("text"), **fields)
 
 
 def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:

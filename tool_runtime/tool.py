@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.contracts import Leftovers
 from config.lean_typing import NamedTuple
 from tool_runtime.output.truncate import truncate_text
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Denial, Image, LoadedSkill, ToolRequest, ToolSpec
     from agent_host.errors import ErrorCode
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -54,6 +55,11 @@ class Abandoned:
 
     def __init__(self) -> None:
         self.flag = False
+
+    def refuse(self) -> None:
+        """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
+        if self.flag:
+            raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
 
 
 class CallClock:
@@ -173,8 +179,9 @@ class Provider(Protocol):
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See ToolRouter, for a call of one of its tools."""
-        ...
+        """See ToolRouter, for a call of one of its tools. By default it leaves nothing."""
+        del request
+        return Leftovers()
 
     async def aclose(self) -> None:
         """Release what the provider holds."""
@@ -260,7 +267,7 @@ def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
 
 
 class FaultKind(Enum):
-    """The kind of a fault, in no family's words; `families/dialects.py` renders it."""
+    """The kind of a fault, in no family's words; `families/answers.py` has those."""
 
     UNKNOWN_TOOL = auto()
     INVALID_ARGUMENT = auto()

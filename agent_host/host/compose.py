@@ -183,7 +183,7 @@ def _local_tools(
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.tool_lists import ApprovedTools
-        from tool_runtime.families.project.family import ProjectTools
+        from tool_runtime.families.project import ProjectTools
 
         runtime.add(ProjectTools(of_runtime, runtime.run_program))
         approved = ApprovedTools(resolved.state_dir, resolved.workspace)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from tool_runtime.families.family import MakeOperations
     from tool_runtime.families.operations import Operations
+    from tool_runtime.families.schemas import Act
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
 
@@ -78,7 +79,9 @@ OF_PROGRAMS: Final[Mapping[str, str]] = {**ERROR_NAMES, ErrorCode.CAPABILITY_DEN
 """For the tool that starts programs: what a list does not admit. A refusal by place keeps its name, see
 `agent_host.loop.prepare`."""
 
-_PATH: Final = Subject("path", "path")
+_DELETES_TREES: Final[Act] = {**DELETES, "subject": Subject("path", "path", tree_flag="recursive")}
+_LISTS: Final[Act] = {**READS, "subject": Subject("path", "dir")}
+_EXECUTES: Final[Act] = {**RUNS, "subject": Subject("program", "command")}
 _DIRECTORY: Final = "Path of the directory, absolute or relative to the workspace"
 _SUCCESS: Final = parameters(["success"], success=flag("Always true: what fails is an error"))
 _CUT: Final = flag("True where there is more than a result may hold")
@@ -91,7 +94,6 @@ READ_FILE: Final = ToolSpec(
     f"Read a text file of at most {MAX_FILE_BYTES} bytes",
     parameters(["path"], path=text("Path of the file, absolute or relative to the workspace", minLength=1)),
     **READS,
-    subject=_PATH,
     output_schema=parameters(
         ["content", "metadata"],
         content=text("What is in the file"),
@@ -137,7 +139,6 @@ WRITE_FILE: Final = ToolSpec(
         mode=text("Permissions of the file in octal, such as 0644. Default: as they are", pattern=_MODE_PATTERN),
     ),
     **WRITES,
-    subject=_PATH,
     content="content",
     after=_content_of_write,
     output_schema=_SUCCESS,
@@ -164,8 +165,7 @@ DELETE_FILE: Final = ToolSpec(
         path=text("Path, absolute or relative to the workspace, with no symbolic link in it", minLength=1),
         recursive=flag("Delete a directory, too. Default: false"),
     ),
-    **DELETES,
-    subject=_PATH._replace(tree_flag="recursive"),
+    **_DELETES_TREES,
     output_schema=_SUCCESS,
 )
 
@@ -189,8 +189,7 @@ LIST_FILES: Final = ToolSpec(
         ),
         recursive=flag("Look in the directories below as well. Default: false"),
     ),
-    **READS,
-    subject=Subject("path", "dir"),
+    **_LISTS,
     output_schema=parameters(
         ["files"],
         files=items("Paths from dir, sorted", text("A path")),
@@ -225,7 +224,6 @@ LIST_DIR: Final = ToolSpec(
         page_token=text("next_page_token of the page before", minLength=1, maxLength=16_384),
     ),
     **READS,
-    subject=_PATH,
     output_schema=parameters(
         ["entries"],
         entries=items(
@@ -272,7 +270,6 @@ GREP: Final = ToolSpec(
         ),
     ),
     **READS,
-    subject=_PATH,
     sought="pattern",
     output_schema=parameters(
         ["matches"],
@@ -340,8 +337,7 @@ EXEC: Final = ToolSpec(
         ),
         env=mapping("Variables of its environment beside those of every program"),
     ),
-    **RUNS,
-    subject=Subject("program", "command"),
+    **_EXECUTES,
     output_schema=parameters(
         ["stdout", "stderr", "exit_code", "success", "duration_ms", "timed_out", "stdout_truncated",
          "stderr_truncated"],
@@ -412,7 +408,6 @@ FETCH: Final = ToolSpec(
         ),
     ),
     **FETCHES,
-    subject=Subject("url", "url"),
     output_schema=parameters(
         ["status_code", "status_text", "headers", "body", "body_truncated", "duration_ms"],
         status_code=integer("HTTP status of the last response"),

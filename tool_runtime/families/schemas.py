@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.contracts import Subject
 from tool_runtime.schema import target_of
 
 if TYPE_CHECKING:
@@ -16,16 +17,28 @@ if TYPE_CHECKING:
         """The fields of a record that say what calls do."""
 
         capability: str
+        subject: Subject
         effect: Effect
         category: Category
         display: Display
 
 
-READS: Final[Act] = {"capability": "File.Read", "effect": "none", "category": "files", "display": "read"}
-WRITES: Final[Act] = {"capability": "File.Write", "effect": "replace", "category": "files", "display": "write"}
-DELETES: Final[Act] = {"capability": "File.Delete", "effect": "delete", "category": "files", "display": "delete"}
-RUNS: Final[Act] = {"capability": "Shell.Exec", "effect": "other", "category": "commands", "display": "command"}
-FETCHES: Final[Act] = {"capability": "Network.Http", "effect": "other", "category": "requests", "display": "request"}
+_FILE: Final = Subject("path", "path")
+READS: Final[Act] = {
+    "capability": "File.Read", "subject": _FILE, "effect": "none", "category": "files", "display": "read",
+}  # fmt: skip
+SEARCHES: Final[Act] = {**READS, "subject": Subject("path", "path", or_workspace=True)}
+WRITES: Final[Act] = {**READS, "capability": "File.Write", "effect": "replace", "display": "write"}
+DELETES: Final[Act] = {**READS, "capability": "File.Delete", "effect": "delete", "display": "delete"}
+FETCHES: Final[Act] = {
+    "capability": "Network.Http", "subject": Subject("url", "url"),
+    "effect": "other", "category": "requests", "display": "request",
+}  # fmt: skip
+RUNS: Final[Act] = {
+    "capability": "Shell.Exec", "subject": Subject("command", "command"),
+    "effect": "other", "category": "commands", "display": "command",
+}  # fmt: skip
+
 
 # What a call is checked against, and its error then says: requests do not pay for it.
 _CHECKED: Final = frozenset({"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"})

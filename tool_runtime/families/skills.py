@@ -19,6 +19,7 @@ from tool_runtime.families.schemas import (
     FETCHES,
     READS,
     RUNS,
+    SEARCHES,
     WRITES,
     content_of_write,
     flag,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from policy.facts import ScriptFacts
     from tool_runtime.families.family import MakeOperations
     from tool_runtime.families.operations import Operations
+    from tool_runtime.families.schemas import Act
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
@@ -83,8 +85,7 @@ FAULT_NAMES: Final[Mapping[FaultKind, str]] = {
     FaultKind.EXIT_NONZERO: "ExitNonZero",
 }
 
-_PATH: Final = Subject("path", "path")
-_TREE: Final = _PATH._replace(or_workspace=True)
+_RUNS_SCRIPTS: Final[Act] = {**RUNS, "subject": Subject("script", "relative_path")}
 _CUT: Final = flag("True where there is more than is shown")
 _REF: Final = text("Where all of it is stored, for ReadOutput")
 _STOPPED: Final = text("Why not all was looked at, where that is so")
@@ -99,7 +100,6 @@ READ_FILE: Final = ToolSpec(
         offset=integer("Character to start from. Default: 0", minimum=0),
     ),
     **READS,
-    subject=_PATH,
     output_schema=parameters(
         ["content_excerpt", "size", "sha256", "truncated"],
         content_excerpt=text(f"Up to {EXCERPT_CHARS} characters of the file"),
@@ -144,8 +144,7 @@ LIST_DIR: Final = ToolSpec(
         offset=integer("Entries to pass over, for the next ones. Default: 0", minimum=0),
         max_entries=integer(f"Entries to return. Default: {ENTRIES}", minimum=1, maximum=MAX_ENTRIES),
     ),
-    **READS,
-    subject=_TREE,
+    **SEARCHES,
     output_schema=parameters(
         ["entries", "total", "hidden", "truncated"],
         entries=items(
@@ -196,8 +195,7 @@ GREP: Final = ToolSpec(
             f"Lines or files to return. Default: {RESULTS}", minimum=1, maximum=MAX_RESULTS
         ),
     ),
-    **READS,
-    subject=_TREE,
+    **SEARCHES,
     sought="pattern",
     output_schema=parameters(
         ["truncated"],
@@ -254,7 +252,6 @@ WRITE_FILE: Final = ToolSpec(
         content=text("Text to write"),
     ),
     **WRITES,
-    subject=_PATH,
     content="content",
     after=content_of_write,
     output_schema=parameters(
@@ -283,7 +280,6 @@ DELETE_FILE: Final = ToolSpec(
     "Delete a file. Each call is asked about",
     parameters(["path"], path=text("Path of the file, absolute or relative to the workspace", minLength=1)),
     **DELETES,
-    subject=_PATH,
     output_schema=parameters(
         ["path", "deleted"], path=text("The file"), deleted=flag("Always true: what fails is an error")
     ),
@@ -306,7 +302,6 @@ NETWORK_REQUEST: Final = ToolSpec(
         timeout_s=integer("Seconds for all of it", minimum=1, maximum=3600),
     ),
     **FETCHES,
-    subject=Subject("url", "url"),
     output_schema=parameters(
         ["status", "headers", "content_excerpt", "sha256", "truncated"],
         status=integer("HTTP status of the last response"),
@@ -362,8 +357,7 @@ def script_spec(timeout_s: float) -> ToolSpec:
             cwd=text("Directory to start in: one of its own, or the skill's folder. Default: sandbox",
                      enum=["sandbox", "skill"]),
         ),
-        **RUNS,
-        subject=Subject("script", "relative_path"),
+        **_RUNS_SCRIPTS,
         output_schema=parameters(
             ["exit_code", "timeout", "duration_ms", "stdout", "stdout_truncated", "stderr", "stderr_truncated"],
             exit_code=integer("As a shell gives it"),

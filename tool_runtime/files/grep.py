@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.listing import glob_below, path_bytes
 from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
@@ -263,7 +262,7 @@ class _Search:
 
     def _search_folder(self, fd: int | None, files: _Files, *, strictly: bool) -> Iterator[Hit]:
         for name in files.names:
-            refuse_abandoned(self._abandoned)
+            self._abandoned.refuse()
             try:
                 content = self._content(fd, name if fd is not None else os.path.join(files.real, name))
             except (OSError, ToolFault):
@@ -535,7 +534,7 @@ def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: A
             _, complaint = process.communicate(timeout=_POLL_S)
             break
         except subprocess.TimeoutExpired:
-            refuse_abandoned(abandoned)
+            abandoned.refuse()
     if complaint or process.returncode not in (0, _NO_MATCH, _FAILED):
         return None
     said.seek(0)

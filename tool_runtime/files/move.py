@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.rules.protected_paths import repository_place
 from tool_runtime.files.paths import Scope, check_scope, refuse_irregular, resolve, root_of
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
@@ -28,7 +27,7 @@ def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links:
             _refuse_other_kinds(directory.status(name), path)
         else:
             refuse_irregular(directory.status(name), path)
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
         directory.remove(name)
         directory.sync()
 
@@ -50,7 +49,7 @@ def move_file(params: MoveParams, abandoned: Abandoned) -> None:
     with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
         _refuse_other_kinds(source.status(name), params.path)
         with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
-            refuse_abandoned(abandoned)
+            abandoned.refuse()
             try:
                 source.move(name, target, new_name)
             except FileExistsError as error:
@@ -110,7 +109,7 @@ def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
         if status is None or not stat.S_ISDIR(status.st_mode):
             raise ToolFault(FaultKind.PATH_CHANGED, f"is no directory any more: {path}")
         count = _look_at(directory, name, scope, abandoned)
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
         directory.remove_tree(name)
         directory.sync()
     return count
@@ -119,7 +118,7 @@ def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
 def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Abandoned) -> int:
     count = 0
     for folder, folders, files in directory.walk(name):
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
         for name in (*folders, *files):
             inside = os.path.join(folder, name)
             check_scope(inside, inside, scope)

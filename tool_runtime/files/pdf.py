@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.files.lines import LineWindow
 from tool_runtime.files.paths import open_file
-from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
+from tool_runtime.files.read import FileStamp, refuse_size
 from tool_runtime.platform import current
 from tool_runtime.tool import os_faults
 
@@ -78,7 +78,7 @@ def read_pdf(
             reading = _PdfReading(file, place, limits)
             try:
                 for page in reading.pages():
-                    refuse_abandoned(abandoned)
+                    abandoned.refuse()
                     window.add(page)
                     if window.done:
                         break

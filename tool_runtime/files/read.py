@@ -84,7 +84,7 @@ def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = Fal
             for candidate in (marked,) if marked else candidates(encoding, locale.getpreferredencoding(False)):
                 window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
                 try:
-                    size = window.read(_Source(file, status, head, skip, params, abandoned).chunks(), candidate)
+                    size = window.read(_chunks(file, status, head, skip, params, abandoned), candidate)
                 except UnicodeDecodeError:
                     continue
                 text, rest = window.text(), _rest(window, file, params, abandoned)
@@ -115,7 +115,7 @@ def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
     count = size = 0
     ends = b"\n"
     while chunk := file.read(_CHUNK_BYTES):
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
         if size == 0 and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return None
         size += len(chunk)
@@ -141,7 +141,7 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
     while len(data) <= MAX_BYTES and (chunk := file.read(_CHUNK_BYTES)):
         data += chunk
         refuse_size(len(data), params.max_file_size_bytes, params.path)
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
     return check_image(bytes(data))
 
 
@@ -176,7 +176,7 @@ def whole_file(
             while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
                 data += chunk
                 refuse_size(len(data), max_bytes, path)
-                refuse_abandoned(abandoned)
+                abandoned.refuse()
     return WholeFile(bytes(data), real, status)
 
 
@@ -196,33 +196,20 @@ def refuse_size(size: int, limit: int | None, path: str) -> None:
         raise ToolFault(FaultKind.TOO_LARGE, f"{size} bytes exceed the limit of {limit} bytes: {path}")
 
 
-def refuse_abandoned(abandoned: Abandoned) -> None:
-    """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
-    if abandoned.flag:
-        raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
-
-
-class _Source(NamedTuple):
-    """The bytes of an open file from its start, of which `head` has been read and `skip` are a byte order mark."""
-
-    file: FileIO
-    status: os.stat_result
-    head: bytes
-    skip: int
-    params: ReadParams
-    abandoned: Abandoned
-
-    def chunks(self) -> Iterator[bytes]:
-        size = len(self.head)
-        yield self.head[self.skip :]
-        if size < _head_bytes(self.status):
-            return
-        self.file.seek(size)
-        while chunk := self.file.read(_CHUNK_BYTES):
-            size += len(chunk)
-            refuse_size(size, self.params.max_file_size_bytes, self.params.path)
-            refuse_abandoned(self.abandoned)
-            yield chunk
+def _chunks(
+    file: FileIO, status: os.stat_result, head: bytes, skip: int, params: ReadParams, abandoned: Abandoned
+) -> Iterator[bytes]:
+    """The content of an open file that begins with `head`, without the first `skip` bytes."""
+    yield head[skip:]
+    size = len(head)
+    if size < _head_bytes(status):
+        return
+    file.seek(size)
+    while chunk := file.read(_CHUNK_BYTES):
+        size += len(chunk)
+        refuse_size(size, params.max_file_size_bytes, params.path)
+        abandoned.refuse()
+        yield chunk
 
 
 # What a call saw of a file, so that a later call can tell whether the file has changed since.

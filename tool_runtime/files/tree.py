@@ -21,7 +21,6 @@ from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.workspace_changes.repository import last_value
 from policy.rules.paths import TreeRule
 from tool_runtime.files.paths import Scope, open_dir, open_parent, open_regular
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.tool import ToolFault
@@ -129,7 +128,7 @@ class Walk:
         ]
         while waiting and self.stopped is None:
             path, real, depth, below, ignored = waiting.pop()
-            refuse_abandoned(self._abandoned)
+            self._abandoned.refuse()
             try:
                 found = self._list(path, real, None if path else params.opened)
             except (OSError, ToolFault):

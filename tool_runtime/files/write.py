@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import own_name
 from tool_runtime.files.edits import EditProblem, edit_content
-from tool_runtime.files.near_matches import nearest_lines, places
 from tool_runtime.files.paths import Scope, check_scope, open_regular, resolve, root_of
-from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
+from tool_runtime.files.read import FileStamp, refuse_size
 from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
@@ -78,6 +77,7 @@ class EditParams(NamedTuple):
     max_read_bytes: int | None = None
     expected: Expected = Expected()
     kept: str | None = None
+    mode: None = None
 
 
 class WriteOutcome(NamedTuple):
@@ -89,21 +89,10 @@ class WriteOutcome(NamedTuple):
     before: bytes | None
     before_bytes: int
     after: bytes
-    seen: FileStamp
+    seen: FileStamp = FileStamp("")
     places: int = 0
     also: tuple[str, ...] = ()
     kept: str | None = None
-
-
-class _NewContent(NamedTuple):
-    """The content that a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see
-    WriteParams."""
-
-    mark: str
-    data: bytes
-    scope: Scope
-    kept: str | None
-    mode: int | None = None
 
 
 class _Found(NamedTuple):
@@ -114,13 +103,6 @@ class _Found(NamedTuple):
     content: bytes | None = None
 
 
-class _Written(NamedTuple):
-    seen: FileStamp
-    also: tuple[str, ...] = ()
-    kept: str | None = None
-
-
-_NOTHING: Final = _Found()
 _NO_NEW_FILE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 """A mount point, and a directory that cannot be written: no new file takes the place of an entry there."""
 
@@ -139,10 +121,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        content = _NewContent(params.mark, data, params.scope, params.kept, params.mode)
-        written = _replace(directory, real, content, found, abandoned)
-    size = 0 if found.status is None else found.status.st_size
-    return WriteOutcome(found.status is not None, found.content, size, data, written.seen, 0, *written[1:])
+        return _replace(directory, real, params, data, found, abandoned)
 
 
 def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
@@ -160,11 +139,10 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         try:
             after, replaced = edit_content(params.path, found.content, params.edits)
         except EditProblem as problem:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, _explain(problem, params)) from problem
+            why = problem.explain(params.path, params.edits)
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, why) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
-        content = _NewContent(params.mark, after, params.scope, params.kept)
-        written = _replace(directory, real, content, found, abandoned)
-    return WriteOutcome(True, found.content, len(found.content), after, written.seen, replaced, *written[1:])
+        return _replace(directory, real, params, after, found, abandoned)._replace(places=replaced)
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
@@ -178,18 +156,6 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
     return True
 
 
-def _explain(problem: EditProblem, params: EditParams) -> str:
-    """The problem with what the model needs to make a better edit."""
-    which = f"edit {problem.number} of {len(params.edits)}: " if len(params.edits) > 1 else ""
-    old = params.edits[problem.number - 1].old
-    more = ""
-    if problem.found == 0:
-        more = f"; {nearest_lines(problem.text, old)}"
-    elif problem.found is not None:
-        more = f"; {places(problem.text, old)}: give more of the text around it, or set replaceAll to true"
-    return f"{which}{problem}; nothing was changed: {params.path}{more}"
-
-
 def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
     """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
@@ -197,7 +163,7 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
     except FileNotFoundError:
         if expected.sha256 is not None:
             raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None
-        return _NOTHING
+        return _Found()
     with open(fd, "rb", buffering=0) as file:
         if not os.access(directory.path_of(name), os.W_OK, dir_fd=directory.fd):
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
@@ -235,16 +201,22 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
 
 
 def _replace(
-    directory: OpenDirectory, real: str, content: _NewContent, found: _Found, abandoned: Abandoned
-) -> _Written:
-    """Put the content in the file's place, durably. A file that changed while it was made is not replaced."""
-    name, temporary, status = os.path.basename(real), _temporary(real, content.mark), found.status
+    directory: OpenDirectory,
+    real: str,
+    params: WriteParams | EditParams,
+    data: bytes,
+    found: _Found,
+    abandoned: Abandoned,
+) -> WriteOutcome:
+    """Put `data` in the file's place, durably. A file that changed while it was made is not replaced."""
+    name, temporary, status = os.path.basename(real), _temporary(real, params.mark), found.status
+    done = WriteOutcome(status is not None, found.content, 0 if status is None else status.st_size, data)
     if status is not None and status.st_nlink > 1:
-        return _write_in_place(directory, real, content, status, abandoned)
+        return _write_in_place(directory, real, params, status, done, abandoned)
     try:
         attributes = None if status is None else name
-        new = directory.write_new(temporary, content.data, mode=content.mode, like=status, attributes=attributes)
-        refuse_abandoned(abandoned)
+        new = directory.write_new(temporary, data, mode=params.mode, like=status, attributes=attributes)
+        abandoned.refuse()
         _refuse_other(directory.status(name), status, name)
         directory.replace(temporary, name)
     except BaseException as error:
@@ -252,19 +224,24 @@ def _replace(
             directory.remove(temporary)
         if not isinstance(error, OSError) or status is None or error.errno not in _NO_NEW_FILE:
             raise
-        return _write_in_place(directory, real, content, status, abandoned)
-    return _Written(FileStamp.make(new, content.data))
+        return _write_in_place(directory, real, params, status, done, abandoned)
+    return done._replace(seen=FileStamp.make(new, data))
 
 
 def _write_in_place(
-    directory: OpenDirectory, real: str, content: _NewContent, status: os.stat_result, abandoned: Abandoned
-) -> _Written:
+    directory: OpenDirectory,
+    real: str,
+    params: WriteParams | EditParams,
+    status: os.stat_result,
+    done: WriteOutcome,
+    abandoned: Abandoned,
+) -> WriteOutcome:
     from tool_runtime.files import in_place  # few files need it
 
-    also = in_place.other_names(real, status, content.scope) if status.st_nlink > 1 else ()
-    new = in_place.NewContent(real, content.data, content.mode, content.kept)
+    also = in_place.other_names(real, status, params.scope) if status.st_nlink > 1 else ()
+    new = in_place.NewContent(real, done.after, params.mode, params.kept)
     written = in_place.write(directory, os.path.basename(real), status, new, abandoned)
-    return _Written(FileStamp.make(written, content.data), tuple(also), content.kept)
+    return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), kept=params.kept)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:

@@ -67,7 +67,6 @@ READ_FILE: Final = ToolSpec(
         raw=flag("Show a notebook's JSON"),
     ),
     **READS,
-    subject=_PATH,
     reads_outputs=True,
 )
 WRITE_FILE: Final = ToolSpec(
@@ -80,7 +79,6 @@ WRITE_FILE: Final = ToolSpec(
         createDirectories=flag("Default: true"),
     ),
     **WRITES,
-    subject=_PATH,
     content="content",
     after=content_of_write,
     rare={"expectedSha256": _EXPECTED},
@@ -165,7 +163,6 @@ DELETE_FILE: Final = ToolSpec(
     "Delete a file",
     parameters(["path"], path=_FILE),
     **DELETES,
-    subject=_PATH,
 )
 MOVE_FILE: Final = ToolSpec(
     "MoveFile",

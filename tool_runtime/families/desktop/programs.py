@@ -36,7 +36,6 @@ RUN_COMMAND: Final = ToolSpec(
         ),
     ),
     **RUNS,
-    subject=Subject("command", "command"),
 )
 _ID: Final = text(minLength=1)
 COMMAND_OUTPUT: Final = ToolSpec(
@@ -80,7 +79,6 @@ HTTP_REQUEST: Final = ToolSpec(
         timeout=integer("Seconds. Default: 60", minimum=1, maximum=60),
     ),
     **FETCHES,
-    subject=Subject("url", "url"),
     also=(
         Need("File.Read", Subject("path", "bodyFile"), optional=True),
         Need("File.Write", Subject("path", "saveTo"), optional=True),

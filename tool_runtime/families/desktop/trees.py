@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.contracts import Subject, ToolSpec
+from agent_host.contracts import ToolSpec
 from agent_host.display_text import escape
 from tool_runtime.families.answers import cut_line
 from tool_runtime.families.family import Row, given
-from tool_runtime.families.schemas import READS, flag, integer, parameters, text
+from tool_runtime.families.schemas import SEARCHES, flag, integer, parameters, text
 from tool_runtime.tool import ToolOutput
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tool_runtime.files.listing import ListedEntry, Listing
     from tool_runtime.tool import CallContext
 
-_TREE: Final = Subject("path", "path", or_workspace=True)
 _OFFSET: Final = integer("Results to skip", minimum=0)
 _INCLUDE_IGNORED: Final = flag("Also files that .gitignore names")
 _KINDS: Final = {"file": "file ", "other": "other"}
@@ -38,8 +37,7 @@ LIST_DIRECTORY: Final = ToolSpec(
         offset=_OFFSET,
         limit=integer("Default: 500", minimum=1, maximum=10_000),
     ),
-    **READS,
-    subject=_TREE,
+    **SEARCHES,
 )
 
 
@@ -62,8 +60,7 @@ FIND_FILES: Final = ToolSpec(
         limit=integer("Default: 500", minimum=1, maximum=10_000),
         includeIgnored=_INCLUDE_IGNORED,
     ),
-    **READS,
-    subject=_TREE,
+    **SEARCHES,
     sought="pattern",
 )
 
@@ -99,8 +96,7 @@ GREP: Final = ToolSpec(
         limit=integer("Default: 200", minimum=1, maximum=10_000),
         includeIgnored=_INCLUDE_IGNORED,
     ),
-    **READS,
-    subject=_TREE,
+    **SEARCHES,
     sought="pattern",
 )
 
