@@ -11,8 +11,7 @@ from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, 
 from config.shapes import hint_at
 from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.catalogue import NATIVE, SKILLS, desktop_specs, has_uploads
-from tool_runtime.families.desktop.family import ROWS
+from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs, has_uploads
 from tool_runtime.families.desktop.programs import set_timeouts
 from tool_runtime.families.family import Family
 from tool_runtime.families.uploads import ROW as UPLOAD

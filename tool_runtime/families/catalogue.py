@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tool_runtime.families.desktop.family import SLIM_SPECS, SPECS
-from tool_runtime.families.desktop.files import READ_OUTPUT
+from tool_runtime.families.desktop import files, programs, trees
+from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, WRITE_FILE
+from tool_runtime.families.desktop.programs import RUN_COMMAND
+from tool_runtime.families.desktop.trees import GREP, LIST_DIRECTORY
+from tool_runtime.families.schemas import flag, integer, parameters, text
 from tool_runtime.families.uploads import UPLOAD_ARTIFACT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from agent_host.contracts import ToolSpec
 
@@ -53,3 +56,95 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
 def has_uploads(families: Collection[str]) -> bool:
     """True if UploadArtifact is offered beside the tools of these families."""
     return SLIM not in families or DESKTOP in families
+
+
+# The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions. Where the desktop
+# family is not chosen only what reads stored outputs is offered.
+
+ROWS: Final = {row.spec.name: row for row in (*files.ROWS, *trees.ROWS, *programs.ROWS)}
+SPECS: Final = (
+    READ_FILE,
+    LIST_DIRECTORY,
+    trees.FIND_FILES,
+    GREP,
+    WRITE_FILE,
+    EDIT_FILE,
+    files.DELETE_FILE,
+    files.MOVE_FILE,
+    RUN_COMMAND,
+    programs.COMMAND_OUTPUT,
+    programs.STOP_COMMAND,
+    programs.HTTP_REQUEST,
+    READ_OUTPUT,
+)
+"""The family, in the order in which the model is shown it."""
+
+
+# The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
+#
+# They are the same tools, with their names, capabilities and arguments, of which requests define those that most work
+# needs. There are no commands in the background, and ReadFile reads on what was cut of a result.
+
+
+def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:
+    return spec._replace(description=description, offered=offered)
+
+
+def _keep_in_foreground(spec: ToolSpec) -> ToolSpec:
+    properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
+    return spec._replace(input_schema={**spec.input_schema, "properties": properties})
+
+
+_EDIT: Final = parameters(
+    ["oldText", "newText"],
+    oldText=text("Text of the file, with its spaces and line breaks"),
+    newText=text("Text to put in its place"),
+    replaceAll=flag("Replace every occurrence"),
+)
+SLIM_SPECS: Final = (
+    _slim(
+        READ_FILE,
+        "Read a file, or what a result names as its storage_ref. With a limit it says which lines were shown",
+        parameters(
+            ["path"],
+            path=text("A path, or a storage_ref such as artifacts/art_0123"),
+            offset=integer("Number of the first line. Default: 1"),
+            limit=integer("Maximum number of lines. Default: the whole file"),
+        ),
+    ),
+    _slim(
+        WRITE_FILE,
+        "Create a file, or replace its whole content",
+        parameters(["path", "content"], path=text(), content=text("The whole new content")),
+    ),
+    _slim(
+        EDIT_FILE,
+        "Replace exact texts in a file: all edits, in order, or none. Each oldText must be in the file exactly once, "
+        "unless replaceAll is true",
+        parameters(["path", "edits"], path=text(), edits={"type": "array", "items": _EDIT}),
+    ),
+    _slim(
+        LIST_DIRECTORY,
+        "List the entries of a directory with their kinds and sizes",
+        parameters([], path=text("Default: the workspace"), depth=integer("Levels. Default: 1")),
+    ),
+    _slim(
+        GREP,
+        "Search the lines of files by a regular expression",
+        parameters(
+            ["pattern"],
+            pattern=text("Regular expression (RE2)"),
+            path=text("File or directory. Default: the workspace"),
+            glob=text("Only these files, such as *.py"),
+            ignoreCase=flag(),
+        ),
+    ),
+    _slim(
+        _keep_in_foreground(RUN_COMMAND),
+        "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
+        parameters(
+            ["command"], command=text(), cwd=text("Default: the workspace"), timeout=integer("Seconds. Default: 300")
+        ),
+    ),
+)
+"""The family, in the order in which the model is shown it."""

@@ -28,7 +28,7 @@ from tool_runtime.processes.server import ServerProcess
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
     from tool_runtime.families.operations import Operations
@@ -214,34 +214,33 @@ class FinishedProgram(NamedTuple):
     duration_ms: int
     timeout_s: float
 
-    def answer(self, fields: Mapping[str, Any], stored: Iterable[Artifact]) -> ToolOutput:
-        """The output with these fields, among them stdout and stderr, and with what a sandbox refused. Raises ToolFault
-        for a program that took too long."""
-        outcome = self.outcome
-        # What a sandbox refused, and how to ask for it.
-        refused = {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
-        output = fit_texts(
-            self.call, {**fields, **refused}, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials
-        )
-        output = output._replace(artifacts=tuple(stored), stderr=_head_for_observers(outcome.stderr))
+    def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
+        """stdout or stderr as a terminal would show it, the middle of more than `limit_bytes` left out; and whether it
+        is."""
+        return _render_stream(self.streams[name], limit_bytes)
+
+    @property
+    def streams(self) -> Mapping[str, Captured]:
+        """stdout and stderr."""
+        return {"stdout": self.outcome.stdout, "stderr": self.outcome.stderr}
+
+    def answer(self, fields: Mapping[str, Any], stored: Mapping[str, Mapping[str, str]]) -> ToolOutput:
+        """The output with these fields, among them the texts, and with what a sandbox refused. All of the streams in
+        `stored` is an artifact, with these fields of its own. Raises ToolFault for a program that took too long."""
+        call, outcome = self.call, self.outcome
+        if outcome.refused:
+            fields = {**fields, "denials": outcome.refused.splitlines()[1:]}
+        kept: list[Artifact] = []
+        for name, captured in self.streams.items():
+            if name in stored:
+                artifact = artifacts.tool_output(call.request, captured.spill.content(captured.ends), part=name)
+                kept.append(artifact._replace(**stored[name]))  # type: ignore[arg-type]
+            else:
+                captured.spill.close()
+        output = fit_texts(call, fields, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
+        output = output._replace(artifacts=tuple(kept), stderr=_head_for_observers(outcome.stderr))
         _refuse_late(outcome, output, f"timed out after {self.timeout_s:g} seconds")
         return output
-
-    def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
-        """The stream as a terminal would show it, the middle of more than `limit_bytes` left out; and whether it is."""
-        return render_stream(self.stream(name), limit_bytes)
-
-    def store(self, name: str, *, is_kept: bool) -> tuple[Artifact, ...]:
-        """All of a stream, to be stored; where it need not be, it is let go."""
-        captured = self.stream(name)
-        if is_kept:
-            return (artifacts.tool_output(self.call.request, captured.spill.content(captured.ends), part=name),)
-        captured.spill.close()
-        return ()
-
-    def stream(self, name: str) -> Captured:
-        """Its stdout or stderr."""
-        return self.outcome.stdout if name == "stdout" else self.outcome.stderr
 
 
 def _refuse_late(outcome: CommandOutcome, output: ToolOutput, why: str) -> None:
@@ -297,7 +296,7 @@ def environment_under(settings: RuntimeSettings) -> dict[str, str]:
 # What output looks like to the model, and what is kept as an artifact.
 
 
-def render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
+def _render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
     it has."""
     ends = captured.rendered()
@@ -307,7 +306,7 @@ def render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
 def _head_for_observers(captured: Captured) -> str:
     """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
     it."""
-    return render_stream(captured, _TOLD_BYTES)[0]
+    return _render_stream(captured, _TOLD_BYTES)[0]
 
 
 def _state(one: BackgroundCommand) -> str:

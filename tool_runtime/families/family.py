@@ -50,6 +50,11 @@ class Row(NamedTuple):
         return Tool(self.spec, run, DESKTOP, at_once, names, check=self.check)
 
 
+def name_errors(errors: Mapping[str, str], *rows: Row) -> tuple[Row, ...]:
+    """The rows with the family's names of errors, but for tools that have names of their own."""
+    return tuple(row._replace(spec=row.spec._replace(error_names=row.spec.error_names or errors)) for row in rows)
+
+
 class Family:
     """A Provider of the tools of `rows`. `names` is as in Tool."""
 

@@ -14,7 +14,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, fit_texts, fitting
-from tool_runtime.families.family import Family, Row, encode, given
+from tool_runtime.families.family import Family, Row, encode, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -148,11 +148,7 @@ WRITE_FILE: Final = ToolSpec(
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
     mode = call.request.arguments.get("mode")
     _, output = operations.write(
-        call,
-        MAX_FILE_BYTES,
-        mode=None if mode is None else int(mode, 8),
-        through_links=False,
-        **given(call, "append"),
+        call, MAX_FILE_BYTES, mode=None if mode is None else int(mode, 8), through_links=False, **given(call, "append")
     )
     return answer(_SUCCEEDED, **output)
 
@@ -351,6 +347,7 @@ EXEC: Final = ToolSpec(
         stderr_truncated=_CUT,
         denials=items("What a sandbox refused, and how to ask for it", text("A line")),
     ),
+    error_names=OF_PROGRAMS,
 )  # fmt: skip
 
 
@@ -381,8 +378,7 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
         "stderr_truncated": stderr_cut,
     }
     least = operations.settings.artifact_threshold_bytes  # what is longer is not in the answer alone
-    kept = [done.store(name, is_kept=done.stream(name).ends.total > least) for name in ("stdout", "stderr")]
-    return done.answer(fields, [artifact for one in kept for artifact in one])
+    return done.answer(fields, {name: {} for name, one in done.streams.items() if one.ends.total > least})
 
 
 def _is_text(word: str) -> bool:
@@ -397,14 +393,9 @@ FETCH: Final = ToolSpec(
         url=text("URL of the request", minLength=1),
         method=text("Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]),
         headers=mapping("Headers of the request"),
-        body={
-            "type": ["string", "object"],
-            "description": "Body of the request; an object is sent as JSON",
-        },
+        body={"type": ["string", "object"], "description": "Body of the request; an object is sent as JSON"},
         timeout_ms=integer(
-            f"Milliseconds for all of it. Default: {FETCH_TIMEOUT_MS}",
-            minimum=1,
-            maximum=FETCH_TIMEOUT_MS,
+            f"Milliseconds for all of it. Default: {FETCH_TIMEOUT_MS}", minimum=1, maximum=FETCH_TIMEOUT_MS
         ),
     ),
     **FETCHES,
@@ -451,19 +442,16 @@ def _encode_body(body: str | Mapping[str, object], headers: Mapping[str, str]) -
     return data, headers if "content-type" in named else {**headers, "content-type": "application/json"}
 
 
-def _tool(spec: ToolSpec, errors: Mapping[str, str] = ERROR_NAMES, **row: Any) -> Row:
-    return Row(spec._replace(error_names=errors), **row)
-
-
-ROWS: Final = (
-    _tool(READ_FILE, work=_read, near=True),
-    _tool(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    _tool(DELETE_FILE, work=_delete),
-    _tool(LIST_FILES, work=_list_files),
-    _tool(LIST_DIR, work=_list_dir, near=True),
-    _tool(GREP, work=_grep, near=True),
-    _tool(EXEC, OF_PROGRAMS, run=_exec),
-    _tool(FETCH, run=_fetch),
+ROWS: Final = name_errors(
+    ERROR_NAMES,
+    Row(READ_FILE, work=_read, near=True),
+    Row(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
+    Row(DELETE_FILE, work=_delete),
+    Row(LIST_FILES, work=_list_files),
+    Row(LIST_DIR, work=_list_dir, near=True),
+    Row(GREP, work=_grep, near=True),
+    Row(EXEC, run=_exec),
+    Row(FETCH, run=_fetch),
 )
 SPECS: Final = tuple(row.spec for row in ROWS)
 """The family, in the order in which the model is shown it."""

@@ -21,7 +21,7 @@ from tool_runtime.files.edits import edits_from, is_notebook
 from tool_runtime.files.lines import LineWindow, StoredParams, WantedLines, read_stored
 from tool_runtime.files.move import MoveParams, delete_file, delete_tree, move_file, take_back_half_move
 from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
-from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_bytes, read_file, whole_file
+from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_file, whole_file
 from tool_runtime.files.write import (
     EditParams,
     Expected,
@@ -234,7 +234,7 @@ class Operations:
     async def read_to_send(self, call: CallContext, path: str) -> bytes:
         """All of a file that a request sends. Raises ToolFault."""
         scope, most = self.scope(call.request, CapabilityName.FILE_READ), self.most_sent(call, CapabilityName.FILE_READ)
-        return await self._on_disk(call, path, lambda: read_bytes(path, scope, most, call.abandoned))
+        return await self._on_disk(call, path, lambda: whole_file(path, scope, most, call.abandoned).data)
 
     async def save(self, call: CallContext, path: str, body: bytes) -> dict[str, Any]:
         """Write what a request got to a file; fields of the output. Raises ToolFault."""

@@ -21,7 +21,7 @@ from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.commands import command_params, environment_under
 from tool_runtime.families.python_tools import NAME
 from tool_runtime.files.paths import Scope
-from tool_runtime.files.read import read_bytes
+from tool_runtime.files.read import whole_file
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.output.text import decode_output
 from tool_runtime.output.truncate import truncate_text
@@ -189,14 +189,14 @@ def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, str]]:
 def _project_tool(workspace: str, name: str) -> _ProjectTool:
     """The tool of a manifest, as it is now. Raises ToolFault with what is wrong."""
     scope, nobody = Scope((workspace,)), Abandoned()
-    raw = read_bytes(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody)
+    raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody).data
     tool = _read_manifest(name, raw)
     digest = hashlib.sha256(b"manifest\0" + hashlib.sha256(raw).digest())
     for number_, element in enumerate(tool.argv):
         spelled = os.path.normpath(os.path.join(workspace, element))
         if not _is_file_of(workspace, spelled):
             continue
-        content = read_bytes(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody)
+        content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody).data
         real = os.fsencode(os.path.realpath(spelled))
         digest.update(b"%d\0%s\0%s" % (number_, real, hashlib.sha256(content).digest()))
     return tool._replace(spec=tool.spec._replace(identity=digest.hexdigest()))

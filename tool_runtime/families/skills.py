@@ -13,7 +13,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
 from tool_runtime.families.answers import answer, body_text, cut_line, excerpt, fitting
-from tool_runtime.families.family import Family, Row, encode, given
+from tool_runtime.families.family import Family, Row, encode, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
@@ -41,7 +41,6 @@ from tool_runtime.tool import FaultKind, ToolFault, os_faults
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.contracts import Artifact
     from policy.facts import ScriptFacts
     from tool_runtime.families.family import MakeOperations
     from tool_runtime.families.operations import Operations
@@ -411,14 +410,14 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
         "timeout": done.outcome.timed_out,
         "duration_ms": done.duration_ms,
     }
-    stored: list[Artifact] = []
+    stored: dict[str, dict[str, str]] = {}
     for name in ("stdout", "stderr"):
         whole, is_cut = done.text(name, _CAPTURED_BYTES)
         shown = truncate_characters(whole, OUTPUT_CHARS)
         is_cut = is_cut or shown is not whole
         fields |= {name: shown, f"{name}_truncated": is_cut}
-        kept = done.store(name, is_kept=is_cut)
-        stored += [one._replace(ref_field=f"{name}_ref", hash_field=f"{name}_sha256") for one in kept]
+        if is_cut:
+            stored[name] = {"ref_field": f"{name}_ref", "hash_field": f"{name}_sha256"}
     output = done.answer(fields | ({"sandbox": cwd, "files": left} if left else {}), stored)
     if done.outcome.exit_code:
         said = f"{script.relative_path} of the skill {script.skill} ended with exit code {done.outcome.exit_code}"
@@ -462,18 +461,15 @@ def _files_left(sandbox: str) -> list[str]:
     return list(map(name_for_json, names[:_MAX_LISTED]))
 
 
-def _tool(spec: ToolSpec, **row: Any) -> Row:
-    return Row(spec._replace(error_names=ERROR_NAMES), **row)
-
-
-ROWS: Final = (
-    _tool(READ_FILE, work=_read, near=True),
-    _tool(LIST_DIR, work=_list, near=True),
-    _tool(GREP, work=_grep, near=True),
-    _tool(RUN_SCRIPT, run=_run_script),
-    _tool(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
-    _tool(DELETE_FILE, work=_delete),
-    _tool(NETWORK_REQUEST, run=_request),
+ROWS: Final = name_errors(
+    ERROR_NAMES,
+    Row(READ_FILE, work=_read, near=True),
+    Row(LIST_DIR, work=_list, near=True),
+    Row(GREP, work=_grep, near=True),
+    Row(RUN_SCRIPT, run=_run_script),
+    Row(WRITE_FILE, work=_write, leftover=lambda operations, request: operations.remove_temporary(request)),
+    Row(DELETE_FILE, work=_delete),
+    Row(NETWORK_REQUEST, run=_request),
 )
 SPECS: Final = tuple(row.spec for row in ROWS)
 """The family, in the order in which the model is shown it."""
@@ -482,6 +478,6 @@ SPECS: Final = tuple(row.spec for row in ROWS)
 def family_under(settings: RuntimeSettings, make: MakeOperations, scripts: SkillScripts | None) -> Family:
     """The family, for scripts with the time that the settings give them; without `scripts` there are none."""
     limited = settings._replace(http_max_body_bytes=min(settings.http_max_body_bytes, BODY_BYTES))
-    timed = script_spec(settings.script_timeout_s)
-    rows = [_tool(timed, run=_run_script) if row.spec.name == timed.name else row for row in ROWS]
+    timed = script_spec(settings.script_timeout_s)._replace(error_names=ERROR_NAMES)
+    rows = [row._replace(spec=timed) if row.spec.name == timed.name else row for row in ROWS]
     return Family(rows, lambda: make(limited, scripts=scripts), FAULT_NAMES)

@@ -145,11 +145,6 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
     return check_image(bytes(data))
 
 
-def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
-    """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
-    return whole_file(path, scope, max_bytes, abandoned).data
-
-
 class WholeFile(NamedTuple):
     """All that is in a file, which is really at `real`, and the file as it was then."""
 
@@ -166,7 +161,8 @@ class WholeFile(NamedTuple):
 def whole_file(
     path: str, scope: Scope, max_bytes: int | None, abandoned: Abandoned, *, near_only: bool = False
 ) -> WholeFile:
-    """`read_bytes`, with where the file is and what it was; `near_only` as in `read_file`. Raises ToolFault."""
+    """The whole file as it is; `near_only` as in `read_file`. Raises ToolFault: TOO_LARGE for one that has, or grows
+    to, more than `max_bytes`."""
     with os_faults(path):
         real, fd, status = open_file(path, scope)
         with open(fd, "rb", buffering=0) as file:

@@ -113,7 +113,7 @@ class SkillIndex:
         folder = os.path.realpath(folder) if at is None else folder
         try:
             with _enter(at, folder, name) as (directory, leaf):
-                fd, status = open_regular(directory, leaf, os.O_RDONLY)
+                fd, status = open_regular(directory, leaf)
             try:
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
                 seen = self._seen.get(folder)
@@ -153,9 +153,9 @@ def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None,
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     """The text of a skill, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
-    from tool_runtime.files.read import read_bytes  # what reads files comes with the first that is read
+    from tool_runtime.files.read import whole_file  # what reads files comes with the first that is read
 
-    raw = read_bytes(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned)
+    raw = whole_file(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned).data
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")
     shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
@@ -170,10 +170,10 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
 
 def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
     """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
-    from tool_runtime.files.read import read_bytes
+    from tool_runtime.files.read import whole_file
 
     spelled = os.path.normpath(os.path.join(skill.folder, path))
-    data = read_bytes(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned)
+    data = whole_file(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned).data
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -159,7 +159,7 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
 def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
     """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
-        fd, status = open_regular(directory.fd, directory.path_of(name), os.O_RDONLY)
+        fd, status = open_regular(directory.fd, directory.path_of(name))
     except FileNotFoundError:
         if expected.sha256 is not None:
             raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.contracts import Need, Subject, ToolSpec
 from tool_runtime.families.family import Row
-from tool_runtime.families.schemas import (
-    DELETES,
-    READS,
-    WRITES,
-    content_of_write,
-    flag,
-    integer,
-    parameters,
-    text,
-)
+from tool_runtime.families.schemas import DELETES, READS, WRITES, content_of_write, flag, integer, parameters, text
 from tool_runtime.tool import ToolOutput
 
 if TYPE_CHECKING:
@@ -42,10 +33,7 @@ READ_OUTPUT: Final = ToolSpec(
     parameters(
         ["ref"],
         ref=text("The storage_ref", minLength=1, maxLength=200),
-        offset=integer(
-            "First line, from 1; with a pattern the number of the match",
-            minimum=1,
-        ),
+        offset=integer("First line, from 1; with a pattern the number of the match", minimum=1),
         limit=integer("Default: 200", minimum=1, maximum=10_000),
         pattern=text("Only lines that match (RE2)", minLength=1, maxLength=4000),
     ),
@@ -72,12 +60,7 @@ READ_FILE: Final = ToolSpec(
 WRITE_FILE: Final = ToolSpec(
     "WriteFile",
     "Create or overwrite a file, and the directories to it",
-    parameters(
-        ["path", "content"],
-        path=_FILE,
-        content=text(),
-        createDirectories=flag("Default: true"),
-    ),
+    parameters(["path", "content"], path=_FILE, content=text(), createDirectories=flag("Default: true")),
     **WRITES,
     content="content",
     after=content_of_write,
@@ -158,20 +141,11 @@ def _edit(operations: Operations, call: CallContext) -> ToolOutput:
     return _written(f"Replaced {places} in {call.request.arguments['path']}", outcome, output)
 
 
-DELETE_FILE: Final = ToolSpec(
-    "DeleteFile",
-    "Delete a file",
-    parameters(["path"], path=_FILE),
-    **DELETES,
-)
+DELETE_FILE: Final = ToolSpec("DeleteFile", "Delete a file", parameters(["path"], path=_FILE), **DELETES)
 MOVE_FILE: Final = ToolSpec(
     "MoveFile",
     "Move or rename a file; newPath must not exist",
-    parameters(
-        ["path", "newPath"],
-        path=_FILE,
-        newPath=text("Its new path, name included", minLength=1),
-    ),
+    parameters(["path", "newPath"], path=_FILE, newPath=text("Its new path, name included", minLength=1)),
     capability="File.Delete",
     subject=_PATH,
     effect="move",

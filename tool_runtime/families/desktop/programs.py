@@ -41,12 +41,7 @@ _ID: Final = text(minLength=1)
 COMMAND_OUTPUT: Final = ToolSpec(
     "CommandOutput",
     "Read what a background command printed since the last read, and whether it still runs",
-    parameters(
-        ["id"],
-        id=_ID,
-        offset=integer("Byte to start from", minimum=0),
-        limit=integer("Most bytes", minimum=1),
-    ),
+    parameters(["id"], id=_ID, offset=integer("Byte to start from", minimum=0), limit=integer("Most bytes", minimum=1)),
     capability="Shell.Exec",
     subject=Subject("name"),
     effect="none",
@@ -72,10 +67,7 @@ HTTP_REQUEST: Final = ToolSpec(
         headers=mapping(),
         body=text(),
         bodyFile=text("File to send in place of body", minLength=1),
-        saveTo=text(
-            "File for the body of a 2xx response; replaced if it exists",
-            minLength=1,
-        ),
+        saveTo=text("File for the body of a 2xx response; replaced if it exists", minLength=1),
         timeout=integer("Seconds. Default: 60", minimum=1, maximum=60),
     ),
     **FETCHES,

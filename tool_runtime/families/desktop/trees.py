@@ -84,10 +84,7 @@ GREP: Final = ToolSpec(
         pattern=text(minLength=1, maxLength=4000),
         path=text("File or directory. Default: the workspace", minLength=1),
         glob=text("Only these files, such as *.py", minLength=1, maxLength=1000),
-        mode=text(
-            "Default: content, the lines",
-            enum=["content", "files", "counts"],
-        ),
+        mode=text("Default: content, the lines", enum=["content", "files", "counts"]),
         before=integer("Lines of context", minimum=0, maximum=100),
         after=integer(minimum=0, maximum=100),
         ignoreCase=flag(),
@@ -125,11 +122,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     return _lines(*lines, *_failures(outcome.unreadable, outcome.stopped))
 
 
-ROWS: Final = (
-    Row(LIST_DIRECTORY, _list, near=True),
-    Row(FIND_FILES, _find),
-    Row(GREP, _grep, near=True),
-)
+ROWS: Final = (Row(LIST_DIRECTORY, _list, near=True), Row(FIND_FILES, _find), Row(GREP, _grep, near=True))
 
 
 def _lines(*lines: str) -> ToolOutput:
