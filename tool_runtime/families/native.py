@@ -196,9 +196,10 @@ LIST_FILES: Final = ToolSpec(
 
 
 def _list_files(operations: Operations, call: CallContext) -> ToolOutput:
-    found = operations.trees.list_files(call, call.request.arguments["dir"], **given(call, "exclude", "recursive"))
-    fields: dict[str, Any] = {} if found.stopped is None else {"stopped": found.stopped}
-    paths = list(map(name_for_json, found.paths))
+    wanted = given(call, "exclude", "recursive")
+    found, stopped = operations.trees.list_files(call, call.request.arguments["dir"], **wanted)
+    fields: dict[str, Any] = {} if stopped is None else {"stopped": stopped}
+    paths = list(map(name_for_json, found))
     count = fitting(call, fields, paths)
     if count < len(paths):
         fields["truncated"] = True
@@ -431,7 +432,6 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
 
 
 def _encode_body(body: str | Mapping[str, object], headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-    """The body as it is sent, and the headers with its type."""
     if isinstance(body, str):
         return encode(body, "body"), headers
     try:

@@ -165,7 +165,7 @@ LIST_DIR: Final = ToolSpec(
 
 def _list(operations: Operations, call: CallContext) -> ToolOutput:
     fields = {"offset": 0, "limit": ENTRIES} | given(call, "offset", limit="max_entries")
-    listing = operations.trees.list(call, hidden=operations.trees.hidden, **fields)
+    listing = operations.trees.list_entries(call, hidden=operations.trees.hidden, **fields)
     rows: list[dict[str, Any]] = [
         {"name": name_for_json(one.path), "type": one.kind, **({} if one.size is None else {"size": one.size})}
         for one in listing.page

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tool_runtime.files.globs import hidden_names
 from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
 from tool_runtime.files.listing import (
-    FilesParams,
     FindParams,
     ListParams,
     PageParams,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tool_runtime.families.operations import Operations
     from tool_runtime.files.globs import HiddenNames
     from tool_runtime.files.grep import GrepOutcome, Ripgrep
-    from tool_runtime.files.listing import FoundFiles, Listing, Page
+    from tool_runtime.files.listing import Listing, Page
     from tool_runtime.tool import CallContext
 
 _LISTED_AT_ONCE: Final = 200
@@ -56,7 +55,7 @@ class Trees:
     def _rg(self) -> Ripgrep | None:
         return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
 
-    def list(self, call: CallContext, **given: Any) -> Listing:
+    def list_entries(self, call: CallContext, **given: Any) -> Listing:
         """A page of a directory's entries, by default the workspace's."""
         params = ListParams(self._path(call), self._scope(call.request), **given)
         if call.at_once:
@@ -89,9 +88,9 @@ class Trees:
         """The token of the page behind the first `count` entries of this one."""
         return token_of(page.entries[count - 1][0], page.root)
 
-    def list_files(self, call: CallContext, path: str, **given: Any) -> FoundFiles:
-        """The files of a directory or tree, but for those that globs leave out."""
-        return list_files(FilesParams(path, self._scope(call.request), **given), call.abandoned)
+    def list_files(self, call: CallContext, path: str, **given: Any) -> tuple[list[str], str | None]:
+        """The files of a directory or tree, but for those that globs leave out; and why not all were found."""
+        return list_files(path, self._scope(call.request), call.abandoned, **given)
 
     def find(self, call: CallContext, **given: Any) -> Listing:
         """Files by a glob."""

@@ -218,7 +218,6 @@ def _display(source: str) -> str:
 
 
 def _encode_source(text: str, source: _CellSource, changed: str) -> str:
-    """The changed source as JSON, in the form that it had."""
     was = text[source.begin : source.end]
     ascii_alone = text.isascii() and "\\u" in text
     if not was.startswith("["):
@@ -266,7 +265,6 @@ def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _items(text: str, begin: int) -> Iterator[int]:
-    """The places at which the items of a list begin."""
     return (at for at, _, _ in _parts(text, begin, "[]"))
 
 

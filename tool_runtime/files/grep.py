@@ -339,7 +339,6 @@ class _Search:
 
 
 def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[MatchLine]:
-    """Up to `wanted` lines before the line `number` at `start`."""
     while wanted and start > 0:
         end = start - 1
         start = content.rfind(b"\n", 0, end) + 1

@@ -153,7 +153,6 @@ def _page(walk: Walk, root: str, params: ListParams | FindParams, wanted: Patter
 
 
 def _files(folder: Folder, names: Sequence[str]) -> Iterator[ListedEntry]:
-    """As `_list_entries`, for files."""
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
     return map(
@@ -186,23 +185,6 @@ def _target(link: str) -> str | None:
 # The files of a tree without those that a list of globs leaves out. Blocking: callers run it in a thread.
 
 
-class FilesParams(NamedTuple):
-    """`exclude` is as `Excludes` reads it."""
-
-    path: str
-    scope: Scope
-    exclude: Sequence[str] = ()
-    recursive: bool = False
-
-
-class FoundFiles(NamedTuple):
-    """`paths` are from the directory, sorted; links are among them. `stopped` says why not all of the tree was looked
-    at."""
-
-    paths: list[str]
-    stopped: str | None
-
-
 class Excludes:
     """Globs in order: each leaves out what it names and all that is below, and one that begins with `!` takes that back
     in. Raises ToolFault for a glob that means nothing."""
@@ -222,17 +204,20 @@ class Excludes:
         return False
 
 
-def list_files(params: FilesParams, abandoned: Abandoned) -> FoundFiles:
-    """The files that are not left out. Raises ToolFault."""
-    excludes = Excludes(params.exclude)
-    root = resolve(params.path, params.scope)
-    walk = Walk(WalkParams(root, params.scope, MAX_DEPTH if params.recursive else 1, True, True), abandoned)
+def list_files(
+    path: str, scope: Scope, abandoned: Abandoned, exclude: Sequence[str] = (), *, recursive: bool = False
+) -> tuple[list[str], str | None]:
+    """The paths of the files, and links, that are not left out, from the directory and sorted; and why not all of the
+    tree was looked at. Raises ToolFault."""
+    excludes = Excludes(exclude)
+    root = resolve(path, scope)
+    walk = Walk(WalkParams(root, scope, MAX_DEPTH if recursive else 1, True, True), abandoned)
     paths: list[str] = []
-    with os_faults(params.path):
+    with os_faults(path):
         for folder in walk.folders():
             found = (folder.path + name for names in (folder.files, folder.links) for name in names)
-            paths.extend(path for path in found if not excludes.leave_out(path))
-    return FoundFiles(sorted(paths), walk.stopped)
+            paths.extend(one for one in found if not excludes.leave_out(one))
+    return sorted(paths), walk.stopped
 
 
 # Pages of a directory's entries. A page begins behind a name, so what comes or goes between two pages makes no other

@@ -133,19 +133,13 @@ def spell(path: str, home: str, os_family: OsFamily) -> str:
     spelled = "" if reason else normalize(path, os_family, home=home)
     if reason is None and not is_absolute(spelled, os_family):
         reason = "the path must be absolute"
-    if reason is None and not _encodable(spelled):
-        reason = "the path holds a lone surrogate"
+    try:
+        os.fsencode(spelled)
+    except UnicodeEncodeError:
+        reason = reason or "the path holds a lone surrogate"
     if reason is not None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{reason}: {path[:200]!r}")
     return spelled
-
-
-def _encodable(path: str) -> bool:
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_scope(spelled: str, real: str, scope: Scope) -> None:

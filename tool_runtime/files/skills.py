@@ -197,7 +197,6 @@ def _lies_in(path: str, root: str) -> bool:
 
 
 def _names(folder: str) -> list[tuple[str, bool]]:
-    """The folders in a folder, and whether each is a link."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())[:_MAX_SKILLS]

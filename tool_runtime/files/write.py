@@ -22,7 +22,6 @@ from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from io import FileIO
 
     from tool_runtime.files.edits import Edit
     from tool_runtime.files.writer import OpenDirectory
@@ -32,8 +31,6 @@ BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024
 """Earlier contents up to this size are kept for the diff."""
 EDIT_MAX_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not edited, since all of it is held in memory."""
-
-_CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Expected(NamedTuple):
@@ -173,17 +170,9 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
         if expected.sha256 is not None or (
             expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
         ):
-            digest = hashlib.sha256(content).hexdigest() if content is not None else _digest(file)
-            _refuse_change(expected, now, digest, path)
+            digest = hashlib.file_digest(file, "sha256") if content is None else hashlib.sha256(content)
+            _refuse_change(expected, now, digest.hexdigest(), path)
     return _Found(status, content)
-
-
-def _digest(file: FileIO) -> str:
-    digest = hashlib.sha256()
-    file.seek(0)
-    while chunk := file.read(_CHUNK_BYTES):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -> None:

@@ -107,7 +107,6 @@ def _remove_download(operations: Operations, request: ToolRequest) -> bool:
 
 
 async def _body(operations: Operations, call: CallContext) -> bytes:
-    """The body, from the arguments or from a file."""
     arguments = call.request.arguments
     path = arguments.get("bodyFile")
     if path is None:

@@ -43,8 +43,8 @@ LIST_DIRECTORY: Final = ToolSpec(
 
 def _list(operations: Operations, call: CallContext) -> ToolOutput:
     """A line for each entry: kind, path, size or target."""
-    listing = operations.trees.list(call, **given(call, "depth", "offset", "limit"))
-    where = _one_line(_prefix(listing.root, operations).rstrip("/") or ".")
+    listing = operations.trees.list_entries(call, **given(call, "depth", "offset", "limit"))
+    where = escape(_prefix(listing.root, operations).rstrip("/") or ".", "")
     head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
     return _lines(head, *map(_entry, listing.page), *_notes(listing, call))
 
@@ -70,7 +70,7 @@ def _find(operations: Operations, call: CallContext) -> ToolOutput:
     fields = given(call, "pattern", "offset", "limit", ignored_too="includeIgnored")
     listing = operations.trees.find(call, **fields)
     prefix = _prefix(listing.root, operations)
-    lines = [_one_line(prefix + one.path) for one in listing.page]
+    lines = [escape(prefix + one.path, "") for one in listing.page]
     if not listing.total:
         lines = [f"No file fits {fields['pattern']}"]
     return _lines(*lines, *_notes(listing, call))
@@ -107,7 +107,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     prefix, limit, offset = _prefix(outcome.root, operations), fields["limit"], fields["offset"]
     lines: list[str] = []
     for hit in outcome.hits:
-        path = _one_line(prefix + hit.path)
+        path = escape(prefix + hit.path, "")
         if fields["mode"] == "content":
             lines += [*([""] if lines else []), path, *_matches(hit.lines)]
         else:
@@ -140,13 +140,13 @@ def _prefix(root: str, operations: Operations) -> str:
 def _entry(listed: ListedEntry) -> str:
     path, kind, target, size = listed
     if not path.isprintable():
-        path = _one_line(path)
+        path = escape(path, "")
     if size is not None:
         return f"file  {path} ({size} bytes)" if size != 1 else f"file  {path} (1 byte)"
     if kind == "directory":
         return f"dir   {path}/"
     if kind == "link":
-        return f"link  {path} -> {_one_line(target or '?')}"
+        return f"link  {path} -> {escape(target or '?', '')}"
     return f"{_KINDS[kind]} {path}"
 
 
@@ -183,10 +183,6 @@ def _matches(lines: Iterable[MatchLine]) -> Iterator[str]:
             yield "--"
         yield f"{line.number}{'-' if line.start is None else ':'} {cut_line(line.text, line.start or 0)}"
         last = line.number
-
-
-def _one_line(path: str) -> str:
-    return escape(path, "")
 
 
 def _count(number: int, one: str, many: str) -> str:
