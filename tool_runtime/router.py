@@ -11,10 +11,9 @@ from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, 
 from config.shapes import hint_at
 from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs, has_uploads
+from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
 from tool_runtime.families.desktop.programs import set_timeouts
 from tool_runtime.families.family import Family
-from tool_runtime.families.uploads import ROW as UPLOAD
 from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
@@ -208,12 +207,9 @@ class LocalToolRouter:
 
     def _desktop_family(self) -> Family:
         settings = self._settings
-        rows = [
-            ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in desktop_specs(settings.families)
-        ]
-        return Family(
-            [*rows, *((UPLOAD,) if has_uploads(settings.families) else ())], lambda: self._operations(settings)
-        )
+        specs = desktop_specs(settings.families)
+        rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
+        return Family(rows, lambda: self._operations(settings))
 
     def _other_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
         """Those that are chosen beside the desktop family; of any other nothing is imported."""

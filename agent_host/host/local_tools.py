@@ -9,7 +9,7 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.judging.environment import Registry
 from policy.names import CapabilityName
 from tool_runtime.families.catalogue import FAMILIES, SPECS, specs_of
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT, upload_problem
+from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.schema import judge_of
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.families.desktop import files, programs, trees
-from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, WRITE_FILE
+from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, UPLOAD_ARTIFACT, WRITE_FILE
 from tool_runtime.families.desktop.programs import RUN_COMMAND
 from tool_runtime.families.desktop.trees import GREP, LIST_DIRECTORY
 from tool_runtime.families.schemas import flag, integer, parameters, text
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,8 +28,7 @@ FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families. What reads stored outputs belongs to every one, and what uploads to all but the slim
-    one. Raises KeyError for a name that is no family's."""
+    """The tools of these families. Raises KeyError for a name that is no family's."""
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
@@ -43,19 +41,15 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
         from tool_runtime.families.skills import SPECS as OF_SKILLS
 
         others = (*others, *OF_SKILLS)
-    return (*others, *desktop_specs(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ()))
+    return (*others, *desktop_specs(families))
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families that the desktop one has as well."""
+    """The tools of these families that the desktop one has as well. What reads stored outputs belongs to every one, and
+    what uploads to all but the slim one."""
     if DESKTOP in families:
-        return SPECS
-    return SLIM_SPECS if SLIM in families else (READ_OUTPUT,)
-
-
-def has_uploads(families: Collection[str]) -> bool:
-    """True if UploadArtifact is offered beside the tools of these families."""
-    return SLIM not in families or DESKTOP in families
+        return (*SPECS, UPLOAD_ARTIFACT)
+    return SLIM_SPECS if SLIM in families else (READ_OUTPUT, UPLOAD_ARTIFACT)
 
 
 # The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions. Where the desktop
