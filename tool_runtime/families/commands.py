@@ -109,20 +109,13 @@ class Commands:
         return self._sandbox
 
     async def run(
-        self,
-        call: CallContext,
-        argv: list[str],
-        cwd: str,
-        environment: Mapping[str, str],
-        *,
-        timeout_s: float,
-        most_bytes: int,
+        self, call: CallContext, argv: list[str], cwd: str, env: Mapping[str, str], *, timeout_s: float, most_bytes: int
     ) -> FinishedProgram:
         """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault where it cannot be
         started."""
         resolve(argv[0], Scope())  # absolute, or it is refused
         params = command_params(
-            call.request, self._settings, argv, cwd, environment, timeout_s=timeout_s, max_output_bytes=most_bytes
+            call.request, self._settings, argv, cwd, env, timeout_s=timeout_s, max_output_bytes=most_bytes
         )
         began = time.monotonic()
         outcome = await self.run_program(params)
@@ -186,7 +179,7 @@ class Commands:
             self._settings.commands.ended(request, end)
         self._background.forget_old()
 
-    def read_output(self, call: CallContext) -> ToolOutput:
+    async def read_output(self, call: CallContext) -> ToolOutput:
         """Read what a command in the background printed. Raises ToolFault."""
         arguments = call.request.arguments
         found = self._background.get(arguments["id"])
@@ -250,34 +243,23 @@ def _refuse_late(outcome: CommandOutcome, output: ToolOutput, why: str) -> None:
 
 
 def command_params(
-    request: ToolRequest,
-    settings: RuntimeSettings,
-    argv: list[str] | str,
-    cwd: str,
-    environment: Mapping[str, str],
-    *,
-    timeout_s: float,
-    max_output_bytes: int,
-    stdin: bytes | None = None,
-    is_shown: bool = True,
+    request: ToolRequest, settings: RuntimeSettings, argv: list[str] | str, cwd: str, env: Mapping[str, str], **how: Any
 ) -> CommandParams:
-    """The command that the call starts. `is_shown`: what it prints is shown as it comes."""
-    on_output = settings.on_output if is_shown else None
+    """The command that the call starts; `how` are more of CommandParams. What it prints is shown as it comes."""
+    on_output = settings.on_output
     return CommandParams(
         argv=argv,
         cwd=cwd,
-        environment=environment,
+        environment=env,
         mark=mark_of(request),
-        timeout_s=timeout_s,
-        max_output_bytes=max_output_bytes,
         artifact_max_bytes=settings.artifact_max_bytes,
         buffer_bytes=settings.output_buffer_bytes,
         spool_directory=settings.temporary,
-        stdin=stdin,
         kill_grace_s=settings.kill_grace_s,
         drain_s=settings.drain_s,
-        on_output=functools.partial(on_output, request) if on_output is not None else None,
+        on_output=None if on_output is None else functools.partial(on_output, request),
         scope=request.constraints.command_scope,
+        **how,
     )
 
 

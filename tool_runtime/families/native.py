@@ -86,8 +86,6 @@ _DIRECTORY: Final = "Path of the directory, absolute or relative to the workspac
 _SUCCESS: Final = parameters(["success"], success=flag("Always true: what fails is an error"))
 _CUT: Final = flag("True where there is more than a result may hold")
 _MODE_PATTERN: Final = "^0?[0-7]{3}$"
-
-
 _SUCCEEDED: Final = {"success": True}
 READ_FILE: Final = ToolSpec(
     "cp__read_file",
@@ -419,7 +417,7 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     timeout_s = min(arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
     await operations.web.client()  # made before the clock runs
     began, most = time.monotonic(), operations.settings.http_max_body_bytes
-    outcome = await operations.web.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_bytes=most)
+    outcome = await operations.web.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
     fields = {
         "status_code": outcome.status,
         "status_text": outcome.reason,

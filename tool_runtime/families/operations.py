@@ -17,20 +17,11 @@ from policy.paths import is_under, normalize
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.families.family import encode
 from tool_runtime.files import notebooks, pdf
+from tool_runtime.files import write as writing
 from tool_runtime.files.edits import edits_from, is_notebook
 from tool_runtime.files.lines import LineWindow, StoredParams, WantedLines, read_stored
-from tool_runtime.files.move import MoveParams, delete_file, delete_tree, move_file, take_back_half_move
 from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
 from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_file, whole_file
-from tool_runtime.files.write import (
-    EditParams,
-    Expected,
-    WriteOutcome,
-    WriteParams,
-    edit_file,
-    remove_leftover,
-    write_file,
-)
 from tool_runtime.output.artifacts import file_diff, make_diff, size_note
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of, os_faults, place_to_keep, smallest
@@ -46,6 +37,9 @@ if TYPE_CHECKING:
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext
     from tool_runtime.web.http import HttpClient, HttpOutcome
+
+    Written = tuple[writing.WriteOutcome, dict[str, Any]]
+    """What was done, and fields of the output."""
 
 T = TypeVar("T")
 
@@ -170,11 +164,10 @@ class Operations:
             lines.append(f"[{len(lines)} {what} shown; offset: {params.offset + len(lines)} goes on]")
         return ToolOutput("\n".join(lines) + "\n")
 
-    def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> tuple[WriteOutcome, dict[str, Any]]:
-        """Write the `content` of a call to its `path`; `how` are more of WriteParams. What was done, and fields of the
-        output. Raises ToolFault."""
+    def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> Written:
+        """Write the `content` of a call to its `path`; `how` are more of WriteParams. Raises ToolFault."""
         request = call.request
-        params = WriteParams(
+        params = writing.WriteParams(
             request.arguments["path"],
             self.scope(request),
             encode(request.arguments["content"], "content"),
@@ -184,12 +177,12 @@ class Operations:
             kept=place_to_keep(call.settings, request),
             **how,
         )
-        return _add_diff(call, write_file(params, call.abandoned))
+        return _add_diff(call, writing.write_file(params, call.abandoned))
 
-    def edit(self, call: CallContext) -> tuple[WriteOutcome, dict[str, Any]]:
+    def edit(self, call: CallContext) -> Written:
         """Make the `edits` of a call in the file at its `path`, as in `write`. Raises ToolFault."""
         request = call.request
-        params = EditParams(
+        params = writing.EditParams(
             request.arguments["path"],
             self.scope(request),
             self.scope(request, CapabilityName.FILE_READ),
@@ -200,7 +193,7 @@ class Operations:
             _expectation_of(request),
             place_to_keep(call.settings, request),
         )
-        return _add_diff(call, edit_file(params, call.abandoned))
+        return _add_diff(call, writing.edit_file(params, call.abandoned))
 
     def delete(self, call: CallContext, *, tree: bool = False, through_links: bool = True) -> str:
         """Delete the file at the call's `path`, or with `tree` a directory with all in it; the path. Raises
@@ -211,25 +204,25 @@ class Operations:
                 real = normalize(os.path.realpath(path), OS_FAMILY)
             if any(is_under(normalize(root, OS_FAMILY), real, OS_FAMILY) for root in self.roots or ()):
                 raise ToolFault(FaultKind.OUT_OF_SCOPE, f"is a root of the tools, or holds one: {path}")
-            delete_tree(path, scope, call.abandoned)
+            writing.delete_tree(path, scope, call.abandoned)
         else:
-            delete_file(path, scope, call.abandoned, through_links=through_links)
+            writing.delete_file(path, scope, call.abandoned, through_links=through_links)
         return str(path)
 
-    def move(self, call: CallContext) -> MoveParams:
+    def move(self, call: CallContext) -> writing.MoveParams:
         """Move the file at the call's `path` to its `newPath`; both. Raises ToolFault."""
         params = self._ends(call.request)
-        move_file(params, call.abandoned)
+        writing.move_file(params, call.abandoned)
         return params
 
     def take_back_move(self, request: ToolRequest) -> bool:
         """Take away the second name that a move left whose process died; True if there was one. Raises ToolFault."""
-        return take_back_half_move(self._ends(request))
+        return writing.take_back_half_move(self._ends(request))
 
     def remove_temporary(self, request: ToolRequest, argument: str = "path", capability: str | None = None) -> bool:
         """Take away the temporary file that a write left whose process died; True if there was one. Raises
         ToolFault."""
-        return remove_leftover(request.arguments[argument], self.scope(request, capability), mark_of(request))
+        return writing.remove_leftover(request.arguments[argument], self.scope(request, capability), mark_of(request))
 
     async def read_to_send(self, call: CallContext, path: str) -> bytes:
         """All of a file that a request sends. Raises ToolFault."""
@@ -240,8 +233,10 @@ class Operations:
         """Write what a request got to a file; fields of the output. Raises ToolFault."""
         request = call.request
         kept = place_to_keep(call.settings, request)
-        params = WriteParams(path, self.scope(request, CapabilityName.FILE_WRITE), body, mark_of(request), kept=kept)
-        outcome = await self._on_disk(call, path, lambda: write_file(params, call.abandoned))
+        params = writing.WriteParams(
+            path, self.scope(request, CapabilityName.FILE_WRITE), body, mark_of(request), kept=kept
+        )
+        outcome = await self._on_disk(call, path, lambda: writing.write_file(params, call.abandoned))
         return {"seen": str(outcome.seen), "settle": _settling_of(outcome)}
 
     def most_sent(self, call: CallContext, capability: str) -> int:
@@ -263,8 +258,8 @@ class Operations:
                 raise ToolFault(FaultKind.TIMED_OUT, message) from error
             raise
 
-    def _ends(self, request: ToolRequest) -> MoveParams:
-        return MoveParams(
+    def _ends(self, request: ToolRequest) -> writing.MoveParams:
+        return writing.MoveParams(
             request.arguments["path"],
             self.scope(request),
             self.scope(request, CapabilityName.FILE_READ),
@@ -287,14 +282,14 @@ def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolC
     return request.also[capability]
 
 
-def _expectation_of(request: ToolRequest) -> Expected:
+def _expectation_of(request: ToolRequest) -> writing.Expected:
     """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
     named = request.arguments.get("expectedSha256")
     seen = None if request.last_seen is None else FileStamp.parse(request.last_seen)
-    return Expected(named, seen, CapabilityName.FILE_READ in request.also)
+    return writing.Expected(named, seen, CapabilityName.FILE_READ in request.also)
 
 
-def _add_diff(call: CallContext, outcome: WriteOutcome) -> tuple[WriteOutcome, dict[str, Any]]:
+def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:
     path = call.request.arguments["path"]
     if outcome.existed and outcome.before is None:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
@@ -307,7 +302,7 @@ def _add_diff(call: CallContext, outcome: WriteOutcome) -> tuple[WriteOutcome, d
     return outcome, {"artifacts": made, "seen": str(outcome.seen), "settle": settle}
 
 
-def _settling_of(outcome: WriteOutcome) -> Callable[[], None] | None:
+def _settling_of(outcome: writing.WriteOutcome) -> Callable[[], None] | None:
     """Return what is to be done once the result of a write is on record; None for nothing."""
     if outcome.kept is None:
         return None
@@ -414,14 +409,7 @@ class Web:
         return self._client
 
     async def fetch(
-        self,
-        request: ToolRequest,
-        body: bytes,
-        headers: Mapping[str, str],
-        *,
-        timeout_s: float,
-        cut_bytes: int | None = None,
-        saved_bytes: int | None = None,
+        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
     ) -> HttpOutcome:
         """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
         ToolFault."""
@@ -429,16 +417,15 @@ class Web:
         from tool_runtime.web.connections import DomainScope
         from tool_runtime.web.http import HttpParams
 
-        arguments, limits = request.arguments, request.constraints
+        arguments, granted = request.arguments, request.constraints
         params = HttpParams(
             url=arguments["url"],
             method=arguments.get("method", "GET"),
             headers=headers,
             body=body,
             timeout_s=timeout_s,
-            domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
-            cut_body_bytes=cut_bytes,
-            max_saved_bytes=saved_bytes,
+            domains=DomainScope(granted.allowed_domains, granted.blocked_domains),
+            **limits,
         )
         return await client.fetch(params)
 

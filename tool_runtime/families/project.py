@@ -93,9 +93,8 @@ class ProjectTools:
             timeout_s=timeout_s,
             max_output_bytes=_MAX_ANSWER_BYTES,
             stdin=orjson.dumps(dict(call.request.arguments)),
-            is_shown=False,
         )
-        outcome = await self._run_program(params)
+        outcome = await self._run_program(params._replace(on_output=None))
         try:
             return self._answer(call, tool, outcome)
         finally:

@@ -321,7 +321,7 @@ async def _request(operations: Operations, call: CallContext) -> ToolOutput:
         encode(arguments.get("body", ""), "body"),
         arguments.get("headers", {}),
         timeout_s=min(arguments.get("timeout_s", settings.default_request_s), settings.http_timeout_max_s),
-        cut_bytes=settings.http_max_body_bytes,
+        cut_body_bytes=settings.http_max_body_bytes,
     )
     body = body_text(outcome)
     fields: dict[str, Any] = {

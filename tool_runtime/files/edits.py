@@ -65,10 +65,7 @@ def is_notebook(path: str) -> bool:
 
 def edit_content(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
-    if not is_notebook(path):
-        return apply_edits(before, edits)
-
-    return edit_notebook(before, edits)
+    return edit_notebook(before, edits) if is_notebook(path) else apply_edits(before, edits)
 
 
 def apply_edits(before: bytes, edits: Sequence[Edit]) -> EditedFile:

@@ -30,8 +30,6 @@ _MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not read to its end only to count its lines."""
 AT_ONCE_BYTES: Final = 64 * 1024
 """The size of a file, or of a directory's own list, up to which it is read on the event loop."""
-
-
 _PDF: Final = b"%PDF-"
 
 
@@ -70,7 +68,8 @@ def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = Fal
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
-            _refuse_far(status, near_only=near_only)
+            if near_only and not is_near(status):
+                raise NeedsThread
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
             seen = FileStamp.make(status, head if len(head) == status.st_size else None)
@@ -166,7 +165,8 @@ def whole_file(
     with os_faults(path):
         real, fd, status = open_file(path, scope)
         with open(fd, "rb", buffering=0) as file:
-            _refuse_far(status, near_only=near_only)
+            if near_only and not is_near(status):
+                raise NeedsThread
             refuse_size(status.st_size, max_bytes, path)
             data = bytearray()
             while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
@@ -174,11 +174,6 @@ def whole_file(
                 refuse_size(len(data), max_bytes, path)
                 abandoned.refuse()
     return WholeFile(bytes(data), real, status)
-
-
-def _refuse_far(status: os.stat_result, *, near_only: bool) -> None:
-    if near_only and not is_near(status):
-        raise NeedsThread
 
 
 def is_near(status: os.stat_result) -> bool:

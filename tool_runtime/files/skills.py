@@ -90,14 +90,9 @@ class SkillIndex:
         self._known = found
         return found
 
-    @property
-    def last_skills(self) -> Skills:
-        """The skills of the last look; there is one where there was none."""
-        return self._known or self.skills()
-
     def find(self, name: str) -> Skill:
-        """A skill of the last look. Raises ToolFault(NOT_FOUND) where it cannot be used, and says why."""
-        skills = self.last_skills
+        """A skill of the last look. Raises ToolFault(NOT_FOUND), which says why, where it cannot be used."""
+        skills = self._known or self.skills()
         skill = skills.usable.get(name)
         if skill is None:
             why = skills.unusable.get(name)
@@ -187,13 +182,11 @@ def _scope_of(skill: Skill, scope: Scope) -> Scope:
     """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
     if not skill.of_workspace:
         return Scope((skill.folder,))
-    if scope.allowed is None or any(_lies_in(skill.folder, root) for root in scope.allowed):
+    if scope.allowed is None or any(
+        skill.folder == root or skill.folder.startswith(root.rstrip(os.sep) + os.sep) for root in scope.allowed
+    ):
         return Scope((skill.folder,), scope.blocked)
     return scope
-
-
-def _lies_in(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def _names(folder: str) -> list[tuple[str, bool]]:

@@ -1,4 +1,4 @@
-"""Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
+"""Writing, editing, deleting and moving one file (TR 4.2, 4.3). Blocking: callers run these in a thread.
 
 A file is replaced in one step: readers see the old content or the new, never a part. One that no new file can take the
 place of is written in place (`in_place`). Paths go through `paths` and the one writer (`files.writer`), so links that
@@ -10,14 +10,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import own_name
+from policy.rules.protected_paths import repository_place
 from tool_runtime.files.edits import EditProblem, edit_content
-from tool_runtime.files.paths import Scope, check_scope, open_regular, resolve, root_of
+from tool_runtime.files.paths import Scope, check_scope, open_regular, refuse_irregular, resolve, root_of
 from tool_runtime.files.read import FileStamp, refuse_size
 from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
+from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
@@ -75,6 +78,9 @@ class EditParams(NamedTuple):
     expected: Expected = Expected()
     kept: str | None = None
     mode: None = None
+
+
+_Params = WriteParams | EditParams
 
 
 class WriteOutcome(NamedTuple):
@@ -190,12 +196,7 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
 
 
 def _replace(
-    directory: OpenDirectory,
-    real: str,
-    params: WriteParams | EditParams,
-    data: bytes,
-    found: _Found,
-    abandoned: Abandoned,
+    directory: OpenDirectory, real: str, params: _Params, data: bytes, found: _Found, abandoned: Abandoned
 ) -> WriteOutcome:
     """Put `data` in the file's place, durably. A file that changed while it was made is not replaced."""
     name, temporary, status = os.path.basename(real), _temporary(real, params.mark), found.status
@@ -220,7 +221,7 @@ def _replace(
 def _write_in_place(
     directory: OpenDirectory,
     real: str,
-    params: WriteParams | EditParams,
+    params: _Params,
     status: os.stat_result,
     done: WriteOutcome,
     abandoned: Abandoned,
@@ -243,3 +244,116 @@ def _temporary(real: str, mark: str) -> str:
     it; what is random in `mark` keeps anybody from being there first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
     return own_name(digest[:32])
+
+
+# Deleting and moving one file or symbolic link. Of a link at the end of a path the name that the call gives goes, and
+# never what that leads to.
+
+
+def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links: bool = True) -> None:
+    """Delete one regular file, or a link. Without `through_links` that is refused, and one on the way."""
+    real = resolve(path, scope, to_change=True, through_links=through_links, own_name=through_links)
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
+        if through_links:
+            _refuse_other_kinds(directory.status(name), path)
+        else:
+            refuse_irregular(directory.status(name), path)
+        abandoned.refuse()
+        directory.remove(name)
+        directory.sync()
+
+
+class MoveParams(NamedTuple):
+    """The file at `path` is moved to `new_path`, where nothing may be. `path` is also in the scope of reading."""
+
+    path: str
+    scope: Scope
+    read_scope: Scope
+    new_path: str
+    new_scope: Scope
+
+
+def move_file(params: MoveParams, abandoned: Abandoned) -> None:
+    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made."""
+    real, new_real = _ends(params)
+    new_root = root_of(new_real, params.new_scope)
+    with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
+        _refuse_other_kinds(source.status(name), params.path)
+        with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
+            abandoned.refuse()
+            try:
+                source.move(name, target, new_name)
+            except FileExistsError as error:
+                message = f"something is there already, and a move replaces nothing: {params.new_path}"
+                raise ToolFault(FaultKind.EXISTS, message) from error
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                message = f"it is on another file system, where nothing is moved to: {params.new_path}"
+                raise ToolFault(FaultKind.SYSTEM, message) from error
+
+
+def _ends(params: MoveParams) -> tuple[str, str]:
+    real = resolve(params.path, params.scope, to_change=True, own_name=True)
+    check_scope(params.path, real, params.read_scope)
+    return real, resolve(params.new_path, params.new_scope, to_change=True, own_name=True)
+
+
+def _refuse_other_kinds(status: os.stat_result | None, path: str) -> None:
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        refuse_irregular(status, path)
+
+
+def take_back_half_move(params: MoveParams) -> bool:
+    """Take away the second name of a move by two names that was cut in its middle; True if there was one. Raises
+    ToolFault."""
+    real, new_real = _ends(params)
+    if real == new_real:
+        return False
+    with (
+        os_faults(params.path),
+        open_parent(real, root_of(real, params.scope)) as (source, name),
+        open_parent(new_real, root_of(new_real, params.new_scope)) as (target, new_name),
+    ):
+        one, other = source.status(name), target.status(new_name)
+        if one is None or other is None or not os.path.samestat(one, other):
+            return False
+        target.remove(new_name)
+    return True
+
+
+# Deleting a directory with all that is in it. Everything below is looked at first: where policy keeps one entry from
+# being deleted, nothing is. Then it goes by descriptor from the root on, links themselves and never what they lead to.
+
+MAX_ENTRIES: Final = 100_000
+"""A larger tree is not deleted in one call."""
+
+
+def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
+    """Delete the directory at `path`, which leads through no link, with all that is in it; how many entries there were.
+    Raises ToolFault: OUT_OF_SCOPE, and then nothing was deleted; TOO_LARGE likewise."""
+    real = resolve(path, scope, to_change=True, through_links=False)
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
+        status = directory.status(name)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            raise ToolFault(FaultKind.PATH_CHANGED, f"is no directory any more: {path}")
+        count = _look_at(directory, name, scope, abandoned)
+        abandoned.refuse()
+        directory.remove_tree(name)
+        directory.sync()
+    return count
+
+
+def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Abandoned) -> int:
+    count = 0
+    for folder, folders, files in directory.walk(name):
+        abandoned.refuse()
+        for name in (*folders, *files):
+            inside = os.path.join(folder, name)
+            check_scope(inside, inside, scope)
+            if repository_place(inside, scope.allowed, OS_FAMILY) is not None:
+                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {inside}")
+        count += len(folders) + len(files)
+        if count > MAX_ENTRIES:
+            raise ToolFault(FaultKind.TOO_LARGE, f"more than {MAX_ENTRIES} entries: delete directories further down")
+    return count

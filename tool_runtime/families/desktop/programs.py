@@ -78,10 +78,6 @@ HTTP_REQUEST: Final = ToolSpec(
 )
 
 
-async def _read_output(operations: Operations, call: CallContext) -> ToolOutput:
-    return operations.commands.read_output(call)
-
-
 async def _request(operations: Operations, call: CallContext) -> ToolOutput:
     arguments, save_to = call.request.arguments, call.request.arguments.get("saveTo")
     await operations.web.client()
@@ -90,7 +86,7 @@ async def _request(operations: Operations, call: CallContext) -> ToolOutput:
         await _body(operations, call),
         arguments.get("headers", {}),
         timeout_s=arguments.get("timeout", operations.settings.default_request_s),
-        saved_bytes=None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE),
+        max_saved_bytes=None if save_to is None else operations.most_sent(call, CapabilityName.FILE_WRITE),
     )
     if save_to is None:
         return _response(call, outcome)
@@ -156,7 +152,7 @@ def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
 
 ROWS: Final = (
     Row(RUN_COMMAND, run=lambda operations, call: operations.commands.run_command(operations, call)),
-    Row(COMMAND_OUTPUT, run=_read_output),
+    Row(COMMAND_OUTPUT, run=lambda operations, call: operations.commands.read_output(call)),
     Row(STOP_COMMAND, run=lambda operations, call: operations.commands.stop(call)),
     Row(HTTP_REQUEST, run=_request, leftover=_remove_download),
 )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _OFFSET: Final = integer("Results to skip", minimum=0)
 _INCLUDE_IGNORED: Final = flag("Also files that .gitignore names")
-_KINDS: Final = {"file": "file ", "other": "other"}
 
 LIST_DIRECTORY: Final = ToolSpec(
     "ListDirectory",
@@ -147,7 +146,7 @@ def _entry(listed: ListedEntry) -> str:
         return f"dir   {path}/"
     if kind == "link":
         return f"link  {path} -> {escape(target or '?', '')}"
-    return f"{_KINDS[kind]} {path}"
+    return f"{kind:<5} {path}"
 
 
 def _notes(listing: Listing, call: CallContext) -> Iterator[str]:
