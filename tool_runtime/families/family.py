@@ -40,14 +40,13 @@ class Row(NamedTuple):
 
     def tool(self, operations: Operations, names: Mapping[FaultKind, str]) -> Tool:
         """The tool, ready to run."""
-        at_once = None
-        if self.work is not None:
-            work = functools.partial(self.work, operations)
-            run = run_in_thread(work, operations.pool, operations.settings.file_timeout_s)
-            at_once = run_at_once(work) if self.near else None
-        elif self.run is not None:
-            run = cap(functools.partial(self.run, operations))
-        return Tool(self.spec, run, DESKTOP, at_once, names, check=self.check)
+        if self.run is not None:
+            return Tool(self.spec, cap(functools.partial(self.run, operations)), DESKTOP, None, names, check=self.check)
+        if self.work is None:
+            raise ValueError(f"nothing runs {self.spec.name}")
+        work = functools.partial(self.work, operations)
+        run = run_in_thread(work, operations.pool, operations.settings.file_timeout_s)
+        return Tool(self.spec, run, DESKTOP, run_at_once(work) if self.near else None, names, check=self.check)
 
 
 def name_errors(errors: Mapping[str, str], *rows: Row) -> tuple[Row, ...]:

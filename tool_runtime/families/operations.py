@@ -119,9 +119,8 @@ class Operations:
             arguments.get("limit"),
             arguments.get("encoding"),
         )
-        if self.settings.open_output is not None and not os.path.isabs(
-            params.path
-        ):  # files come absolute from the host
+        # Paths of files come absolute from the host.
+        if self.settings.open_output is not None and not os.path.isabs(params.path):
             call.need_thread()
             return self._read_stored(call, params.path, StoredParams(params.offset, params.limit or _STORED_LINES))
         if is_notebook(params.path) and not arguments.get("raw") and params.encoding is None:
@@ -232,10 +231,8 @@ class Operations:
     async def save(self, call: CallContext, path: str, body: bytes) -> dict[str, Any]:
         """Write what a request got to a file; fields of the output. Raises ToolFault."""
         request = call.request
-        kept = place_to_keep(call.settings, request)
-        params = writing.WriteParams(
-            path, self.scope(request, CapabilityName.FILE_WRITE), body, mark_of(request), kept=kept
-        )
+        scope, kept = self.scope(request, CapabilityName.FILE_WRITE), place_to_keep(call.settings, request)
+        params = writing.WriteParams(path, scope, body, mark_of(request), kept=kept)
         outcome = await self._on_disk(call, path, lambda: writing.write_file(params, call.abandoned))
         return {"seen": str(outcome.seen), "settle": _settling_of(outcome)}
 
