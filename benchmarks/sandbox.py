@@ -265,7 +265,7 @@ async def take_turns(pipes: Mapping[str, Sequence[io.FileIO]], rounds: int) -> d
 def import_ms(rounds: int) -> float:
     """What the first command that is held imports besides what the loop and every command need."""
     code = (
-        "import time, agent_host.loop.task; from tool_runtime.families.desktop import command_tools;"
+        "import time, agent_host.loop.task; from tool_runtime.families import commands;"
         "from tool_runtime.sandbox import levels; began = time.perf_counter();"
         "import tool_runtime.sandbox.session, tool_runtime.sandbox.probe; print((time.perf_counter() - began) * 1000)"
     )

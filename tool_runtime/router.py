@@ -11,18 +11,20 @@ from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, 
 from config.shapes import hint_at
 from policy.names import CapabilityName
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.catalogue import NATIVE, SKILLS, has_uploads
-from tool_runtime.families.desktop.family import DesktopFamily
-from tool_runtime.families.uploads import Uploads
+from tool_runtime.families.catalogue import NATIVE, ROWS, SKILLS, desktop_specs
+from tool_runtime.families.desktop.programs import set_timeouts
+from tool_runtime.families.family import Family
 from tool_runtime.families.usable_arguments import drop_grant, usable_arguments
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, ToolFault
+from tool_runtime.tool import CallContext, FaultKind, ToolFault, mark_of, place_to_keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tool_runtime.families.commands import Commands
+    from tool_runtime.families.operations import Operations
     from tool_runtime.processes.command import CommandOutcome, CommandParams
     from tool_runtime.processes.scripts import SkillScripts
     from tool_runtime.processes.server import ServerParams, ServerProcess
@@ -42,12 +44,8 @@ class LocalToolRouter:
         self, settings: RuntimeSettings, others: Sequence[Provider] = (), scripts: SkillScripts | None = None
     ) -> None:
         self._settings = settings
-        self._scripts = scripts
         self._pool = DaemonPool()
-        self._desktop = DesktopFamily(settings, self._pool)
-        self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
-        if has_uploads(settings.families):
-            self._families = (*self._families, Uploads(self._desktop.read_bytes))
+        self._families: tuple[Provider, ...] = (*self._other_families(scripts), self._desktop_family())
         self._providers: tuple[Provider, ...] = (*self._families, *others)
         self._remote: tuple[RemoteProvider, ...] = ()
         self._running: set[asyncio.Task[Any]] = set()
@@ -73,12 +71,12 @@ class LocalToolRouter:
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
         Raises ToolFault where it cannot be started."""
-        return await self._desktop.run_program(params)
+        return await self._commands.run_program(params)
 
     def start_program(self, params: ServerParams) -> ServerProcess:
         """Start a program that runs on and is talked to, for another provider; it ends with the session at the latest.
         Raises ToolFault where it cannot be started."""
-        return self._desktop.start_program(params)
+        return self._commands.start_program(params)
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
@@ -160,9 +158,7 @@ class LocalToolRouter:
         if provider is None:
             return Leftovers()
         left = await provider.end_leftovers(request)
-        from tool_runtime.families.desktop.calls import mark_of, place_to_keep_by_request
-
-        kept = place_to_keep_by_request(self._settings, request)
+        kept = place_to_keep(self._settings, request)
         if kept is not None and os.path.exists(kept):  # noqa: ASYNC240  no file is opened for it
             left = await self._pool.run(lambda: _add_taken_back(left, kept, request))
         sandbox = self._settings.sandbox
@@ -175,10 +171,9 @@ class LocalToolRouter:
 
     async def settle(self, request: ToolRequest) -> None:
         """See ToolRouter."""
-        from tool_runtime.families.desktop.calls import place_to_keep_by_request
         from tool_runtime.files import in_place
 
-        kept = place_to_keep_by_request(self._settings, request)
+        kept = place_to_keep(self._settings, request)
         if kept is not None:
             await self._pool.run(lambda: in_place.settle(kept))
 
@@ -190,7 +185,7 @@ class LocalToolRouter:
         if running:
             await asyncio.wait(running)
         await asyncio.gather(*(one.aclose() for one in self._remote))  # their programs are among the commands
-        return await self._desktop.end_commands()
+        return await self._commands.end_commands() if "_commands" in self.__dict__ else Leftovers()
 
     async def aclose(self) -> None:
         """Cancel calls that are under way, end their processes, close connections."""
@@ -199,16 +194,33 @@ class LocalToolRouter:
             await provider.aclose()
         self._pool.close()
 
-    def _other_families(self) -> Iterator[Provider]:
+    @functools.cached_property
+    def _commands(self) -> Commands:
+        from tool_runtime.families.commands import Commands
+
+        return Commands(self._settings, self._pool)
+
+    def _operations(self, settings: RuntimeSettings, **more: Any) -> Operations:
+        from tool_runtime.families.operations import Operations
+
+        return Operations(settings, self._pool, lambda: self._commands, **more)
+
+    def _desktop_family(self) -> Family:
+        settings = self._settings
+        specs = desktop_specs(settings.families)
+        rows = [ROWS[spec.name]._replace(spec=set_timeouts(spec, settings)) for spec in specs]
+        return Family(rows, lambda: self._operations(settings))
+
+    def _other_families(self, scripts: SkillScripts | None) -> Iterator[Family]:
         """Those that are chosen beside the desktop family; of any other nothing is imported."""
         if NATIVE in self._settings.families:
-            from tool_runtime.families.native.family import NativeFamily
+            from tool_runtime.families import native
 
-            yield NativeFamily(self._settings, self._pool, self._desktop.run_program)
+            yield native.family_under(self._settings, self._operations)
         if SKILLS in self._settings.families:
-            from tool_runtime.families.skills.family import SkillsFamily
+            from tool_runtime.families import skills
 
-            yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
+            yield skills.family_under(self._settings, self._operations, scripts)
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
@@ -257,7 +269,7 @@ def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Tool
     if fault.kind is not FaultKind.NOT_FOUND:
         return fault
     from agent_host.file_names import nearest
-    from tool_runtime.families.desktop.calls import scope_of
+    from tool_runtime.families.operations import scope_of
     from tool_runtime.files.paths import is_in_scope
 
     scope = scope_of(request, CapabilityName.FILE_READ if CapabilityName.FILE_READ in request.also else None)
@@ -271,7 +283,7 @@ def _add_nearest(fault: ToolFault, request: ToolRequest, spec: ToolSpec) -> Tool
 
 def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
     """With what became of a file that a call wrote in place whose process died."""
-    from tool_runtime.families.desktop.calls import scope_of
+    from tool_runtime.families.operations import scope_of
     from tool_runtime.files import in_place
 
     scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
@@ -283,25 +295,10 @@ def _add_taken_back(left: Leftovers, kept: str, request: ToolRequest) -> Leftove
 
 
 def _success(request: ToolRequest, output: ToolOutput) -> ToolResult:
-    return ToolResult(
-        request.tool_name,
-        request.session_id,
-        request.task_id,
-        request.step_id,
-        "succeeded",
-        output_text=output.text,
-        artifact_uris=output.artifact_uris,
-        artifacts=output.artifacts,
-        exit_code=output.exit_code,
-        seen=output.seen,
-        command_id=output.command_id,
-        images=output.images,
-        skill=output.skill,
-        denials=output.denials,
-        stderr=output.stderr,
-        settle=output.settle,
-        coloured=output.coloured,
-    )
+    fields = output._asdict()
+    del fields["capped"]
+    made_by = (request.tool_name, request.session_id, request.task_id, request.step_id)
+    return ToolResult(*made_by, "succeeded", output_text=fields.pop("text"), **fields)
 
 
 def _failure(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:

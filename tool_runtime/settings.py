@@ -101,6 +101,16 @@ class RuntimeSettings(NamedTuple):
     kept: str | None = None
 
     @property
+    def default_command_s(self) -> float:
+        """The seconds of a command that names none."""
+        return min(self.command_timeout_s, self.command_timeout_max_s)
+
+    @property
+    def default_request_s(self) -> float:
+        """The seconds of a request that names none."""
+        return min(self.http_timeout_s, self.http_timeout_max_s)
+
+    @property
     def writable_places(self) -> tuple[str, ...]:
         """The places that tools and commands write to: the host starts none of its own programs from there."""
         return (self.workspace, *self.native_roots, *(() if self.temporary is None else (self.temporary,)))

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host.contracts import Leftovers
 from config.lean_typing import NamedTuple
 from tool_runtime.output.truncate import truncate_text
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Denial, Image, LoadedSkill, ToolRequest, ToolSpec
     from agent_host.errors import ErrorCode
     from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
 
 
 class ToolOutput(NamedTuple):
@@ -51,6 +55,11 @@ class Abandoned:
 
     def __init__(self) -> None:
         self.flag = False
+
+    def refuse(self) -> None:
+        """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
+        if self.flag:
+            raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
 
 
 class CallClock:
@@ -92,20 +101,46 @@ class CallContext(NamedTuple):
     max_file_size_bytes: int | None
     abandoned: Abandoned
     clock: CallClock
+    at_once: bool = False
+    """The call runs on the event loop, see `Work`."""
+
+    def need_thread(self) -> None:
+        """Raises NeedsThread on the event loop: what follows may take longer than a thread takes to begin."""
+        if self.at_once:
+            raise NeedsThread
 
     @classmethod
     def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
         """The context of `request` under `settings`."""
         limits = request.constraints
-        sizes = [n for n in (settings.max_file_size_bytes, limits.max_file_size_bytes) if n is not None]
-        output = settings.max_output_bytes
-        if limits.max_output_bytes is not None:
-            output = min(output, limits.max_output_bytes)
-        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned(), CallClock())
+        output = smallest(settings.max_output_bytes, limits.max_output_bytes) or 0
+        file = smallest(settings.max_file_size_bytes, limits.max_file_size_bytes)
+        return cls(request, settings, output, file, Abandoned(), CallClock())
+
+
+def mark_of(request: ToolRequest) -> str:
+    """Unique to the call, since step ids are random; the same in the process that resumes its session. A digest, since
+    clients and gateways choose ids that no variable of a process can hold."""
+    named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
+    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def place_to_keep(settings: RuntimeSettings, request: ToolRequest) -> str | None:
+    """The place where the call keeps what a file holds before it is written in place; None for nowhere."""
+    return None if settings.kept is None else os.path.join(settings.kept, mark_of(request))
+
+
+def smallest(*limits: int | None) -> int | None:
+    """The tightest of the limits; None for no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]
 """Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
+
+
+Work = Callable[[CallContext], ToolOutput]
+"""Runs one call, blocking. Raises ToolFault; with `at_once` NeedsThread, before it has done anything."""
 
 
 AtOnce = Callable[[CallContext], "ToolOutput | None"]
@@ -144,8 +179,9 @@ class Provider(Protocol):
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See ToolRouter, for a call of one of its tools."""
-        ...
+        """See ToolRouter, for a call of one of its tools. By default it leaves nothing."""
+        del request
+        return Leftovers()
 
     async def aclose(self) -> None:
         """Release what the provider holds."""
@@ -170,7 +206,28 @@ class RemoteProvider(Provider, Protocol):
         ...
 
 
+class NeedsThread(Exception):
+    """A call is more than the event loop should wait for."""
+
+
 # What every tool gets, as small functions from a handler to a handler.
+
+
+def run_in_thread(work: Work, pool: DaemonPool, timeout_s: float) -> Handler:
+    """Runs `work` in a thread of the pool for `timeout_s` at most, its text within the limit."""
+    return cap(add_timeout(lambda call: pool.run(lambda: work(call)), timeout_s))
+
+
+def run_at_once(work: Work) -> AtOnce:
+    """Runs `work` on the event loop where it is small and near."""
+
+    def run(call: CallContext) -> ToolOutput | None:
+        try:
+            return cap_output(work(call._replace(at_once=True)), call)
+        except NeedsThread:
+            return None
+
+    return run
 
 
 def add_timeout(handler: Handler, timeout_s: float) -> Handler:
@@ -210,7 +267,7 @@ def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
 
 
 class FaultKind(Enum):
-    """The kind of a fault, in no family's words; `families/dialects.py` renders it."""
+    """The kind of a fault, in no family's words; `families/answers.py` has those."""
 
     UNKNOWN_TOOL = auto()
     INVALID_ARGUMENT = auto()

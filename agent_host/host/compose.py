@@ -183,7 +183,7 @@ def _local_tools(
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.tool_lists import ApprovedTools
-        from tool_runtime.families.project.family import ProjectTools
+        from tool_runtime.families.project import ProjectTools
 
         runtime.add(ProjectTools(of_runtime, runtime.run_program))
         approved = ApprovedTools(resolved.state_dir, resolved.workspace)
@@ -316,7 +316,7 @@ def providers_of(parts: Parts, settings: RuntimeSettings, index: SkillIndex | No
     """Skills and Python tools, where the session has such."""
     providers: list[Provider] = []
     if index is not None:
-        from tool_runtime.families.skills.loading import SkillLoading
+        from tool_runtime.families.skill_loading import SkillLoading
 
         providers.append(SkillLoading(index, settings))
     if parts.tools:

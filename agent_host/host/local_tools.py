@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.judging.environment import Registry
 from policy.names import CapabilityName
-from tool_runtime.families.catalogue import FAMILIES, specs_of
-from tool_runtime.families.desktop.specs import SPECS
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT, upload_problem
+from tool_runtime.families.catalogue import FAMILIES, SPECS, specs_of
+from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT, upload_problem
 from tool_runtime.families.usable_arguments import usable_arguments
 from tool_runtime.schema import judge_of
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from agent_host.host.environment import project_tool_names
 from config.lean_typing import NamedTuple
 from state.tool_lists import ApprovedTools
-from tool_runtime.families.project.family import specs_in
-from tool_runtime.families.project.manifest import FOLDER
-from tool_runtime.families.skills.loading import loading_spec
+from tool_runtime.families.project import FOLDER, specs_in
+from tool_runtime.families.skill_loading import loading_spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

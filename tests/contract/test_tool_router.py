@@ -12,9 +12,8 @@ from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolReques
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.catalogue import specs_of
-from tool_runtime.families.desktop.specs import SPECS
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT
+from tool_runtime.families.catalogue import SPECS, specs_of
+from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import Tool, ToolOutput

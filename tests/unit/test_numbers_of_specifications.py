@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from config.load import load
-from tool_runtime.families.native import specs as native
-from tool_runtime.families.skills import specs as skills
+from tool_runtime.families import native, skills
 from tool_runtime.settings import RuntimeSettings
 
 MIB = 1024 * 1024

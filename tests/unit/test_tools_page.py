@@ -14,7 +14,7 @@ from agent_host.judging.environment import Environment
 from agent_host.judging.facts import gather
 from tests.support.tool_page import PAGE, SHOWN, page
 from tests.support.tools import TOOLS
-from tool_runtime.families.skills.specs import RUN_SCRIPT
+from tool_runtime.families.skills import RUN_SCRIPT
 from tool_runtime.files.skills import SkillFolder, SkillIndex
 from tool_runtime.processes.scripts import SkillScripts
 

@@ -8,7 +8,8 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from tool_runtime.output import artifacts
-from tool_runtime.output.truncate import truncate_text
+from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output.truncate import truncate_text, whole_end
 from tool_runtime.tool import FaultKind, ToolOutput
 
 if TYPE_CHECKING:
@@ -16,19 +17,16 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact
     from tool_runtime.tool import CallContext
+    from tool_runtime.web.http import HttpOutcome
 
 _MARGIN_BYTES: Final = 128
 """For fields that say what was left out."""
+_MAX_LINE_CHARS: Final = 500
 
 
 def answer(fields: Mapping[str, Any], **more: Any) -> ToolOutput:
     """The fields as they are; `more` is for the output."""
-    return ToolOutput(encode(fields).decode(), capped=True, **more)
-
-
-def encode(value: object) -> bytes:
-    """The value as JSON."""
-    return orjson.dumps(value)
+    return ToolOutput(orjson.dumps(fields).decode(), capped=True, **more)
 
 
 def fit_texts(
@@ -36,22 +34,22 @@ def fit_texts(
 ) -> ToolOutput:
     """The fields, their longest texts cut where they are too long together. `cut` maps each text that may be cut to the
     field that says so; the whole of the text `stored` is then an artifact."""
-    data = encode(fields)
+    data = orjson.dumps(fields)
     if len(data) <= call.max_output_bytes:
         return ToolOutput(data.decode(), capped=True, **more)
     made = dict(fields)
-    names = sorted(cut, key=lambda name: len(encode(fields[name])))
-    room = call.max_output_bytes - len(encode({**fields, **dict.fromkeys(names, "")}))
+    names = sorted(cut, key=lambda name: len(orjson.dumps(fields[name])))
+    room = call.max_output_bytes - len(orjson.dumps({**fields, **dict.fromkeys(names, "")}))
     for place, name in enumerate(names):
         shorter, was_cut = _fit(fields[name], max(0, room // (len(names) - place)))
-        room -= len(encode(shorter))
+        room -= len(orjson.dumps(shorter))
         made[name] = shorter
         if was_cut:
             made[cut[name]] = True
     kept: tuple[Artifact, ...] = ()
     if stored is not None and made[stored] != fields[stored]:
         kept = (artifacts.tool_output(call.request, fields[stored].encode(), part=stored),)
-    return ToolOutput(encode(made).decode(), capped=True, artifacts=kept, **more)
+    return ToolOutput(orjson.dumps(made).decode(), capped=True, artifacts=kept, **more)
 
 
 def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, start: int, most_chars: int) -> int:
@@ -60,7 +58,7 @@ def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, sta
     size = most_chars
     while True:
         fields[name] = text[start : start + size]
-        if size == 1 or len(encode(fields)) + _MARGIN_BYTES <= call.max_output_bytes:
+        if size == 1 or len(orjson.dumps(fields)) + _MARGIN_BYTES <= call.max_output_bytes:
             return start + len(fields[name])
         size = max(size * 3 // 4, 1)
 
@@ -68,7 +66,7 @@ def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, sta
 def _fit(text: str, room: int) -> tuple[str, bool]:
     """The text in at most `room` bytes of JSON, and whether it was cut. Its escapes decide how much of it that is."""
     limit, shorter = room, text
-    while len(encode(shorter)) > room and limit > 0:
+    while len(orjson.dumps(shorter)) > room and limit > 0:
         shorter = truncate_text(text, limit)
         limit = limit * 3 // 4
     return shorter, shorter != text
@@ -76,14 +74,33 @@ def _fit(text: str, room: int) -> tuple[str, bool]:
 
 def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -> int:
     """Return how many of the rows fit in an answer beside the fields, one at least."""
-    room = call.max_output_bytes - len(encode(fields)) - _MARGIN_BYTES
-    if len(rows) < 2 or len(encode(rows)) <= room:
+    room = call.max_output_bytes - len(orjson.dumps(fields)) - _MARGIN_BYTES
+    if len(rows) < 2 or len(orjson.dumps(rows)) <= room:
         return len(rows)
     for place, row in enumerate(rows):
-        room -= len(encode(row)) + 1
+        room -= len(orjson.dumps(row)) + 1
         if room < 0:
             return max(place, 1)
     return len(rows)
+
+
+def cut_line(line: bytes, start: int) -> str:
+    """The line, or of a long one what is around the match, which begins at the byte `start`."""
+    text = line.rstrip(b"\r").decode("utf-8", "replace")
+    if len(text) <= _MAX_LINE_CHARS:
+        return text
+    at = len(line[:start].decode("utf-8", "replace"))
+    begin = max(0, min(at - _MAX_LINE_CHARS // 4, len(text) - _MAX_LINE_CHARS))
+    end = begin + _MAX_LINE_CHARS
+    left, right = ("…" if begin else ""), ("…" if end < len(text) else "")
+    return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
+
+
+def body_text(outcome: HttpOutcome) -> str:
+    """The body as text; of one that is none, how large it is."""
+    body = whole_end(outcome.body) if outcome.body_cut else outcome.body
+    text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
+    return f"[{len(outcome.body)} bytes that are no text]" if text is None else text
 
 
 # Each family's words for a fault: one table a family.

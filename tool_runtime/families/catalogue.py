@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tool_runtime.families.desktop.specs import READ_OUTPUT, SPECS
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT
+from tool_runtime.families.desktop import files, programs, trees
+from tool_runtime.families.desktop.files import EDIT_FILE, READ_FILE, READ_OUTPUT, UPLOAD_ARTIFACT, WRITE_FILE
+from tool_runtime.families.desktop.programs import RUN_COMMAND
+from tool_runtime.families.desktop.trees import GREP, LIST_DIRECTORY
+from tool_runtime.families.schemas import flag, integer, parameters, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from agent_host.contracts import ToolSpec
 
@@ -21,39 +24,121 @@ RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
 FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
-"""All of them. A further family adds its name here, its specifications to `specs_of`, and its provider to
-`LocalToolRouter`."""
+"""All of them. A further family adds its name here, its records to `specs_of`, and its rows to `LocalToolRouter`."""
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families. What reads stored outputs belongs to every one, and what uploads to all but the slim
-    one. Raises KeyError for a name that is no family's."""
+    """The tools of these families. Raises KeyError for a name that is no family's."""
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
     others: tuple[ToolSpec, ...] = ()
     if NATIVE in families:
-        from tool_runtime.families.native.specs import SPECS as OF_NATIVE  # costs nothing where it is not chosen
+        from tool_runtime.families.native import SPECS as OF_NATIVE  # costs nothing where it is not chosen
 
         others = OF_NATIVE
     if SKILLS in families:
-        from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
+        from tool_runtime.families.skills import SPECS as OF_SKILLS
 
         others = (*others, *OF_SKILLS)
-    return (*others, *desktop_specs(families), *((UPLOAD_ARTIFACT,) if has_uploads(families) else ()))
+    return (*others, *desktop_specs(families))
 
 
 def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
-    """The tools of these families that the desktop one has as well."""
+    """The tools of these families that the desktop one has as well. What reads stored outputs belongs to every one, and
+    what uploads to all but the slim one."""
     if DESKTOP in families:
-        return SPECS
-    if SLIM in families:
-        from tool_runtime.families.desktop.specs import SLIM_SPECS as OF_SLIM
-
-        return OF_SLIM
-    return (READ_OUTPUT,)
+        return (*SPECS, UPLOAD_ARTIFACT)
+    return SLIM_SPECS if SLIM in families else (READ_OUTPUT, UPLOAD_ARTIFACT)
 
 
-def has_uploads(families: Collection[str]) -> bool:
-    """True if UploadArtifact is offered beside the tools of these families."""
-    return SLIM not in families or DESKTOP in families
+# The desktop family (TR 5, AH 7.2), and the slim one: six of its tools in short definitions. Where the desktop
+# family is not chosen only what reads stored outputs is offered.
+
+ROWS: Final = {row.spec.name: row for row in (*files.ROWS, *trees.ROWS, *programs.ROWS)}
+SPECS: Final = (
+    READ_FILE,
+    LIST_DIRECTORY,
+    trees.FIND_FILES,
+    GREP,
+    WRITE_FILE,
+    EDIT_FILE,
+    files.DELETE_FILE,
+    files.MOVE_FILE,
+    RUN_COMMAND,
+    programs.COMMAND_OUTPUT,
+    programs.STOP_COMMAND,
+    programs.HTTP_REQUEST,
+    READ_OUTPUT,
+)
+"""The family, in the order in which the model is shown it."""
+
+
+# The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
+#
+# They are the same tools, with their names, capabilities and arguments, of which requests define those that most work
+# needs. There are no commands in the background, and ReadFile reads on what was cut of a result.
+
+
+def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:
+    return spec._replace(description=description, offered=offered)
+
+
+def _keep_in_foreground(spec: ToolSpec) -> ToolSpec:
+    properties = {name: one for name, one in spec.input_schema["properties"].items() if name != "background"}
+    return spec._replace(input_schema={**spec.input_schema, "properties": properties})
+
+
+_EDIT: Final = parameters(
+    ["oldText", "newText"],
+    oldText=text("Text of the file, with its spaces and line breaks"),
+    newText=text("Text to put in its place"),
+    replaceAll=flag("Replace every occurrence"),
+)
+SLIM_SPECS: Final = (
+    _slim(
+        READ_FILE,
+        "Read a file, or what a result names as its storage_ref. With a limit it says which lines were shown",
+        parameters(
+            ["path"],
+            path=text("A path, or a storage_ref such as artifacts/art_0123"),
+            offset=integer("Number of the first line. Default: 1"),
+            limit=integer("Maximum number of lines. Default: the whole file"),
+        ),
+    ),
+    _slim(
+        WRITE_FILE,
+        "Create a file, or replace its whole content",
+        parameters(["path", "content"], path=text(), content=text("The whole new content")),
+    ),
+    _slim(
+        EDIT_FILE,
+        "Replace exact texts in a file: all edits, in order, or none. Each oldText must be in the file exactly once, "
+        "unless replaceAll is true",
+        parameters(["path", "edits"], path=text(), edits={"type": "array", "items": _EDIT}),
+    ),
+    _slim(
+        LIST_DIRECTORY,
+        "List the entries of a directory with their kinds and sizes",
+        parameters([], path=text("Default: the workspace"), depth=integer("Levels. Default: 1")),
+    ),
+    _slim(
+        GREP,
+        "Search the lines of files by a regular expression",
+        parameters(
+            ["pattern"],
+            pattern=text("Regular expression (RE2)"),
+            path=text("File or directory. Default: the workspace"),
+            glob=text("Only these files, such as *.py"),
+            ignoreCase=flag(),
+        ),
+    ),
+    _slim(
+        _keep_in_foreground(RUN_COMMAND),
+        "Run a shell command; returns stdout, stderr and exit code. There is no terminal",
+        parameters(
+            ["command"], command=text(), cwd=text("Default: the workspace"), timeout=integer("Seconds. Default: 300")
+        ),
+    ),
+)
+"""The family, in the order in which the model is shown it."""

@@ -13,19 +13,18 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from agent_host.contracts import Leftovers, Subject, ToolSpec
+from agent_host.contracts import Subject, ToolSpec
 from config.lean_typing import NamedTuple
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.output.artifacts import tool_output
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, add_timeout, cap
+from tool_runtime.tool import CallContext, FaultKind, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydantic import BaseModel, TypeAdapter
 
-    from agent_host.contracts import ToolRequest
     from tool_runtime.settings import RuntimeSettings
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
@@ -135,7 +134,7 @@ class Signature(NamedTuple):
             raise ToolFault(FaultKind.SYSTEM, f"the tool gave a result that is no JSON: {error}") from error
 
 
-class PythonTools:
+class PythonTools(Provider):
     """A Provider of such tools, whose names differ."""
 
     def __init__(self, tools: Iterable[PythonTool], settings: RuntimeSettings) -> None:
@@ -157,10 +156,6 @@ class PythonTools:
             run = add_timeout(functools.partial(self._run, tool), tool.timeout_s)
             self._ready[name] = Tool(tool.spec, cap(run), DESKTOP)
         return self._ready[name]
-
-    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
-        """See Provider. What a function has begun elsewhere is not known here."""
-        return Leftovers()
 
     async def aclose(self) -> None:
         """See Provider. A function that still runs in a thread is left to its end."""

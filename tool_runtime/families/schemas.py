@@ -4,12 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.contracts import Subject
 from tool_runtime.schema import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TypedDict
 
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import Category, Display, Effect, ToolSpec
+
+    class Act(TypedDict):
+        """The fields of a record that say what calls do."""
+
+        capability: str
+        subject: Subject
+        effect: Effect
+        category: Category
+        display: Display
+
+
+_FILE: Final = Subject("path", "path")
+READS: Final[Act] = {
+    "capability": "File.Read", "subject": _FILE, "effect": "none", "category": "files", "display": "read",
+}  # fmt: skip
+SEARCHES: Final[Act] = {**READS, "subject": Subject("path", "path", or_workspace=True)}
+WRITES: Final[Act] = {**READS, "capability": "File.Write", "effect": "replace", "display": "write"}
+DELETES: Final[Act] = {**READS, "capability": "File.Delete", "effect": "delete", "display": "delete"}
+FETCHES: Final[Act] = {
+    "capability": "Network.Http", "subject": Subject("url", "url"),
+    "effect": "other", "category": "requests", "display": "request",
+}  # fmt: skip
+RUNS: Final[Act] = {
+    "capability": "Shell.Exec", "subject": Subject("command", "command"),
+    "effect": "other", "category": "commands", "display": "command",
+}  # fmt: skip
+
 
 # What a call is checked against, and its error then says: requests do not pay for it.
 _CHECKED: Final = frozenset({"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"})
@@ -39,6 +68,17 @@ def flag(description: str = "") -> Mapping[str, Any]:
 
 def _describe(kind: str, description: str, rules: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": kind, **({"description": description} if description else {}), **rules}
+
+
+def mapping(description: str = "") -> Mapping[str, Any]:
+    """An object of strings by any names."""
+    return {**_describe("object", description, {}), "additionalProperties": {"type": "string"}}
+
+
+def content_of_write(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
+    """What a write of the argument `content` leaves in its file, see `ToolSpec.after`."""
+    content = arguments.get("content")
+    return content.encode("utf-8", "replace") if isinstance(content, str) else None
 
 
 def items(description: str, member: Mapping[str, Any], **rules: int) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@ after a crash the file itself tells whether it happened."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import locale
 import re
@@ -33,6 +34,17 @@ class EditProblem(Exception):
         self.found = found
         self.text = text
 
+    def explain(self, path: str, edits: Sequence[Edit]) -> str:
+        """The problem with what the model needs to make a better edit."""
+        which = f"edit {self.number} of {len(edits)}: " if len(edits) > 1 else ""
+        old = edits[self.number - 1].old
+        more = ""
+        if self.found == 0:
+            more = f"; {nearest_lines(self.text, old)}"
+        elif self.found is not None:
+            more = f"; {_places(self.text, old)}: give more of the text around it, or set replaceAll to true"
+        return f"{which}{self}; nothing was changed: {path}{more}"
+
 
 class EditedFile(NamedTuple):
     """`data` is the whole file as it is to be written, `places` how many places were replaced."""
@@ -53,10 +65,7 @@ def is_notebook(path: str) -> bool:
 
 def edit_content(path: str, before: bytes, edits: Sequence[Edit]) -> EditedFile:
     """The file `before` with the edits made in what ReadFile shows of it. Raises EditProblem."""
-    if not is_notebook(path):
-        return apply_edits(before, edits)
-
-    return edit_notebook(before, edits)
+    return edit_notebook(before, edits) if is_notebook(path) else apply_edits(before, edits)
 
 
 def apply_edits(before: bytes, edits: Sequence[Edit]) -> EditedFile:
@@ -206,7 +215,6 @@ def _display(source: str) -> str:
 
 
 def _encode_source(text: str, source: _CellSource, changed: str) -> str:
-    """The changed source as JSON, in the form that it had."""
     was = text[source.begin : source.end]
     ascii_alone = text.isascii() and "\\u" in text
     if not was.startswith("["):
@@ -254,7 +262,6 @@ def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _items(text: str, begin: int) -> Iterator[int]:
-    """The places at which the items of a list begin."""
     return (at for at, _, _ in _parts(text, begin, "[]"))
 
 
@@ -279,3 +286,77 @@ def _parts(text: str, begin: int, ends: str) -> Iterator[tuple[int, Any, int]]:
 def _skip(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return at if found is None else found.end()
+
+
+# Near matches of a text that was not found in a file, or its places there, in words for the model.
+
+_MAX_LINES: Final = 20_000
+_MAX_LINE_CHARS: Final = 200
+_MAX_SHOWN: Final = 5
+_MAX_COMPARED: Final = 400
+_LIKENESS: Final = 0.5
+
+
+def nearest_lines(text: str, old: str) -> str:
+    """Lines of `text` that are most like the first line of `old` which says something, with their numbers; a sentence.
+    Looks at the first 20,000 lines."""
+    lines = text.splitlines()[:_MAX_LINES]
+    wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
+    if not wanted or not lines:
+        return "the file is empty" if not text.strip() else "no line of it is like the old text"
+    same = [number for number, line in enumerate(lines, 1) if line.strip() == wanted]
+    if same:
+        said = "is there with other spaces or followed by other lines"
+        return f"its first line {said}: {_render(lines, same)}"
+    like = _alike(lines, wanted)
+    return f"the nearest lines are: {_render(lines, like)}" if like else "no line of it is like the old text"
+
+
+def _places(text: str, old: str) -> str:
+    """The lines of `text` in which the text `old` begins."""
+    found: dict[int, None] = {}
+    start = text.find(old)
+    if start < 0:  # found with other line ends
+        old = old.replace("\r\n", "\n").replace("\n", "\r\n")
+        start = text.find(old)
+    while start >= 0 and len(found) <= _MAX_SHOWN:
+        found[text.count("\n", 0, start) + 1] = None
+        start = text.find(old, start + len(old))
+    shown = ", ".join(map(str, list(found)[:_MAX_SHOWN]))
+    return f"it begins in line{'s' if len(found) > 1 else ''} {shown}{' and more' if len(found) > _MAX_SHOWN else ''}"
+
+
+def _alike(lines: list[str], wanted: str) -> list[int]:
+    """Numbers of the lines that are most like `wanted`, the most alike first."""
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted[:_MAX_LINE_CHARS])
+    pieces = _pieces(wanted)
+    # Comparing is slow, so only lines that share most with the wanted one are compared.
+    ranked = sorted(
+        ((len(pieces & _pieces(line)), number) for number, line in enumerate(lines, 1)),
+        key=lambda one: (-one[0], one[1]),
+    )[:_MAX_COMPARED]
+    likeness: list[tuple[float, int]] = []
+    for shared, number in ranked:
+        if not shared:
+            break
+        matcher.set_seq1(lines[number - 1].strip()[:_MAX_LINE_CHARS])
+        ratio = matcher.ratio()
+        if ratio >= _LIKENESS:
+            likeness.append((-ratio, number))
+    return [number for _, number in sorted(likeness)[:_MAX_SHOWN]]
+
+
+def _pieces(line: str) -> set[str]:
+    line = line.strip()[:_MAX_LINE_CHARS]
+    return {line[place : place + 3] for place in range(max(1, len(line) - 2))}
+
+
+def _render(lines: list[str], numbers: list[int]) -> str:
+    shown = [f"{number}: {_cut(lines[number - 1])}" for number in numbers[:_MAX_SHOWN]]
+    return " | ".join(shown)
+
+
+def _cut(line: str) -> str:
+    line = line.rstrip("\r")
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"

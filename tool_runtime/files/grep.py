@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 from policy.patterns import compile_pattern, problem_of
 from tool_runtime.files.listing import glob_below, path_bytes
 from tool_runtime.files.paths import Scope, open_dir, open_regular, resolve
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
 from tool_runtime.platform.directories import BY_DESCRIPTOR
@@ -28,11 +27,11 @@ from tool_runtime.platform.environment import find_program
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import FilteredFolder
+    from tool_runtime.files.tree import Folder
     from tool_runtime.tool import Abandoned
 
 Mode = Literal["content", "files", "counts"]
@@ -121,22 +120,12 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
     with os_faults(params.path):
         if not os.path.isdir(root):
             directory, name = os.path.split(root)
-            hits = search.search_all([_Files("", directory, [name])], strictly=True)
+            hits = search.search_all([_Files("", directory, [name])], None, strictly=True)
             return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
-        walk = Walk(
-            WalkParams(
-                root,
-                params.scope,
-                params.depth,
-                params.ignored_too,
-                git_too=False,
-                with_sizes=search.limited,
-                hidden=params.hidden,
-            ),
-            abandoned,
-        )
-        candidates, narrowed = search.candidates(root, walk)
-        hits = search.search_all(candidates if narrowed is None else narrowed)
+        wanted_files = WalkParams(root, params.scope, params.depth, params.ignored_too, hidden=params.hidden)
+        walk = Walk(wanted_files._replace(with_sizes=params.max_file_size_bytes is not None), abandoned)
+        candidates, with_match = search.candidates(root, walk)
+        hits = search.search_all(candidates, with_match)
     return GrepOutcome(
         root,
         hits,
@@ -154,11 +143,8 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
 def _pattern(params: GrepParams) -> Pattern:
     flags = "(?mi)" if params.ignore_case else "(?m)"
     written = flags + (quote(params.pattern) if params.literal else f"(?:{params.pattern})")
-    if (
-        not params.literal and compile_pattern(params.pattern) is None
-    ):  # by itself: a bracket could close the group around it
-        why = problem_of(params.pattern)
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax)")
+    if not params.literal and compile_pattern(params.pattern) is None:  # a bracket could close the group around it
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(params.pattern)} (RE2's syntax)")
     found = compile_pattern(written)
     if found is None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(written)}")
@@ -181,16 +167,15 @@ class _Search:
         self._abandoned = abandoned
         self._with_returns = _NAMES_RETURN.search(params.pattern) is not None
         limit = params.max_file_size_bytes
-        self.limited = limit is not None
         self._most = MAX_FILE_BYTES if limit is None else min(limit, MAX_FILE_BYTES)
         self._passed = self._shown = 0
         self.large = self.unreadable = 0
         self.more = False
         self.stopped: str | None = None
 
-    def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], list[_Files] | None]:
-        """The files of the walk that are to be searched; and those of them in which `rg` finds the pattern, None where
-        it is not asked, or does not take the question."""
+    def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], Mapping[str, set[str]] | None]:
+        """The files of the walk that are to be searched; and the names, by folder, of those in which `rg` finds the
+        pattern, None where it is not asked, or does not take the question."""
         params = self._params
         glob = None if params.glob is None else glob_below(params.glob, root, params.path)
         rg = self._ripgrep(root)
@@ -209,19 +194,10 @@ class _Search:
                     rg.add(folder.path, names, complete=folder.complete and len(names) == len(folder.files))
                 if self.stopped is not None:
                     break
-            answer = None if rg is None else rg.answer(self._abandoned)
+            return found, None if rg is None else rg.answer(self._abandoned)
         finally:
             if rg is not None:
                 rg.close()
-        if answer is None:
-            return found, None
-        narrowed: list[_Files] = []
-        for files in found:
-            told = answer.get(files.path)
-            names = [name for name in files.names if name in told] if told else []
-            if names:
-                narrowed.append(files._replace(names=names))
-        return found, narrowed
 
     def _ripgrep(self, root: str) -> Search | None:
         params = self._params
@@ -233,7 +209,7 @@ class _Search:
             return None
         return Search(SearchQuestion(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
 
-    def _names_to_search(self, folder: FilteredFolder, glob: Pattern | None) -> list[str]:
+    def _names_to_search(self, folder: Folder, glob: Pattern | None) -> list[str]:
         names = folder.files
         if glob is not None:
             names = [name for name in names if glob.search(path_bytes(folder.path + name)) is not None]
@@ -243,11 +219,15 @@ class _Search:
             names = small
         return names
 
-    def search_all(self, candidates: Sequence[_Files], *, strictly: bool = False) -> list[Hit]:
+    def search_all(
+        self, candidates: Sequence[_Files], with_match: Mapping[str, set[str]] | None, *, strictly: bool = False
+    ) -> list[Hit]:
         """The hits in order, until there are as many as wanted. Raises ToolFault for a call that has been given up, and
         with `strictly` what keeps a file from being read."""
         hits: list[Hit] = []
-        for files in candidates:
+        for one in candidates:
+            told = one.names if with_match is None else with_match.get(one.path, ())
+            files = one if with_match is None else one._replace(names=[name for name in one.names if name in told])
             if not files.names:
                 continue
             try:
@@ -263,7 +243,7 @@ class _Search:
 
     def _search_folder(self, fd: int | None, files: _Files, *, strictly: bool) -> Iterator[Hit]:
         for name in files.names:
-            refuse_abandoned(self._abandoned)
+            self._abandoned.refuse()
             try:
                 content = self._content(fd, name if fd is not None else os.path.join(files.real, name))
             except (OSError, ToolFault):
@@ -281,7 +261,7 @@ class _Search:
         """Return the content of the file, as UTF-8 if a byte order mark names another encoding, and without the returns
         at the ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError
         and ToolFault."""
-        opened, status = open_regular(fd, name, os.O_RDONLY)
+        opened, status = open_regular(fd, name)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
             skip, marked = strip_bom(content[:_LONGEST_MARK])
@@ -359,7 +339,6 @@ class _Search:
 
 
 def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[MatchLine]:
-    """Up to `wanted` lines before the line `number` at `start`."""
     while wanted and start > 0:
         end = start - 1
         start = content.rfind(b"\n", 0, end) + 1
@@ -535,7 +514,7 @@ def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: A
             _, complaint = process.communicate(timeout=_POLL_S)
             break
         except subprocess.TimeoutExpired:
-            refuse_abandoned(abandoned)
+            abandoned.refuse()
     if complaint or process.returncode not in (0, _NO_MATCH, _FAILED):
         return None
     said.seek(0)

@@ -25,7 +25,6 @@ import orjson
 
 from policy.rules.protected_paths import repository_place
 from tool_runtime.files.paths import Scope, check_scope, root_of
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_parent, overwrite
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault
@@ -105,7 +104,7 @@ def write(
         if new.kept is not None:
             _keep(new.kept, new, before, mode)
         try:
-            refuse_abandoned(abandoned)
+            abandoned.refuse()
         except ToolFault:
             settle(new.kept)
             raise

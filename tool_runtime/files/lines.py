@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
+from tool_runtime.output.terminal import Reducer, strip_controls
 from tool_runtime.output.truncate import HeadTail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from policy.patterns import Pattern
+    from tool_runtime.tool import Abandoned
 
 MAX_LINE_CHARS: Final = 2_000
 """What is shown of a longer line."""
@@ -46,10 +50,9 @@ class LineWindow:
         before = self._kept.lines_before_cut
         return None if before is None or self._wanted.limit == 1 else self._wanted.offset + before
 
-    def read(self, pieces: Iterable[bytes], encoding: str, errors: str = "strict") -> int:
-        """Decode `pieces` up to the window's end; gives the bytes read. Raises UnicodeDecodeError where `errors` says
-        so."""
-        decoder = codecs.getincrementaldecoder(encoding)(errors)
+    def read(self, pieces: Iterable[bytes], encoding: str) -> int:
+        """Decode `pieces` up to the window's end; gives the bytes read. Raises UnicodeDecodeError."""
+        decoder = codecs.getincrementaldecoder(encoding)()
         size = 0
         for piece in pieces:
             size += len(piece)
@@ -103,19 +106,16 @@ class _Shortened:
             self._number += len(others)
             self._chars = len(last)
             return text
-        shown = [self._part(first) + self._end()]
-        shown += [self._part(line) + self._end() for line in whole]
+        shown = [self._part(first) + self.end()]
+        shown += [self._part(line) + self.end() for line in whole]
         return "\n".join((*shown, self._part(last)))
-
-    def end(self) -> str:
-        return self._end()
 
     def _part(self, text: str) -> str:
         room = max(0, MAX_LINE_CHARS - self._chars)
         self._chars += len(text)
         return text[:room]
 
-    def _end(self) -> str:
+    def end(self) -> str:
         missing, number = self._chars - MAX_LINE_CHARS, self._number
         self._chars = 0
         self._number += 1
@@ -131,3 +131,68 @@ def _skip_lines(text: str, start: int, lines: int) -> int | None:
     for _ in range(lines):
         start = text.index("\n", start) + 1
     return start
+
+
+# A part of what an earlier call left: lines by number, or those that match. Blocking: callers run it in a thread.
+
+_CHUNK_BYTES: Final = 256 * 1024
+_MAX_LINE_BYTES: Final = 1024 * 1024
+"""A longer line is read in parts, which count as lines."""
+
+
+class StoredParams(NamedTuple):
+    """`offset` is a line number from 1, or with a `pattern` counts matches from 1. `limit` is a number of lines."""
+
+    offset: int = 1
+    limit: int = 200
+    pattern: Pattern | None = None
+
+
+class StoredPart(NamedTuple):
+    """`lines` with their numbers. `more`: there are further ones; `seen` lines were read."""
+
+    lines: list[tuple[int, str]]
+    more: bool
+    seen: int
+
+
+def read_stored(file: BinaryIO, params: StoredParams, max_bytes: int, abandoned: Abandoned) -> StoredPart:
+    """The lines, at most some `max_bytes` of them; in bounded memory. Lines are as a terminal would show them in the
+    end. Raises OSError, and ToolFault for a call that has been given up."""
+    found: list[tuple[int, str]] = []
+    number = matched = size = 0
+    for line in _lines(file, abandoned):
+        number += 1
+        if params.pattern is not None and params.pattern.search(line) is None:
+            continue
+        matched += 1
+        if matched < params.offset:
+            continue
+        if len(found) == params.limit or size > max_bytes:
+            return StoredPart(found, True, number)
+        text = _cut(line.decode("utf-8", "replace"))
+        size += len(text)
+        found.append((number, text))
+    return StoredPart(found, False, number)
+
+
+def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
+    """The lines without their ends, as they are shown in the thread."""
+    reducer, begun = Reducer(), b""
+    while chunk := file.read(_CHUNK_BYTES):
+        abandoned.refuse()
+        *lines, begun = (begun + reducer.feed(chunk)).split(b"\n")
+        yield from map(_plain, lines)
+        if len(begun) > _MAX_LINE_BYTES:
+            yield _plain(begun)
+            begun = b""
+    *lines, begun = (begun + reducer.end()).split(b"\n")
+    yield from map(_plain, [*lines, begun] if begun else lines)
+
+
+def _plain(line: bytes) -> bytes:
+    return strip_controls(line).rstrip(b"\r")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… [{len(line)} characters]"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from policy.patterns import Pattern
     from tool_runtime.files.globs import HiddenNames
-    from tool_runtime.files.tree import FilteredFolder, Names
+    from tool_runtime.files.tree import Folder, Names
     from tool_runtime.tool import Abandoned
 
 
@@ -84,21 +84,10 @@ def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
     ignored. Raises ToolFault."""
     root, opened = open_directory(params.path, params.scope)
     try:
-        walk = Walk(
-            WalkParams(
-                root,
-                params.scope,
-                params.depth,
-                ignored_too=True,
-                git_too=True,
-                with_sizes=True,
-                max_entries=params.max_entries,
-                hidden=params.hidden,
-                opened=opened,
-            ),
-            abandoned,
+        wanted = WalkParams(
+            root, params.scope, params.depth, True, True, True, params.max_entries, params.hidden, opened
         )
-        return _page(walk, root, params.offset, params.limit, params.path, None)
+        return _page(Walk(wanted, abandoned), root, params)
     finally:
         if opened is not None:
             os.close(opened)
@@ -108,10 +97,8 @@ def find_files(params: FindParams, abandoned: Abandoned) -> Listing:
     """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
     root = resolve(params.path, params.scope)
     wanted = glob_below(params.pattern, root, params.path)
-    walk = Walk(
-        WalkParams(root, params.scope, MAX_DEPTH, ignored_too=params.ignored_too, git_too=params.ignored_too), abandoned
-    )
-    return _page(walk, root, params.offset, params.limit, params.path, wanted)
+    walk = Walk(WalkParams(root, params.scope, MAX_DEPTH, params.ignored_too, params.ignored_too), abandoned)
+    return _page(walk, root, params, wanted)
 
 
 def glob_below(glob: str, root: str, asked: str) -> Pattern:
@@ -143,34 +130,29 @@ def glob_pattern(glob: str) -> Pattern:
     return found
 
 
-def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pattern | None) -> Listing:
+def _page(walk: Walk, root: str, params: ListParams | FindParams, wanted: Pattern | None = None) -> Listing:
     page: list[ListedEntry] = []
-    total, end = 0, offset + limit
-    with os_faults(asked):
+    total, end = 0, params.offset + params.limit
+    with os_faults(params.path):
         for folder in walk.folders():
-            shown = slice(max(0, offset - total), max(0, end - total))
+            shown = slice(max(0, params.offset - total), max(0, end - total))
             if wanted is None and not (folder.folders or folder.links or folder.others):
                 page += _files(folder, folder.files[shown])
                 total += len(folder.files)
                 continue
-            entries = folder.entries if wanted is None else _fitting(folder, wanted)
+            entries = folder.entries
+            if wanted is not None:
+                entries = [
+                    (name, kind)
+                    for name, kind in entries
+                    if kind != "directory" and wanted.search(path_bytes(folder.path + name)) is not None
+                ]
             page += _list_entries(folder, entries[shown])
             total += len(entries)
     return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
 
-def _fitting(folder: FilteredFolder, wanted: Pattern) -> list[tuple[str, Kind]]:
-    """The entries but directories whose paths fit."""
-    above, search = folder.path, wanted.search
-    return [
-        (name, kind)
-        for name, kind in folder.entries
-        if kind != "directory" and search(path_bytes(above + name)) is not None
-    ]
-
-
-def _files(folder: FilteredFolder, names: Sequence[str]) -> Iterator[ListedEntry]:
-    """As `_list_entries`, for files."""
+def _files(folder: Folder, names: Sequence[str]) -> Iterator[ListedEntry]:
     paths = [folder.path + name for name in names] if folder.path else names
     kind: Kind = "file"
     return map(
@@ -178,7 +160,7 @@ def _files(folder: FilteredFolder, names: Sequence[str]) -> Iterator[ListedEntry
     )
 
 
-def _list_entries(folder: FilteredFolder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
+def _list_entries(folder: Folder, entries: Sequence[tuple[str, Kind]]) -> Iterator[ListedEntry]:
     above, size_of = folder.path, folder.sizes.get
     targets: Iterable[str | None] = itertools.repeat(None)
     if folder.links:
@@ -203,24 +185,6 @@ def _target(link: str) -> str | None:
 # The files of a tree without those that a list of globs leaves out. Blocking: callers run it in a thread.
 
 
-class FilesParams(NamedTuple):
-    """`exclude` is as `Excludes` reads it."""
-
-    path: str
-    scope: Scope
-    exclude: Sequence[str] = ()
-    recursive: bool = False
-
-
-class FoundFiles(NamedTuple):
-    """`paths` are from the directory, sorted; links are among them. `stopped` says why not all of the tree was looked
-    at, `left_out` how many entries policy does not let anybody see."""
-
-    paths: list[str]
-    stopped: str | None
-    left_out: int
-
-
 class Excludes:
     """Globs in order: each leaves out what it names and all that is below, and one that begins with `!` takes that back
     in. Raises ToolFault for a glob that means nothing."""
@@ -240,18 +204,20 @@ class Excludes:
         return False
 
 
-def list_files(params: FilesParams, abandoned: Abandoned) -> FoundFiles:
-    """The files that are not left out. Raises ToolFault."""
-    excludes = Excludes(params.exclude)
-    root = resolve(params.path, params.scope)
-    depth = MAX_DEPTH if params.recursive else 1
-    walk = Walk(WalkParams(root, params.scope, depth, ignored_too=True, git_too=True), abandoned)
+def list_files(
+    path: str, scope: Scope, abandoned: Abandoned, exclude: Sequence[str] = (), *, recursive: bool = False
+) -> tuple[list[str], str | None]:
+    """The paths of the files, and links, that are not left out, from the directory and sorted; and why not all of the
+    tree was looked at. Raises ToolFault."""
+    excludes = Excludes(exclude)
+    root = resolve(path, scope)
+    walk = Walk(WalkParams(root, scope, MAX_DEPTH if recursive else 1, True, True), abandoned)
     paths: list[str] = []
-    with os_faults(params.path):
+    with os_faults(path):
         for folder in walk.folders():
             found = (folder.path + name for names in (folder.files, folder.links) for name in names)
-            paths.extend(path for path in found if not excludes.leave_out(path))
-    return FoundFiles(sorted(paths), walk.stopped, walk.left_out)
+            paths.extend(one for one in found if not excludes.leave_out(one))
+    return sorted(paths), walk.stopped
 
 
 # Pages of a directory's entries. A page begins behind a name, so what comes or goes between two pages makes no other
@@ -281,19 +247,12 @@ class PageParams(NamedTuple):
 
 class Page(NamedTuple):
     """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
-    `stopped` says why the search ended before it was through. `left_out` are entries that policy does not let anybody
-    see."""
+    `stopped` says why the search ended before it was through."""
 
     root: str
     entries: list[tuple[str, Kind]]
     more: bool
     stopped: str | None
-    left_out: int
-
-
-class _KeptWalk(NamedTuple):
-    key: tuple[str, int, int, int, int]
-    names: Names
 
 
 class Pager:
@@ -301,24 +260,15 @@ class Pager:
     kept is replaced as a whole."""
 
     def __init__(self) -> None:
-        self._kept: _KeptWalk | None = None
+        self._kept: tuple[tuple[str, int, int, int, int], Names] | None = None
 
     def page(self, params: PageParams, abandoned: Abandoned) -> Page:
         """One page. Raises ToolFault."""
         wanted = None if params.pattern is None else glob_pattern(params.pattern)
         root = resolve(params.path, params.scope)
         after = "" if params.token is None else path_of(params.token, root)
-        walk = Walk(
-            WalkParams(
-                root,
-                params.scope,
-                MAX_DEPTH if params.recursive else 1,
-                ignored_too=True,
-                git_too=True,
-                max_entries=params.max_entries,
-            ),
-            abandoned,
-        )
+        depth, most = MAX_DEPTH if params.recursive else 1, params.max_entries
+        walk = Walk(WalkParams(root, params.scope, depth, ignored_too=True, git_too=True, max_entries=most), abandoned)
         found: list[tuple[str, Kind]] = []
         with os_faults(params.path):
             entries = _entries_after(walk, after) if params.recursive else self._inside(walk, root, after, params.size)
@@ -326,15 +276,15 @@ class Pager:
                 if not _is_wanted(path, kind, params, wanted):
                     continue
                 if len(found) == params.size:
-                    return Page(root, found, more=True, stopped=None, left_out=walk.left_out)
+                    return Page(root, found, more=True, stopped=None)
                 found.append((path, kind))
-        return Page(root, found, more=False, stopped=walk.stopped, left_out=walk.left_out)
+        return Page(root, found, more=False, stopped=walk.stopped)
 
     def knows(self, params: PageParams) -> bool:
         """True if the names of the directory are kept, so that a page costs no look at all of it."""
         kept = self._kept
         try:
-            return kept is not None and kept.key == _key(params.path)
+            return kept is not None and kept[0] == _key(params.path)
         except (OSError, ValueError):  # the call itself says what is wrong
             return False
 
@@ -352,13 +302,13 @@ class Pager:
     def _names(self, walk: Walk, root: str) -> Names:
         key = _key(root)
         kept = self._kept
-        if kept is not None and kept.key == key:
-            return kept.names
+        if kept is not None and kept[0] == key:
+            return kept[1]
         begun_ns = time.time_ns()
         names = walk.names(root)
         _, device, _, modified_ns, changed_ns = key
         settled = max(modified_ns, changed_ns) < begun_ns - _SETTLED_NS
-        self._kept = _KeptWalk(key, names) if settled and walk.stopped is None and is_local(device) else None
+        self._kept = (key, names) if settled and walk.stopped is None and is_local(device) else None
         return names
 
 

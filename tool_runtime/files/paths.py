@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import operator
 import os
 import stat
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _LIST_FLAGS: Final = PASS_FLAGS & ~O_PATH | os.O_RDONLY
 
+_SAFE: Final = ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY")
+SAFE_FLAGS: Final = functools.reduce(operator.or_, (getattr(os, name, 0) for name in _SAFE))
+"""By which no link is followed, and no pipe or terminal is waited for."""
+
 
 class Scope(NamedTuple):
     """Absolute real roots. None means no restriction of that kind, an empty tuple means nothing is allowed."""
@@ -48,14 +53,14 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
         directory = open_there(parent, PASS_FLAGS)
         if directory is not None:  # then no link is in the way, up to the file itself
             try:
-                return spelled, *open_regular(directory, name, os.O_RDONLY)
+                return spelled, *open_regular(directory, name)
             except (OSError, ToolFault):
                 pass  # what follows says what is wrong, if it is no link
             finally:
                 os.close(directory)
     real = resolve(path, scope)
     with open_parent(real) as (directory, name):
-        return real, *open_regular(directory, name, os.O_RDONLY)
+        return real, *open_regular(directory, name)
 
 
 def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
@@ -128,19 +133,13 @@ def spell(path: str, home: str, os_family: OsFamily) -> str:
     spelled = "" if reason else normalize(path, os_family, home=home)
     if reason is None and not is_absolute(spelled, os_family):
         reason = "the path must be absolute"
-    if reason is None and not _encodable(spelled):
-        reason = "the path holds a lone surrogate"
+    try:
+        os.fsencode(spelled)
+    except UnicodeEncodeError:
+        reason = reason or "the path holds a lone surrogate"
     if reason is not None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{reason}: {path[:200]!r}")
     return spelled
-
-
-def _encodable(path: str) -> bool:
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_scope(spelled: str, real: str, scope: Scope) -> None:
@@ -234,15 +233,13 @@ def _change_fault(name: str) -> ToolFault:
     return ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
 
 
-def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_result]:
-    """Open an existing regular file and nothing else: a FIFO or a device neither hangs nor answers.
+def open_regular(fd: int | None, name: str) -> tuple[int, os.stat_result]:
+    """Open an existing regular file to read it, and nothing else: a FIFO or a device neither hangs nor answers.
 
     Raises ToolFault with IS_DIRECTORY, NOT_REGULAR or PATH_CHANGED, and OSError as the system says it.
     """
-    safe = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    safe |= getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     try:
-        opened = os.open(name, flags | safe, dir_fd=fd)
+        opened = os.open(name, os.O_RDONLY | SAFE_FLAGS, dir_fd=fd)
     except OSError as error:
         if error.errno in MAY_BE_LINK and is_link(fd, name):
             raise _change_fault(name) from error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.files.lines import LineWindow
 from tool_runtime.files.paths import open_file
-from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
+from tool_runtime.files.read import refuse_size
 from tool_runtime.platform import current
 from tool_runtime.tool import os_faults
 
@@ -49,13 +49,10 @@ PDF_LIMITS: Final = PdfLimits()
 
 
 class PdfOutcome(NamedTuple):
-    """`text` is what is shown, within its limit. `pages` is how many there are, 0 where that is not known. `problem`
-    says why not all of it was read."""
+    """`text` is what is shown, within its limit. `problem` says why not all of it was read."""
 
     text: str
-    pages: int
     size_bytes: int
-    seen: FileStamp
     past_end: bool
     problem: str | None
 
@@ -78,23 +75,20 @@ def read_pdf(
             reading = _PdfReading(file, place, limits)
             try:
                 for page in reading.pages():
-                    refuse_abandoned(abandoned)
+                    abandoned.refuse()
                     window.add(page)
                     if window.done:
                         break
             finally:
                 reading.close()
             problem = None if window.done else reading.problem
-            return PdfOutcome(
-                window.text(), reading.count, status.st_size, FileStamp.make(status, None), window.past_end, problem
-            )
+            return PdfOutcome(window.text(), status.st_size, window.past_end, problem)
 
 
 class _PdfReading:
     """One run of the program, which `close` ends."""
 
     def __init__(self, file: IO[bytes], place: str, limits: PdfLimits) -> None:
-        self.count = 0
         self.problem: str | None = None
         self._limits = limits
         self._late = False
@@ -109,7 +103,7 @@ class _PdfReading:
     def pages(self) -> Iterator[str]:
         """Each page's text behind a line that names it. Afterwards `problem` says what was not read."""
         output = self._process.stdout
-        size = at = 0
+        size = at = count = 0
         while output is not None and (line := output.readline(_MAX_LINE_BYTES)):
             size += len(line)
             said = _parse(line)
@@ -119,10 +113,10 @@ class _PdfReading:
             if "problem" in said:
                 self.problem = str(said["problem"])[:_MAX_MESSAGE]
                 return
-            at, self.count, text = said["page"], said["of"], said["text"]
+            at, count, text = said["page"], said["of"], said["text"]
             shown = text.encode("utf-8", "replace").decode().strip("\n") or "[no text on this page]"
-            yield f"--- page {at} of {self.count} ---\n{shown}\n"
-        if at < self.count or at == 0:
+            yield f"--- page {at} of {count} ---\n{shown}\n"
+        if at < count or at == 0:
             what = (
                 f"reading it took more than {self._limits.time_s:g} seconds" if self._is_late() else "its reader ended"
             )

@@ -1,4 +1,4 @@
-"""Reading one file (TR 4.1). Blocking: callers run these in a thread.
+"""Reading one file (TR 4.1). Blocking: callers run these in a thread, or at once what is small and near.
 
 Parameters and outcomes are frozen; what goes wrong is a ToolFault. Paths go through `paths`, so links that move after
 the check are refused and only regular files are ever touched.
@@ -16,11 +16,11 @@ from tool_runtime.files.lines import LineWindow, WantedLines
 from tool_runtime.files.paths import Scope, open_file
 from tool_runtime.output.text import candidates, is_encoding, looks_binary, strip_bom
 from tool_runtime.platform.directories import is_local
-from tool_runtime.tool import FaultKind, ToolFault, os_faults
+from tool_runtime.tool import FaultKind, NeedsThread, ToolFault, os_faults
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from io import FileIO
 
     from tool_runtime.tool import Abandoned
@@ -30,8 +30,6 @@ _MAX_COUNTED_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not read to its end only to count its lines."""
 AT_ONCE_BYTES: Final = 64 * 1024
 """The size of a file, or of a directory's own list, up to which it is read on the event loop."""
-
-
 _PDF: Final = b"%PDF-"
 
 
@@ -61,30 +59,17 @@ class ReadOutcome(NamedTuple):
     rest: str = ""
 
 
-def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
-    """`read_file` for a small file on a disk of this machine, which takes less time than a thread does to begin; None
-    for any other file. Raises ToolFault."""
-    return _read(params, abandoned, _is_near)
-
-
-def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:
-    """The file's text, or a window of its lines, in bounded memory; line ends stay as they are. Raises ToolFault."""
-    outcome = _read(params, abandoned, lambda _: True)
-    assert outcome is not None  # noqa: S101  every file is to be read
-    return outcome
-
-
-def _read(
-    params: ReadParams, abandoned: Abandoned, is_to_be_read: Callable[[os.stat_result], bool]
-) -> ReadOutcome | None:
+def read_file(params: ReadParams, abandoned: Abandoned, *, near_only: bool = False) -> ReadOutcome:
+    """The file's text, or a window of its lines, in bounded memory; line ends stay as they are. Raises ToolFault; with
+    `near_only` NeedsThread for a file that is large or on a disk of another machine."""
     encoding = params.encoding
     if encoding is not None and not is_encoding(encoding):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"unknown encoding: {encoding}")
     with os_faults(params.path):
         _, fd, status = open_file(params.path, params.scope)
         with open(fd, "rb", buffering=0) as file:
-            if not is_to_be_read(status):
-                return None
+            if near_only and not is_near(status):
+                raise NeedsThread
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
             seen = FileStamp.make(status, head if len(head) == status.st_size else None)
@@ -98,7 +83,7 @@ def _read(
             for candidate in (marked,) if marked else candidates(encoding, locale.getpreferredencoding(False)):
                 window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
                 try:
-                    size = window.read(_Source(file, status, head, skip, params, abandoned).chunks(), candidate)
+                    size = window.read(_chunks(file, status, head, skip, params, abandoned), candidate)
                 except UnicodeDecodeError:
                     continue
                 text, rest = window.text(), _rest(window, file, params, abandoned)
@@ -129,7 +114,7 @@ def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
     count = size = 0
     ends = b"\n"
     while chunk := file.read(_CHUNK_BYTES):
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
         if size == 0 and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return None
         size += len(chunk)
@@ -155,19 +140,8 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
     while len(data) <= MAX_BYTES and (chunk := file.read(_CHUNK_BYTES)):
         data += chunk
         refuse_size(len(data), params.max_file_size_bytes, params.path)
-        refuse_abandoned(abandoned)
+        abandoned.refuse()
     return check_image(bytes(data))
-
-
-def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
-    """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
-    return read_whole(path, scope, max_bytes, abandoned)[0]
-
-
-def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, FileStamp]:
-    """`read_bytes`, and the file as it was then. Raises ToolFault."""
-    found = whole_file(path, scope, max_bytes, abandoned)
-    return found.data, found.stamp
 
 
 class WholeFile(NamedTuple):
@@ -183,40 +157,27 @@ class WholeFile(NamedTuple):
         return FileStamp.make(self.status, self.data if len(self.data) == self.status.st_size else None)
 
 
-def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
-    """`whole_file` for a file as `read_at_once` reads it; None for any other. Raises ToolFault."""
-    return _whole(path, scope, max_bytes, abandoned, _is_near)
-
-
-def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile:
-    """`read_bytes`, with where the file is and what it was. Raises ToolFault."""
-    found = _whole(path, scope, max_bytes, abandoned, lambda _: True)
-    assert found is not None  # noqa: S101  every file is to be read
-    return found
-
-
-def _whole(
-    path: str,
-    scope: Scope,
-    max_bytes: int,
-    abandoned: Abandoned,
-    is_to_be_read: Callable[[os.stat_result], bool],
-) -> WholeFile | None:
+def whole_file(
+    path: str, scope: Scope, max_bytes: int | None, abandoned: Abandoned, *, near_only: bool = False
+) -> WholeFile:
+    """The whole file as it is; `near_only` as in `read_file`. Raises ToolFault: TOO_LARGE for one that has, or grows
+    to, more than `max_bytes`."""
     with os_faults(path):
         real, fd, status = open_file(path, scope)
         with open(fd, "rb", buffering=0) as file:
-            if not is_to_be_read(status):
-                return None
+            if near_only and not is_near(status):
+                raise NeedsThread
             refuse_size(status.st_size, max_bytes, path)
             data = bytearray()
             while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
                 data += chunk
                 refuse_size(len(data), max_bytes, path)
-                refuse_abandoned(abandoned)
+                abandoned.refuse()
     return WholeFile(bytes(data), real, status)
 
 
-def _is_near(status: os.stat_result) -> bool:
+def is_near(status: os.stat_result) -> bool:
+    """True if it is small, and on a disk of this machine: it is read in less time than a thread takes to begin."""
     return status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
 
 
@@ -226,33 +187,20 @@ def refuse_size(size: int, limit: int | None, path: str) -> None:
         raise ToolFault(FaultKind.TOO_LARGE, f"{size} bytes exceed the limit of {limit} bytes: {path}")
 
 
-def refuse_abandoned(abandoned: Abandoned) -> None:
-    """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
-    if abandoned.flag:
-        raise ToolFault(FaultKind.TIMED_OUT, "nobody waits for this call any more")
-
-
-class _Source(NamedTuple):
-    """The bytes of an open file from its start, of which `head` has been read and `skip` are a byte order mark."""
-
-    file: FileIO
-    status: os.stat_result
-    head: bytes
-    skip: int
-    params: ReadParams
-    abandoned: Abandoned
-
-    def chunks(self) -> Iterator[bytes]:
-        size = len(self.head)
-        yield self.head[self.skip :]
-        if size < _head_bytes(self.status):
-            return
-        self.file.seek(size)
-        while chunk := self.file.read(_CHUNK_BYTES):
-            size += len(chunk)
-            refuse_size(size, self.params.max_file_size_bytes, self.params.path)
-            refuse_abandoned(self.abandoned)
-            yield chunk
+def _chunks(
+    file: FileIO, status: os.stat_result, head: bytes, skip: int, params: ReadParams, abandoned: Abandoned
+) -> Iterator[bytes]:
+    """The content of an open file that begins with `head`, without the first `skip` bytes."""
+    yield head[skip:]
+    size = len(head)
+    if size < _head_bytes(status):
+        return
+    file.seek(size)
+    while chunk := file.read(_CHUNK_BYTES):
+        size += len(chunk)
+        refuse_size(size, params.max_file_size_bytes, params.path)
+        abandoned.refuse()
+        yield chunk
 
 
 # What a call saw of a file, so that a later call can tell whether the file has changed since.

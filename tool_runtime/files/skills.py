@@ -90,14 +90,9 @@ class SkillIndex:
         self._known = found
         return found
 
-    @property
-    def last_skills(self) -> Skills:
-        """The skills of the last look; there is one where there was none."""
-        return self._known or self.skills()
-
     def find(self, name: str) -> Skill:
-        """A skill of the last look. Raises ToolFault(NOT_FOUND) where it cannot be used, and says why."""
-        skills = self.last_skills
+        """A skill of the last look. Raises ToolFault(NOT_FOUND), which says why, where it cannot be used."""
+        skills = self._known or self.skills()
         skill = skills.usable.get(name)
         if skill is None:
             why = skills.unusable.get(name)
@@ -113,7 +108,7 @@ class SkillIndex:
         folder = os.path.realpath(folder) if at is None else folder
         try:
             with _enter(at, folder, name) as (directory, leaf):
-                fd, status = open_regular(directory, leaf, os.O_RDONLY)
+                fd, status = open_regular(directory, leaf)
             try:
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
                 seen = self._seen.get(folder)
@@ -153,9 +148,9 @@ def _enter(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None,
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     """The text of a skill, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
-    from tool_runtime.files.read import read_bytes  # what reads files comes with the first that is read
+    from tool_runtime.files.read import whole_file  # what reads files comes with the first that is read
 
-    raw = read_bytes(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned)
+    raw = whole_file(os.path.join(skill.folder, FILE), _scope_of(skill, scope), _MAX_FILE_BYTES, abandoned).data
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")
     shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
@@ -170,10 +165,10 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
 
 def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
     """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
-    from tool_runtime.files.read import read_bytes
+    from tool_runtime.files.read import whole_file
 
     spelled = os.path.normpath(os.path.join(skill.folder, path))
-    data = read_bytes(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned)
+    data = whole_file(spelled, _scope_of(skill, scope), MAX_RESOURCE_BYTES, abandoned).data
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -187,17 +182,14 @@ def _scope_of(skill: Skill, scope: Scope) -> Scope:
     """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
     if not skill.of_workspace:
         return Scope((skill.folder,))
-    if scope.allowed is None or any(_lies_in(skill.folder, root) for root in scope.allowed):
+    if scope.allowed is None or any(
+        skill.folder == root or skill.folder.startswith(root.rstrip(os.sep) + os.sep) for root in scope.allowed
+    ):
         return Scope((skill.folder,), scope.blocked)
     return scope
 
 
-def _lies_in(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
-
-
 def _names(folder: str) -> list[tuple[str, bool]]:
-    """The folders in a folder, and whether each is a link."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())[:_MAX_SKILLS]

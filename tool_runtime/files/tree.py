@@ -21,13 +21,12 @@ from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.workspace_changes.repository import last_value
 from policy.rules.paths import TreeRule
 from tool_runtime.files.paths import Scope, open_dir, open_parent, open_regular
-from tool_runtime.files.read import refuse_abandoned
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.platform.directories import BY_DESCRIPTOR
 from tool_runtime.tool import ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from policy.rules.paths import Below
     from tool_runtime.files.globs import HiddenNames
@@ -40,29 +39,6 @@ MAX_ENTRIES: Final = 200_000
 """Entries that one walk looks at; then it stops and says so."""
 MAX_DEPTH: Final = 100
 GIT: Final = ".git"
-
-
-class FilteredFolder(NamedTuple):
-    """A directory after filtering. `path` is from the root, empty for it, else with a slash at its end; `real` is
-    absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes`
-    has that of each file in bytes, where it was asked for. `complete`: no file of it was left out."""
-
-    path: str
-    real: str
-    files: list[str]
-    folders: list[str]
-    links: list[str]
-    others: list[str]
-    sizes: dict[str, int]
-    complete: bool
-
-    @property
-    def entries(self) -> list[tuple[str, Kind]]:
-        """All names with their kinds, sorted."""
-        kinds: tuple[tuple[list[str], Kind], ...] = (
-            (self.files, "file"), (self.folders, "directory"), (self.links, "link"), (self.others, "other"),
-        )  # fmt: skip
-        return sorted((name, kind) for names, kind in kinds for name in names)
 
 
 class WalkParams(NamedTuple):
@@ -81,154 +57,11 @@ class WalkParams(NamedTuple):
     opened: int | None = None
 
 
-class Walk:
-    """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
-    `hidden` those of hidden names, `unreadable` directories that the system did not open. `stopped` says why not all of
-    the tree was walked."""
-
-    def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
-        self._params = params
-        self._abandoned = abandoned
-        self._rule = _rule_of(params.scope)
-        self._left = params.max_entries
-        self.left_out = self.ignored = self.hidden = self.unreadable = 0
-        self.stopped: str | None = None
-
-    def admits(self, real: str) -> bool:
-        """True if policy lets anybody read what is at a real path."""
-        return self._rule.admits(real)
-
-    def names(self, real: str) -> Names:
-        """The names in the directory at a real path, whatever policy says. Raises OSError."""
-        found = self._list("", real)
-        return (
-            ("directory", found.folders), ("file", found.files), ("link", found.links), ("other", found.others),
-        )  # fmt: skip
-
-    def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
-        """Those of the entries of a directory that policy lets anybody see; the others are counted."""
-        found = _OpenFolder("", real)
-        for name, kind in entries:
-            found.names_of(kind).append(name)
-        before = self.left_out
-        self._admit(found, self._rule.judge_below(real))
-        if self.left_out == before:
-            return list(entries)
-        kept = {*found.files, *found.folders, *found.links, *found.others}
-        return [entry for entry in entries if entry[0] in kept]
-
-    def folders(self, behind: str = "") -> Iterator[FilteredFolder]:
-        """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
-        entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
-        been given up."""
-        passed = behind.split("/")[:-1] if behind else []
-        params = self._params
-        known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
-        waiting: list[tuple[str, str, int, Below, IgnorePatterns]] = [
-            ("", params.root, 1, self._rule.judge_below(params.root), known)
-        ]
-        while waiting and self.stopped is None:
-            path, real, depth, below, ignored = waiting.pop()
-            refuse_abandoned(self._abandoned)
-            try:
-                found = self._list(path, real, None if path else params.opened)
-            except (OSError, ToolFault):
-                if not path:
-                    raise
-                self.unreadable += 1
-                continue
-            count = len(found.files)
-            self._admit(found, below)
-            if params.hidden is not None:
-                self._hide(found, params.hidden)
-            if not params.ignored_too:
-                if NAME in found.files:
-                    ignored = ignored.add_file(path, read_patterns(real))
-                self._leave_out_ignored(found, ignored)
-            yield found.folder(complete=found.complete and len(found.files) == count)
-            if depth >= params.depth:
-                continue
-            for name in reversed(found.folders_to_walk):
-                if passed and [*path.split("/")[:-1], name] < passed[:depth]:
-                    continue  # all that is below comes before
-                inside = os.path.join(real, name)
-                waiting.append((f"{path}{name}/", inside, depth + 1, self._judge_below(inside, below, name), ignored))
-
-    def _list(self, path: str, real: str, opened: int | None = None) -> _OpenFolder:
-        """All entries; of too many those that came first."""
-        found = _OpenFolder(path, real)
-        with _scan(real) if opened is None else os.scandir(opened) as entries:
-            self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
-            if self._left == 0 and next(entries, None) is not None:
-                self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
-        if not self._params.git_too:
-            found.hide(GIT)
-        found.sort()
-        for name in own_names(found.files):
-            found.hide(name)
-        return found
-
-    def _admit(self, found: _OpenFolder, below: Below) -> None:
-        """Take out what policy keeps from being named, links that lead to such a place included."""
-        found.folders_to_walk = found.folders
-        if found.links:
-            self.left_out += found.keep_links(self._admits_link)
-        if below == "all" or (below == "named" and not self._rule.some_named(found.names_to_check)):
-            return
-
-        def is_admitted(name: str) -> bool:
-            if below == "named" and not self._rule.is_named(name):
-                return True
-            return self._rule.admits(os.path.join(found.real, name))
-
-        admitted = [name for name in found.folders if is_admitted(name)]
-        leading = [
-            name
-            for name in found.folders
-            if name in admitted or self._rule.judge_below(os.path.join(found.real, name)) != "none"
-        ]
-        self.left_out += len(found.folders) - len(leading)
-        found.folders, found.folders_to_walk = admitted, leading
-        self.left_out += found.keep_files(is_admitted)
-
-    def _admits_link(self, inside: str) -> bool:
-        return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
-
-    def _judge_below(self, inside: str, below: Below, name: str) -> Below:
-        if below == "all" or (below == "named" and not self._rule.is_named(name)):
-            return below
-        return self._rule.judge_below(inside)
-
-    def _hide(self, found: _OpenFolder, hidden: HiddenNames) -> None:
-        names = {*found.names_to_check, *found.links, *found.folders_to_walk}
-        gone = frozenset(name for name in names if hidden.hides(found.path + name))
-        if gone:
-            self.hidden += len(gone)
-            found.leave_out(gone)
-
-    def _leave_out_ignored(self, found: _OpenFolder, ignored: IgnorePatterns) -> None:
-        gone = ignored.ignored_names(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
-        if gone:
-            self.ignored += len(gone)
-            found.leave_out(gone)
-
-
-@functools.lru_cache(maxsize=16)
-def _rule_of(scope: Scope) -> TreeRule:
-    """The rule of a scope, which is the same in every call of a session."""
-    return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
-
-
-def own_names(names: Sequence[str]) -> list[str]:
-    """Those of the sorted names that are files of the host's own, which it has not yet given their names."""
-    at = bisect.bisect_left(names, OWN_PREFIX)
-    there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
-    return [name for name in there if is_own_name(name)]
-
-
-class _OpenFolder:
-    """A directory while it is looked at. `folders_to_walk` are those that are named, and those that only lead to what
-    may be seen."""
+class Folder:
+    """A directory of a walk. `path` is from the root, empty for it, else with a slash at its end; `real` is absolute.
+    Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links. `sizes` has that
+    of each file in bytes, where it was asked for. `complete`: no file of it was left out. `to_walk` are its directories
+    that are named, and those that only lead to what may be seen."""
 
     def __init__(self, path: str, real: str) -> None:
         self.path = path
@@ -237,14 +70,19 @@ class _OpenFolder:
         self.folders: list[str] = []
         self.links: list[str] = []
         self.others: list[str] = []
-        self.folders_to_walk: list[str] = []
+        self.to_walk: list[str] = []
         self.sizes: dict[str, int] = {}
         self.complete = True
 
     @property
-    def names_to_check(self) -> list[str]:
-        """The names for which policy is asked; links have been asked for already."""
-        return [*self.files, *self.folders, *self.others]
+    def names(self) -> Names:
+        """All names, by kind."""
+        return ("directory", self.folders), ("file", self.files), ("link", self.links), ("other", self.others)
+
+    @property
+    def entries(self) -> list[tuple[str, Kind]]:
+        """All names with their kinds, sorted."""
+        return sorted((name, kind) for kind, names in self.names for name in names)
 
     def take(self, entries: Iterable[os.DirEntry[str]], *, with_sizes: bool) -> int:
         """Add the entries by their kinds; how many there were."""
@@ -267,16 +105,6 @@ class _OpenFolder:
                 self.others.append(entry.name)
         return count
 
-    def names_of(self, kind: Kind) -> list[str]:
-        """The names of one kind."""
-        lists = {"file": self.files, "directory": self.folders, "link": self.links, "other": self.others}
-        return lists[kind]
-
-    def sort(self) -> None:
-        """All by name."""
-        for names in (self.files, self.folders, self.links, self.others):
-            names.sort()
-
     def hide(self, name: str) -> None:
         """Take the name out, uncounted."""
         for names in (self.files, self.folders, self.links):
@@ -284,32 +112,156 @@ class _OpenFolder:
                 names.remove(name)
                 self.complete = self.complete and names is not self.files
 
-    def keep_links(self, is_kept: Callable[[str], bool]) -> int:
-        """Keep the links for whose paths `is_kept` is true; how many go."""
-        kept = [name for name in self.links if is_kept(os.path.join(self.real, name))]
-        gone = len(self.links) - len(kept)
-        self.links = kept
-        return gone
-
-    def keep_files(self, is_kept: Callable[[str], bool]) -> int:
+    def keep(self, is_kept: Callable[[str], bool]) -> int:
         """Keep the files and others for whose names `is_kept` is true; how many go."""
         before = len(self.files) + len(self.others)
         self.files = [name for name in self.files if is_kept(name)]
         self.others = [name for name in self.others if is_kept(name)]
         return before - len(self.files) - len(self.others)
 
-    def leave_out(self, gone: frozenset[str]) -> None:
-        """Take out all entries of these names."""
-        self.files, self.folders, self.links, self.others, self.folders_to_walk = (
-            [name for name in names if name not in gone]
-            for names in (self.files, self.folders, self.links, self.others, self.folders_to_walk)
-        )
+    def leave_out(self, gone: Collection[str]) -> int:
+        """Take out all entries of these names; how many there are."""
+        if gone:
+            self.files, self.folders, self.links, self.others, self.to_walk = (
+                [name for name in names if name not in gone]
+                for names in (self.files, self.folders, self.links, self.others, self.to_walk)
+            )
+        return len(gone)
 
-    def folder(self, *, complete: bool) -> FilteredFolder:
-        """The directory after filtering."""
-        return FilteredFolder(
-            self.path, self.real, self.files, self.folders, self.links, self.others, self.sizes, complete
-        )
+
+class Walk:
+    """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
+    `hidden` those of hidden names, `unreadable` directories that the system did not open. `stopped` says why not all of
+    the tree was walked."""
+
+    def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
+        self._params = params
+        self._abandoned = abandoned
+        self._rule = _rule_of(params.scope)
+        self._left = params.max_entries
+        self.left_out = self.ignored = self.hidden = self.unreadable = 0
+        self.stopped: str | None = None
+
+    def names(self, real: str) -> Names:
+        """The names in the directory at a real path, whatever policy says. Raises OSError."""
+        return self._list("", real).names
+
+    def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
+        """Those of the entries of a directory that policy lets anybody see; the others are counted."""
+        found = Folder("", real)
+        lists = dict(found.names)
+        for name, kind in entries:
+            lists[kind].append(name)
+        before = self.left_out
+        self._admit(found, self._rule.judge_below(real))
+        if self.left_out == before:
+            return list(entries)
+        kept = {name for _, names in found.names for name in names}
+        return [entry for entry in entries if entry[0] in kept]
+
+    def folders(self, behind: str = "") -> Iterator[Folder]:
+        """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
+        entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
+        been given up."""
+        passed = behind.split("/")[:-1] if behind else []
+        params = self._params
+        known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
+        waiting: list[tuple[str, str, int, Below, IgnorePatterns]] = [
+            ("", params.root, 1, self._rule.judge_below(params.root), known)
+        ]
+        while waiting and self.stopped is None:
+            path, real, depth, below, ignored = waiting.pop()
+            self._abandoned.refuse()
+            try:
+                found = self._list(path, real, None if path else params.opened)
+            except (OSError, ToolFault):
+                if not path:
+                    raise
+                self.unreadable += 1
+                continue
+            count = len(found.files)
+            self._admit(found, below)
+            if params.hidden is not None:
+                hides = params.hidden.hides
+                names = {*found.files, *found.folders, *found.others, *found.links, *found.to_walk}
+                self.hidden += found.leave_out({name for name in names if hides(path + name)})
+            if not params.ignored_too:
+                if NAME in found.files:
+                    ignored = ignored.add_file(path, read_patterns(real))
+                others = [*found.files, *found.links, *found.others]
+                self.ignored += found.leave_out(ignored.ignored_names(path, others, found.to_walk))
+            found.complete = found.complete and len(found.files) == count
+            yield found
+            if depth >= params.depth:
+                continue
+            for name in reversed(found.to_walk):
+                if passed and [*path.split("/")[:-1], name] < passed[:depth]:
+                    continue  # all that is below comes before
+                inside = os.path.join(real, name)
+                waiting.append((f"{path}{name}/", inside, depth + 1, self._judge_below(inside, below, name), ignored))
+
+    def _list(self, path: str, real: str, opened: int | None = None) -> Folder:
+        """All entries; of too many those that came first."""
+        found = Folder(path, real)
+        with _scan(real) if opened is None else os.scandir(opened) as entries:
+            self._left -= found.take(itertools.islice(entries, self._left), with_sizes=self._params.with_sizes)
+            if self._left == 0 and next(entries, None) is not None:
+                self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
+        if not self._params.git_too:
+            found.hide(GIT)
+        for _, names in found.names:
+            names.sort()
+        for name in _own_names(found.files):
+            found.hide(name)
+        return found
+
+    def _admit(self, found: Folder, below: Below) -> None:
+        """Take out what policy keeps from being named, links that lead to such a place included."""
+        found.to_walk = found.folders
+        if found.links:
+            kept = [name for name in found.links if self._admits_link(os.path.join(found.real, name))]
+            self.left_out += len(found.links) - len(kept)
+            found.links = kept
+        if below == "all":
+            return
+        if below == "named" and not self._rule.some_named([*found.files, *found.folders, *found.others]):
+            return
+
+        def is_admitted(name: str) -> bool:
+            if below == "named" and not self._rule.is_named(name):
+                return True
+            return self._rule.admits(os.path.join(found.real, name))
+
+        admitted = [name for name in found.folders if is_admitted(name)]
+        leading = [
+            name
+            for name in found.folders
+            if name in admitted or self._rule.judge_below(os.path.join(found.real, name)) != "none"
+        ]
+        self.left_out += len(found.folders) - len(leading)
+        found.folders, found.to_walk = admitted, leading
+        self.left_out += found.keep(is_admitted)
+
+    def _admits_link(self, inside: str) -> bool:
+        return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
+
+    def _judge_below(self, inside: str, below: Below, name: str) -> Below:
+        if below == "all" or (below == "named" and not self._rule.is_named(name)):
+            return below
+        return self._rule.judge_below(inside)
+
+
+@functools.lru_cache(maxsize=16)
+def _rule_of(scope: Scope) -> TreeRule:
+    """The rule of a scope, which is the same in every call of a session."""
+    return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
+
+
+def _own_names(names: Sequence[str]) -> list[str]:
+    """Those of the sorted names that are files of the host's own, which it has not yet given their names."""
+    at = bisect.bisect_left(names, OWN_PREFIX)
+    there = itertools.takewhile(lambda name: name.startswith(OWN_PREFIX), itertools.islice(names, at, None))
+    return [name for name in there if is_own_name(name)]
 
 
 def _inherited_patterns(root: str, rule: TreeRule) -> IgnorePatterns:
@@ -447,7 +399,7 @@ def read_patterns(directory: str, name: str = NAME) -> list[str]:
     at most."""
     try:
         with open_parent(os.path.join(directory, name)) as (parent, entry):
-            opened, _ = open_regular(parent, entry, os.O_RDONLY)
+            opened, _ = open_regular(parent, entry)
         with open(opened, "rb", buffering=0) as file:
             return file.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ToolFault):

@@ -1,4 +1,4 @@
-"""Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
+"""Writing, editing, deleting and moving one file (TR 4.2, 4.3). Blocking: callers run these in a thread.
 
 A file is replaced in one step: readers see the old content or the new, never a part. One that no new file can take the
 place of is written in place (`in_place`). Paths go through `paths` and the one writer (`files.writer`), so links that
@@ -10,20 +10,21 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import own_name
+from policy.rules.protected_paths import repository_place
 from tool_runtime.files.edits import EditProblem, edit_content
-from tool_runtime.files.near_matches import nearest_lines, places
-from tool_runtime.files.paths import Scope, check_scope, open_regular, resolve, root_of
-from tool_runtime.files.read import FileStamp, refuse_abandoned, refuse_size
+from tool_runtime.files.paths import Scope, check_scope, open_regular, refuse_irregular, resolve, root_of
+from tool_runtime.files.read import FileStamp, refuse_size
 from tool_runtime.files.writer import NEW_DIRECTORY, open_parent
+from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from io import FileIO
 
     from tool_runtime.files.edits import Edit
     from tool_runtime.files.writer import OpenDirectory
@@ -33,8 +34,6 @@ BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024
 """Earlier contents up to this size are kept for the diff."""
 EDIT_MAX_BYTES: Final = 64 * 1024 * 1024
 """A larger file is not edited, since all of it is held in memory."""
-
-_CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Expected(NamedTuple):
@@ -78,6 +77,10 @@ class EditParams(NamedTuple):
     max_read_bytes: int | None = None
     expected: Expected = Expected()
     kept: str | None = None
+    mode: None = None
+
+
+_Params = WriteParams | EditParams
 
 
 class WriteOutcome(NamedTuple):
@@ -89,21 +92,10 @@ class WriteOutcome(NamedTuple):
     before: bytes | None
     before_bytes: int
     after: bytes
-    seen: FileStamp
+    seen: FileStamp = FileStamp("")
     places: int = 0
     also: tuple[str, ...] = ()
     kept: str | None = None
-
-
-class _NewContent(NamedTuple):
-    """The content that a call, known by its `mark`, puts in a file, and the permissions that it wants for it; see
-    WriteParams."""
-
-    mark: str
-    data: bytes
-    scope: Scope
-    kept: str | None
-    mode: int | None = None
 
 
 class _Found(NamedTuple):
@@ -114,13 +106,6 @@ class _Found(NamedTuple):
     content: bytes | None = None
 
 
-class _Written(NamedTuple):
-    seen: FileStamp
-    also: tuple[str, ...] = ()
-    kept: str | None = None
-
-
-_NOTHING: Final = _Found()
 _NO_NEW_FILE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 """A mount point, and a directory that cannot be written: no new file takes the place of an entry there."""
 
@@ -139,10 +124,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             if found.content is None:
                 raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
             data = found.content + data
-        content = _NewContent(params.mark, data, params.scope, params.kept, params.mode)
-        written = _replace(directory, real, content, found, abandoned)
-    size = 0 if found.status is None else found.status.st_size
-    return WriteOutcome(found.status is not None, found.content, size, data, written.seen, 0, *written[1:])
+        return _replace(directory, real, params, data, found, abandoned)
 
 
 def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
@@ -160,11 +142,10 @@ def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
         try:
             after, replaced = edit_content(params.path, found.content, params.edits)
         except EditProblem as problem:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, _explain(problem, params)) from problem
+            why = problem.explain(params.path, params.edits)
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, why) from problem
         refuse_size(len(after), params.max_file_size_bytes, params.path)
-        content = _NewContent(params.mark, after, params.scope, params.kept)
-        written = _replace(directory, real, content, found, abandoned)
-    return WriteOutcome(True, found.content, len(found.content), after, written.seen, replaced, *written[1:])
+        return _replace(directory, real, params, after, found, abandoned)._replace(places=replaced)
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
@@ -178,26 +159,14 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
     return True
 
 
-def _explain(problem: EditProblem, params: EditParams) -> str:
-    """The problem with what the model needs to make a better edit."""
-    which = f"edit {problem.number} of {len(params.edits)}: " if len(params.edits) > 1 else ""
-    old = params.edits[problem.number - 1].old
-    more = ""
-    if problem.found == 0:
-        more = f"; {nearest_lines(problem.text, old)}"
-    elif problem.found is not None:
-        more = f"; {places(problem.text, old)}: give more of the text around it, or set replaceAll to true"
-    return f"{which}{problem}; nothing was changed: {params.path}{more}"
-
-
 def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, path: str) -> _Found:
     """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
     try:
-        fd, status = open_regular(directory.fd, directory.path_of(name), os.O_RDONLY)
+        fd, status = open_regular(directory.fd, directory.path_of(name))
     except FileNotFoundError:
         if expected.sha256 is not None:
             raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None
-        return _NOTHING
+        return _Found()
     with open(fd, "rb", buffering=0) as file:
         if not os.access(directory.path_of(name), os.W_OK, dir_fd=directory.fd):
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
@@ -207,17 +176,9 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
         if expected.sha256 is not None or (
             expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
         ):
-            digest = hashlib.sha256(content).hexdigest() if content is not None else _digest(file)
-            _refuse_change(expected, now, digest, path)
+            digest = hashlib.file_digest(file, "sha256") if content is None else hashlib.sha256(content)
+            _refuse_change(expected, now, digest.hexdigest(), path)
     return _Found(status, content)
-
-
-def _digest(file: FileIO) -> str:
-    digest = hashlib.sha256()
-    file.seek(0)
-    while chunk := file.read(_CHUNK_BYTES):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -> None:
@@ -235,16 +196,17 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
 
 
 def _replace(
-    directory: OpenDirectory, real: str, content: _NewContent, found: _Found, abandoned: Abandoned
-) -> _Written:
-    """Put the content in the file's place, durably. A file that changed while it was made is not replaced."""
-    name, temporary, status = os.path.basename(real), _temporary(real, content.mark), found.status
+    directory: OpenDirectory, real: str, params: _Params, data: bytes, found: _Found, abandoned: Abandoned
+) -> WriteOutcome:
+    """Put `data` in the file's place, durably. A file that changed while it was made is not replaced."""
+    name, temporary, status = os.path.basename(real), _temporary(real, params.mark), found.status
+    done = WriteOutcome(status is not None, found.content, 0 if status is None else status.st_size, data)
     if status is not None and status.st_nlink > 1:
-        return _write_in_place(directory, real, content, status, abandoned)
+        return _write_in_place(directory, real, params, status, done, abandoned)
     try:
         attributes = None if status is None else name
-        new = directory.write_new(temporary, content.data, mode=content.mode, like=status, attributes=attributes)
-        refuse_abandoned(abandoned)
+        new = directory.write_new(temporary, data, mode=params.mode, like=status, attributes=attributes)
+        abandoned.refuse()
         _refuse_other(directory.status(name), status, name)
         directory.replace(temporary, name)
     except BaseException as error:
@@ -252,19 +214,24 @@ def _replace(
             directory.remove(temporary)
         if not isinstance(error, OSError) or status is None or error.errno not in _NO_NEW_FILE:
             raise
-        return _write_in_place(directory, real, content, status, abandoned)
-    return _Written(FileStamp.make(new, content.data))
+        return _write_in_place(directory, real, params, status, done, abandoned)
+    return done._replace(seen=FileStamp.make(new, data))
 
 
 def _write_in_place(
-    directory: OpenDirectory, real: str, content: _NewContent, status: os.stat_result, abandoned: Abandoned
-) -> _Written:
+    directory: OpenDirectory,
+    real: str,
+    params: _Params,
+    status: os.stat_result,
+    done: WriteOutcome,
+    abandoned: Abandoned,
+) -> WriteOutcome:
     from tool_runtime.files import in_place  # few files need it
 
-    also = in_place.other_names(real, status, content.scope) if status.st_nlink > 1 else ()
-    new = in_place.NewContent(real, content.data, content.mode, content.kept)
+    also = in_place.other_names(real, status, params.scope) if status.st_nlink > 1 else ()
+    new = in_place.NewContent(real, done.after, params.mode, params.kept)
     written = in_place.write(directory, os.path.basename(real), status, new, abandoned)
-    return _Written(FileStamp.make(written, content.data), tuple(also), content.kept)
+    return done._replace(seen=FileStamp.make(written, done.after), also=tuple(also), kept=params.kept)
 
 
 def _refuse_other(now: os.stat_result | None, found: os.stat_result | None, name: str) -> None:
@@ -277,3 +244,116 @@ def _temporary(real: str, mark: str) -> str:
     it; what is random in `mark` keeps anybody from being there first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
     return own_name(digest[:32])
+
+
+# Deleting and moving one file or symbolic link. Of a link at the end of a path the name that the call gives goes, and
+# never what that leads to.
+
+
+def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links: bool = True) -> None:
+    """Delete one regular file, or a link. Without `through_links` that is refused, and one on the way."""
+    real = resolve(path, scope, to_change=True, through_links=through_links, own_name=through_links)
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
+        if through_links:
+            _refuse_other_kinds(directory.status(name), path)
+        else:
+            refuse_irregular(directory.status(name), path)
+        abandoned.refuse()
+        directory.remove(name)
+        directory.sync()
+
+
+class MoveParams(NamedTuple):
+    """The file at `path` is moved to `new_path`, where nothing may be. `path` is also in the scope of reading."""
+
+    path: str
+    scope: Scope
+    read_scope: Scope
+    new_path: str
+    new_scope: Scope
+
+
+def move_file(params: MoveParams, abandoned: Abandoned) -> None:
+    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made."""
+    real, new_real = _ends(params)
+    new_root = root_of(new_real, params.new_scope)
+    with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
+        _refuse_other_kinds(source.status(name), params.path)
+        with os_faults(params.new_path), open_parent(new_real, new_root, create=NEW_DIRECTORY) as (target, new_name):
+            abandoned.refuse()
+            try:
+                source.move(name, target, new_name)
+            except FileExistsError as error:
+                message = f"something is there already, and a move replaces nothing: {params.new_path}"
+                raise ToolFault(FaultKind.EXISTS, message) from error
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                message = f"it is on another file system, where nothing is moved to: {params.new_path}"
+                raise ToolFault(FaultKind.SYSTEM, message) from error
+
+
+def _ends(params: MoveParams) -> tuple[str, str]:
+    real = resolve(params.path, params.scope, to_change=True, own_name=True)
+    check_scope(params.path, real, params.read_scope)
+    return real, resolve(params.new_path, params.new_scope, to_change=True, own_name=True)
+
+
+def _refuse_other_kinds(status: os.stat_result | None, path: str) -> None:
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        refuse_irregular(status, path)
+
+
+def take_back_half_move(params: MoveParams) -> bool:
+    """Take away the second name of a move by two names that was cut in its middle; True if there was one. Raises
+    ToolFault."""
+    real, new_real = _ends(params)
+    if real == new_real:
+        return False
+    with (
+        os_faults(params.path),
+        open_parent(real, root_of(real, params.scope)) as (source, name),
+        open_parent(new_real, root_of(new_real, params.new_scope)) as (target, new_name),
+    ):
+        one, other = source.status(name), target.status(new_name)
+        if one is None or other is None or not os.path.samestat(one, other):
+            return False
+        target.remove(new_name)
+    return True
+
+
+# Deleting a directory with all that is in it. Everything below is looked at first: where policy keeps one entry from
+# being deleted, nothing is. Then it goes by descriptor from the root on, links themselves and never what they lead to.
+
+MAX_ENTRIES: Final = 100_000
+"""A larger tree is not deleted in one call."""
+
+
+def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
+    """Delete the directory at `path`, which leads through no link, with all that is in it; how many entries there were.
+    Raises ToolFault: OUT_OF_SCOPE, and then nothing was deleted; TOO_LARGE likewise."""
+    real = resolve(path, scope, to_change=True, through_links=False)
+    with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
+        status = directory.status(name)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            raise ToolFault(FaultKind.PATH_CHANGED, f"is no directory any more: {path}")
+        count = _look_at(directory, name, scope, abandoned)
+        abandoned.refuse()
+        directory.remove_tree(name)
+        directory.sync()
+    return count
+
+
+def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Abandoned) -> int:
+    count = 0
+    for folder, folders, files in directory.walk(name):
+        abandoned.refuse()
+        for name in (*folders, *files):
+            inside = os.path.join(folder, name)
+            check_scope(inside, inside, scope)
+            if repository_place(inside, scope.allowed, OS_FAMILY) is not None:
+                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {inside}")
+        count += len(folders) + len(files)
+        if count > MAX_ENTRIES:
+            raise ToolFault(FaultKind.TOO_LARGE, f"more than {MAX_ENTRIES} entries: delete directories further down")
+    return count

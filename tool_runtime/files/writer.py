@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from agent_host.ids import own_name
+from tool_runtime.files.paths import SAFE_FLAGS
 from tool_runtime.platform import directories
 from tool_runtime.platform.directories import BY_DESCRIPTOR, PASS_FLAGS, move_new
 
@@ -44,22 +45,7 @@ NEW_DIRECTORY: Final = 0o777
 PRIVATE_DIRECTORY: Final = 0o700
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _PIECE_BYTES: Final = 1024 * 1024
-_EXISTING_FILE: Final = (
-    os.O_RDWR
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
-_NEW_FILE: Final = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_EXCL
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
 
 
 class OpenDirectory:
@@ -100,7 +86,7 @@ class OpenDirectory:
     def open_existing(self, name: str) -> FileIO:
         """The regular file `name`, to be read and written in place, and closed by the caller; no link is followed, and
         no pipe waited for. Raises OSError."""
-        fd = os.open(self.path_of(name), _EXISTING_FILE, dir_fd=self.fd)
+        fd = os.open(self.path_of(name), os.O_RDWR | SAFE_FLAGS, dir_fd=self.fd)
         file = open(fd, "r+b", buffering=0)  # noqa: SIM115  the caller closes it
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             file.close()

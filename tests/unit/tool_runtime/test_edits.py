@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
-from tool_runtime.files.edits import Edit, EditProblem, apply_edits
-from tool_runtime.files.near_matches import nearest_lines
+from tool_runtime.files.edits import Edit, EditProblem, apply_edits, nearest_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import ToolConstraints
 from benchmarks.processes import child_environment
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.files import lines, move, paths, write
+from tool_runtime.files import lines, paths, write
 from tool_runtime.files.paths import Scope
 from tool_runtime.tool import Abandoned, FaultKind, ToolFault
 
@@ -327,7 +327,7 @@ def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
     abandoned = Abandoned()
     abandoned.flag = True
     with pytest.raises(ToolFault) as raised:
-        move.delete_file(str(tmp_path / "f"), Scope(), abandoned)
+        write.delete_file(str(tmp_path / "f"), Scope(), abandoned)
     assert raised.value.kind is FaultKind.TIMED_OUT
     assert (tmp_path / "f").exists()
 

@@ -13,7 +13,7 @@ from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.native.specs import MAX_FILE_BYTES, SPECS
+from tool_runtime.families.native import MAX_FILE_BYTES, SPECS
 from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:

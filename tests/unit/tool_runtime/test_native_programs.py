@@ -16,7 +16,7 @@ from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_http import Server, response, serving
 from tests.unit.tool_runtime.test_native_files import answered
-from tool_runtime.families.native import specs
+from tool_runtime.families import native as specs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

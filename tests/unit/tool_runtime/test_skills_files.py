@@ -16,8 +16,8 @@ from agent_host.errors import ErrorCode
 from config.load import load_defaults
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
 from tests.unit.tool_runtime.test_http import response, serving
-from tool_runtime.families.skills import specs
-from tool_runtime.families.skills.specs import SPECS
+from tool_runtime.families import skills as specs
+from tool_runtime.families.skills import SPECS
 from tool_runtime.files.globs import BadGlob, HiddenNames
 from tool_runtime.schema import judge_of
 

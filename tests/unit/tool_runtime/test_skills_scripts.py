@@ -16,7 +16,7 @@ from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_skills_files import answered
-from tool_runtime.families.skills import specs
+from tool_runtime.families import skills as specs
 from tool_runtime.files.skills import SkillFolder, SkillIndex
 from tool_runtime.processes.scripts import SkillScripts
 from tool_runtime.router import LocalToolRouter

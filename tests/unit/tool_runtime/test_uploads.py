@@ -22,7 +22,7 @@ from agent_host.judging.environment import Environment
 from agent_host.judging.facts import UnusableArguments, gather
 from policy.facts import NamedToolFacts, PathFacts
 from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.uploads import UPLOAD_ARTIFACT
+from tool_runtime.families.desktop.files import UPLOAD_ARTIFACT
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext, Tool, ToolOutput

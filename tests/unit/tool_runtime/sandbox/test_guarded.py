@@ -310,7 +310,7 @@ async def test_after_a_crash_the_change_is_told_and_left(
 ) -> None:
     call = request("RunCommand", ToolConstraints(command_scope=scope), command="true")
     settings = SandboxSettings("landlock", directory=str(tmp_path / "session"))
-    from tool_runtime.families.desktop.calls import mark_of
+    from tool_runtime.tool import mark_of
 
     # As a host leaves it that is killed while the command runs.
     await asyncio.to_thread(Guarded(settings.directory).begin, mark_of(call), scope.guarded)

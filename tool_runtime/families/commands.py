@@ -1,7 +1,7 @@
-"""Commands, over `processes.command` (TR 4.4).
+"""Programs that tools start, over `processes`: commands, those that run on in the background, and their output.
 
 A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
-exit code in the text.
+exit code in the text (TR 4.4).
 """
 
 from __future__ import annotations
@@ -10,58 +10,78 @@ import contextlib
 import functools
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import Leftovers
-from policy.paths import normalize
-from tool_runtime.families.answers import DESKTOP
-from tool_runtime.families.desktop.calls import encode, mark_of, scope_of
-from tool_runtime.families.desktop.specs import COMMAND_OUTPUT, RUN_COMMAND, STOP_COMMAND
-from tool_runtime.families.desktop.timeouts import command_timeout_s
-from tool_runtime.families.programs import command_params, environment_under, head_for_observers
-from tool_runtime.files.paths import home_directory, resolve
+from tool_runtime.families.answers import fit_texts
+from tool_runtime.families.family import encode
+from tool_runtime.files.paths import Scope, resolve
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls
-from tool_runtime.output.text import charset_of, decode_body, decode_output
-from tool_runtime.output.truncate import HeadTail, truncate_text
-from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.output.text import decode_output
+from tool_runtime.platform import current
+from tool_runtime.platform.environment import child_environment
 from tool_runtime.processes.background import BackgroundCommands
-from tool_runtime.processes.command import end_leftovers, run_command
+from tool_runtime.processes.command import CommandParams, end_leftovers, run_command
 from tool_runtime.processes.guard import ProcessGuard
 from tool_runtime.processes.server import ServerProcess
-from tool_runtime.tool import CallContext, FaultKind, Tool, ToolFault, ToolOutput, cap
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.contracts import Artifact, CommandEnd, ToolRequest
+    from tool_runtime.families.operations import Operations
+    from tool_runtime.output.truncate import HeadTail
     from tool_runtime.processes.background import BackgroundCommand, OutputPiece
-    from tool_runtime.processes.command import CommandOutcome, CommandParams
+    from tool_runtime.processes.command import Captured, CommandOutcome
     from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
-    from tool_runtime.web.http import HttpOutcome
+    from tool_runtime.tool import CallContext
+
+    RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
+    """See LocalToolRouter.run_program."""
+
+_TOLD_BYTES: Final = 4096
+_CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
 
 
-class CommandTools:
-    """See `families.desktop.runner`."""
+class Commands:
+    """The programs of one session, of all its families and of other providers. `run` is what families call that answer
+    in JSON; `run_command`, `read_output` and `stop` are the desktop family's own."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
         self._settings = settings
         self._pool = pool
         self._guard = ProcessGuard() if settings.guard_processes else None
-        self._background = BackgroundTools(settings, pool, self._guard)
+        self._background = BackgroundCommands(
+            pool, self._guard, most=settings.max_background, before=settings.commands_before
+        )
         self._ended = False
         self._sandbox: Sandbox | None = None
         self._unheld = False
 
-    def tools(self) -> Sequence[Tool]:
-        """The tools, ready to run."""
-        return (Tool(RUN_COMMAND, cap(self._run_command), DESKTOP), *self._background.tools())
+    @functools.cached_property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of programs, as it is at the first one."""
+        return environment_under(self._settings)
+
+    @functools.cached_property
+    def _shell(self) -> str:
+        return self._settings.shell or current.default_shell(os.environ, self._settings.writable_places)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """See LocalToolRouter."""
+        return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """See LocalToolRouter."""
+        return ServerProcess(params, self._pool, self._guard, self._sandbox_for(params))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See Provider. A command leaves processes behind."""
+        """See Provider."""
         return await end_leftovers(mark_of(request), self._pool)
 
     async def end_commands(self) -> Leftovers:
@@ -88,82 +108,60 @@ class CommandTools:
             self._unheld = self._sandbox is None
         return self._sandbox
 
-    @functools.cached_property
-    def _shell(self) -> str:
-        return self._settings.shell or current.default_shell(os.environ, self._settings.writable_places)
+    async def run(
+        self, call: CallContext, argv: list[str], cwd: str, env: Mapping[str, str], *, timeout_s: float, most_bytes: int
+    ) -> FinishedProgram:
+        """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault where it cannot be
+        started."""
+        resolve(argv[0], Scope())  # absolute, or it is refused
+        params = command_params(
+            call.request, self._settings, argv, cwd, env, timeout_s=timeout_s, max_output_bytes=most_bytes
+        )
+        began = time.monotonic()
+        outcome = await self.run_program(params)
+        return FinishedProgram(call, outcome, int((time.monotonic() - began) * 1000), timeout_s)
 
-    @functools.cached_property
-    def _environment(self) -> Mapping[str, str]:
-        """As it is at the first command."""
-        return environment_under(self._settings)
-
-    async def run_program(self, params: CommandParams) -> CommandOutcome:
-        """See LocalToolRouter."""
-        return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
-
-    def start_program(self, params: ServerParams) -> ServerProcess:
-        """See LocalToolRouter."""
-        return ServerProcess(params, self._pool, self._guard, self._sandbox_for(params))
-
-    async def _run_command(self, call: CallContext) -> ToolOutput:
-        params = self._command(call)
+    async def run_command(self, operations: Operations, call: CallContext) -> ToolOutput:
+        """Run a line of the shell, or have it run on. Raises ToolFault."""
+        params = self._command(operations, call)
         if call.request.arguments.get("background"):
-            return self._background.start(call, params, self._sandbox_for(params))
+            return self._start(call, params)
         outcome = await self.run_program(params)
         output = command_output(call, outcome)
-        if outcome.timed_out:
-            timeout_s = call.request.arguments.get("timeout", command_timeout_s(self._settings))
-            said = "; ".join(filter(None, (f"Command timed out after {timeout_s:g} seconds", outcome.left.note())))
-            raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
+        timeout_s = call.request.arguments.get("timeout", self._settings.default_command_s)
+        _refuse_late(outcome, output, f"Command timed out after {timeout_s:g} seconds")
         return output
 
-    def _command(self, call: CallContext) -> CommandParams:
+    def _command(self, operations: Operations, call: CallContext) -> CommandParams:
         settings, arguments = self._settings, call.request.arguments
         command: str = arguments["command"]
         if not command.strip() or "\0" in command:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
         encode(command, "command")
-        timeout_s = arguments.get("timeout", command_timeout_s(settings))
+        timeout_s = arguments.get("timeout", settings.default_command_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
-        asked = normalize(arguments.get("cwd") or settings.workspace, OS_FAMILY, settings.workspace, home_directory())
-        cwd = resolve(asked, scope_of(call.request))
+        cwd = operations.directory(call, arguments.get("cwd"))
         return command_params(
             call.request,
             settings,
             current.shell_argv(self._shell, command),
             cwd,
-            {**self._environment, "PWD": cwd},
+            {**self.environment, "PWD": cwd},
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
             stdin=encode(arguments["stdin"], "stdin") if "stdin" in arguments else None,
         )
 
-
-# Commands that run on, and the tools that follow them, over `processes.background`.
-
-
-class BackgroundTools:
-    """RunCommand with `background: true`, CommandOutput and StopCommand."""
-
-    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, guard: ProcessGuard | None) -> None:
-        self._settings = settings
-        self._commands = BackgroundCommands(pool, guard, most=settings.max_background, before=settings.commands_before)
-
-    def tools(self) -> Sequence[Tool]:
-        """The tools, ready to run."""
-        running = ((COMMAND_OUTPUT, self._command_output), (STOP_COMMAND, self._stop_command))
-        return tuple(Tool(spec, cap(run), DESKTOP) for spec, run in running)
-
-    def start(self, call: CallContext, params: CommandParams, sandbox: Sandbox | None = None) -> ToolOutput:
+    def _start(self, call: CallContext, params: CommandParams) -> ToolOutput:
         """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
         asked = (call.request.arguments.get("timeout"), self._settings.background_lifetime_s)
         lifetime_s = min((one for one in asked if one is not None), default=None)
         # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
         shown = min(params.max_output_bytes, params.artifact_max_bytes)
-        started = self._commands.start(
+        started = self._background.start(
             params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
-            sandbox,
+            self._sandbox_for(params),
         )
         observer = self._settings.commands
         if observer is not None:
@@ -176,31 +174,121 @@ class BackgroundTools:
         )
         return ToolOutput(text, command_id=started.command_id)
 
-    async def end_all(self) -> Leftovers:
-        """See `BackgroundCommands.end_all`."""
-        return await self._commands.end_all()
-
     def _report_end(self, request: ToolRequest, end: CommandEnd) -> None:
         if self._settings.commands is not None:
             self._settings.commands.ended(request, end)
-        self._commands.forget_old()
+        self._background.forget_old()
 
-    async def _command_output(self, call: CallContext) -> ToolOutput:
+    async def read_output(self, call: CallContext) -> ToolOutput:
+        """Read what a command in the background printed. Raises ToolFault."""
         arguments = call.request.arguments
-        found = self._commands.get(arguments["id"])
+        found = self._background.get(arguments["id"])
         limit = min(arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
         piece = found.read(arguments.get("offset", found.seen), limit)
         found.seen = max(found.seen, piece.end)
         text = f"{_state(found)}\n{_render(piece)}"
         return ToolOutput(text, capped=True, coloured=_colours_of("output", piece.data))
 
-    async def _stop_command(self, call: CallContext) -> ToolOutput:
-        found = self._commands.get(call.request.arguments["id"])
+    async def stop(self, call: CallContext) -> ToolOutput:
+        """End a command in the background. Raises ToolFault."""
+        found = self._background.get(call.request.arguments["id"])
         found.ask_to_end("stopped")
         await found.await_end()
         unread = found.total - found.seen
         rest = f"\n{unread} bytes of its output were not read yet; CommandOutput reads them" if unread else ""
         return ToolOutput(f"{_state(found)}{rest}")
+
+
+class FinishedProgram(NamedTuple):
+    """A program that has ended, and what an answer in JSON says of it."""
+
+    call: CallContext
+    outcome: CommandOutcome
+    duration_ms: int
+    timeout_s: float
+
+    def text(self, name: str, limit_bytes: int) -> tuple[str, bool]:
+        """stdout or stderr as a terminal would show it, the middle of more than `limit_bytes` left out; and whether it
+        is."""
+        return _render_stream(self.streams[name], limit_bytes)
+
+    @property
+    def streams(self) -> Mapping[str, Captured]:
+        """stdout and stderr."""
+        return {"stdout": self.outcome.stdout, "stderr": self.outcome.stderr}
+
+    def answer(self, fields: Mapping[str, Any], stored: Mapping[str, Mapping[str, str]]) -> ToolOutput:
+        """The output with these fields, among them the texts, and with what a sandbox refused. All of the streams in
+        `stored` is an artifact, with these fields of its own. Raises ToolFault for a program that took too long."""
+        call, outcome = self.call, self.outcome
+        if outcome.refused:
+            fields = {**fields, "denials": outcome.refused.splitlines()[1:]}
+        kept: list[Artifact] = []
+        for name, captured in self.streams.items():
+            if name in stored:
+                artifact = artifacts.tool_output(call.request, captured.spill.content(captured.ends), part=name)
+                kept.append(artifact._replace(**stored[name]))  # type: ignore[arg-type]
+            else:
+                captured.spill.close()
+        output = fit_texts(call, fields, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
+        output = output._replace(artifacts=tuple(kept), stderr=_head_for_observers(outcome.stderr))
+        _refuse_late(outcome, output, f"timed out after {self.timeout_s:g} seconds")
+        return output
+
+
+def _refuse_late(outcome: CommandOutcome, output: ToolOutput, why: str) -> None:
+    if outcome.timed_out:
+        said = "; ".join(filter(None, (why, outcome.left.note())))
+        raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
+
+
+def command_params(
+    request: ToolRequest, settings: RuntimeSettings, argv: list[str] | str, cwd: str, env: Mapping[str, str], **how: Any
+) -> CommandParams:
+    """The command that the call starts; `how` are more of CommandParams. What it prints is shown as it comes."""
+    on_output = settings.on_output
+    return CommandParams(
+        argv=argv,
+        cwd=cwd,
+        environment=env,
+        mark=mark_of(request),
+        artifact_max_bytes=settings.artifact_max_bytes,
+        buffer_bytes=settings.output_buffer_bytes,
+        spool_directory=settings.temporary,
+        kill_grace_s=settings.kill_grace_s,
+        drain_s=settings.drain_s,
+        on_output=None if on_output is None else functools.partial(on_output, request),
+        scope=request.constraints.command_scope,
+        **how,
+    )
+
+
+def environment_under(settings: RuntimeSettings) -> dict[str, str]:
+    """This process's environment as programs get it: without secrets, and with nobody to be asked. Reading it costs
+    more than starting a process does, so it is done once."""
+    return child_environment(
+        os.environ,
+        secret=settings.secret_env,
+        passthrough=settings.env_passthrough,
+        allowed=settings.env_allowed,
+        temporary=settings.temporary,
+    )
+
+
+# What output looks like to the model, and what is kept as an artifact.
+
+
+def _render_stream(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
+    """Render a stream as a terminal would show it, its middle left out if it has more than `limit_bytes`; and whether
+    it has."""
+    ends = captured.rendered()
+    return decode_output(strip_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def _head_for_observers(captured: Captured) -> str:
+    """The beginning of a stream, for observers: longer than what they are shown, so that a secret is still whole in
+    it."""
+    return _render_stream(captured, _TOLD_BYTES)[0]
 
 
 def _state(one: BackgroundCommand) -> str:
@@ -217,9 +305,6 @@ def _render(piece: OutputPiece) -> str:
     gap = f"[... {piece.skipped} bytes are not kept ...]\n" if piece.skipped else ""
     more = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
     return f"Output, bytes {begins} to {piece.end} of {piece.total}{more}:\n{gap}{text}"
-
-
-# What a finished command or HTTP exchange looks like to the model (TR 4.4, 4.5), and what is kept as an artifact.
 
 
 def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
@@ -256,7 +341,7 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         tuple(kept),
         capped=True,
         exit_code=outcome.exit_code,
-        stderr=head_for_observers(outcome.stderr),
+        stderr=_head_for_observers(outcome.stderr),
         denials=outcome.denials,
         coloured=coloured,
     )
@@ -270,29 +355,3 @@ def _colours_of(name: str, data: bytes) -> dict[str, str]:
 def _render_output(ends: HeadTail, limit: int) -> str:
     text = decode_output(strip_controls(ends.render(limit)), crlf=current.CRLF)
     return text if not text or text.endswith("\n") else text + "\n"
-
-
-def http_output(call: CallContext, outcome: HttpOutcome, note: str = "") -> ToolOutput:
-    """TR 4.5; `note` stands in front."""
-    content_type = _content_type(outcome)
-    packed = "content-encoding" in outcome.headers
-    length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
-    text = decode_body(outcome.body, charset_of(content_type))
-    if text is None:
-        text = f"Binary body, {len(outcome.body)} bytes"
-    head = f"{note}HTTP {outcome.status} {outcome.reason}\nContent-Type: {content_type}\nContent-Length: {length}\n\n"
-    kept: tuple[Artifact, ...] = ()
-    if len(outcome.body) > call.settings.artifact_threshold_bytes:
-        kept = (artifacts.tool_output(call.request, outcome.body, part="body", content_type=content_type),)
-    return ToolOutput(head + truncate_text(text, call.max_output_bytes), kept, capped=True)
-
-
-def describe_saved(outcome: HttpOutcome, path: str) -> ToolOutput:
-    """A response whose body has gone to the file at `path`."""
-    size = len(outcome.body)
-    head = f"HTTP {outcome.status} {outcome.reason}\nContent-Type: {_content_type(outcome)}\nContent-Length: {size}\n\n"
-    return ToolOutput(f"{head}Saved {size} bytes to {path}")
-
-
-def _content_type(outcome: HttpOutcome) -> str:
-    return outcome.headers.get("content-type", "unknown")

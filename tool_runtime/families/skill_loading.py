@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent_host.contracts import Leftovers, LoadedSkill, Subject, ToolSpec
+from agent_host.contracts import LoadedSkill, Subject, ToolSpec
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.schemas import integer, parameters, text
 from tool_runtime.files.paths import Scope
 from tool_runtime.files.skills import body_of, resource_of
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput, add_timeout, cap
+from tool_runtime.tool import CallContext, Provider, Tool, ToolOutput, run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from agent_host.contracts import ToolRequest
     from tool_runtime.files.skills import Skill, SkillIndex, Skills
     from tool_runtime.settings import RuntimeSettings
 
@@ -43,8 +42,8 @@ LOAD_SKILL: Final = ToolSpec(
 )
 
 
-class SkillLoading:
-    """A Provider of `load_skill`, over the skills of the index; of nothing where there are none."""
+class SkillLoading(Provider):
+    """The provider of `load_skill`, over the skills of the index; of nothing where there are none."""
 
     def __init__(self, index: SkillIndex, settings: RuntimeSettings) -> None:
         self._index = index
@@ -59,28 +58,18 @@ class SkillLoading:
         """See Provider."""
         if name != LOAD_SKILL.name:
             return None
-        return Tool(LOAD_SKILL, cap(add_timeout(self._load, self._settings.file_timeout_s)), DESKTOP)
-
-    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
-        """See Provider. Reading leaves nothing."""
-        return Leftovers()
+        return Tool(LOAD_SKILL, run_in_thread(self._load, self._pool, self._settings.file_timeout_s), DESKTOP)
 
     async def aclose(self) -> None:
         """See Provider."""
         self._pool.close()
 
-    async def _load(self, call: CallContext) -> ToolOutput:
-        arguments = call.request.arguments
-        return await self._pool.run(
-            lambda: self._read(call, arguments["name"], arguments.get("file"), arguments.get("offset", 0))
-        )
-
-    def _read(self, call: CallContext, name: str, file: str | None, offset: int) -> ToolOutput:
-        skill = self._index.find(name)
-        limits = call.request.constraints
+    def _load(self, call: CallContext) -> ToolOutput:
+        arguments, limits = call.request.arguments, call.request.constraints
+        skill = self._index.find(arguments["name"])
         scope = Scope(limits.allowed_paths, limits.blocked_paths)
-        if file is not None:
-            return ToolOutput(resource_of(skill, file, offset, scope, call.abandoned))
+        if "file" in arguments:
+            return ToolOutput(resource_of(skill, arguments["file"], arguments.get("offset", 0), scope, call.abandoned))
         body = body_of(skill, scope, call.abandoned)
         return ToolOutput(body, skill=LoadedSkill(skill.name, skill.allowed_tools))
 

@@ -1,0 +1,113 @@
+"""A family of tools: a table of rows over shared operations, as a provider.
+
+A row has the tool's record and what runs its calls. The list of tools costs nothing: `operations`, with all that reads,
+searches and starts programs, is imported with the first call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from agent_host.contracts import Leftovers
+from config.lean_typing import NamedTuple
+from tool_runtime.families.answers import DESKTOP
+from tool_runtime.tool import FaultKind, Tool, ToolFault, cap, run_at_once, run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from agent_host.contracts import ToolRequest, ToolSpec
+    from tool_runtime.families.operations import Operations
+    from tool_runtime.tool import CallContext, ToolOutput
+
+    Work = Callable[[Operations, CallContext], ToolOutput]
+    MakeOperations = Callable[..., Operations]
+    """(settings of the family, more parameters of Operations by name)"""
+
+
+class Row(NamedTuple):
+    """One tool. `work` blocks: it runs in a thread, and at once what is small and `near`. `run` is a coroutine in its
+    place. `leftover` takes away what a call left in files when its process died, and says whether there was something;
+    `check` is as in Tool."""
+
+    spec: ToolSpec
+    work: Work | None = None
+    run: Callable[[Operations, CallContext], Awaitable[ToolOutput]] | None = None
+    near: bool = False
+    leftover: Callable[[Operations, ToolRequest], bool] | None = None
+    check: Callable[[Mapping[str, Any]], str | None] | None = None
+
+    def tool(self, operations: Operations, names: Mapping[FaultKind, str]) -> Tool:
+        """The tool, ready to run."""
+        if self.run is not None:
+            return Tool(self.spec, cap(functools.partial(self.run, operations)), DESKTOP, None, names, check=self.check)
+        if self.work is None:
+            raise ValueError(f"nothing runs {self.spec.name}")
+        work = functools.partial(self.work, operations)
+        run = run_in_thread(work, operations.pool, operations.settings.file_timeout_s)
+        return Tool(self.spec, run, DESKTOP, run_at_once(work) if self.near else None, names, check=self.check)
+
+
+def name_errors(errors: Mapping[str, str], *rows: Row) -> tuple[Row, ...]:
+    """The rows with the family's names of errors, but for tools that have names of their own."""
+    return tuple(row._replace(spec=row.spec._replace(error_names=row.spec.error_names or errors)) for row in rows)
+
+
+class Family:
+    """A Provider of the tools of `rows`. `names` is as in Tool."""
+
+    def __init__(
+        self, rows: Sequence[Row], make: Callable[[], Operations], names: Mapping[FaultKind, str] | None = None
+    ) -> None:
+        self._rows = {row.spec.name: row for row in rows}
+        self._make = make
+        self._names = names or {}
+        self._tools: dict[str, Tool] = {}
+
+    @functools.cached_property
+    def _operations(self) -> Operations:
+        return self._make()
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider."""
+        return tuple(row.spec for row in self._rows.values())
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        if name in self._rows and name not in self._tools:
+            self._tools[name] = self._rows[name].tool(self._operations, self._names)
+        return self._tools.get(name)
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider. A program leaves processes behind, a write its temporary file, a move a second name."""
+        row, operations = self._rows[request.tool_name], self._operations
+        if row.spec.starts_program:
+            return await operations.commands.end_leftovers(request)
+        leftover = row.leftover
+        if leftover is None:
+            return Leftovers()
+        try:
+            return Leftovers(await operations.pool.run(lambda: leftover(operations, request)))
+        except (ToolFault, KeyError, TypeError):  # where the call may not write by now, nothing is touched
+            return Leftovers()
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        if "_operations" in self.__dict__:
+            await self._operations.aclose()
+
+
+def given(call: CallContext, *names: str, **fields: str) -> dict[str, Any]:
+    """The arguments `names` of a call, as far as it has them; `fields` are others, by the names that they get."""
+    wanted = {**dict(zip(names, names, strict=True)), **fields}
+    arguments = call.request.arguments
+    return {field: arguments[name] for field, name in wanted.items() if name in arguments}
+
+
+def encode(text: str, argument: str) -> bytes:
+    """The text in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error

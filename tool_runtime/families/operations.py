@@ -1,0 +1,446 @@
+"""What the tools of all families do: operations on files here, on trees, programs and requests beside this file.
+
+A family gives them names, limits and the form of its answers. Those on files block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from agent_host.contracts import Image
+from policy.names import CapabilityName
+from policy.paths import is_under, normalize
+from policy.patterns import compile_pattern, problem_of
+from tool_runtime.families.family import encode
+from tool_runtime.files import notebooks, pdf
+from tool_runtime.files import write as writing
+from tool_runtime.files.edits import edits_from, is_notebook
+from tool_runtime.files.lines import LineWindow, StoredParams, WantedLines, read_stored
+from tool_runtime.files.paths import Scope, home_directory, narrow_scope, resolve
+from tool_runtime.files.read import FileStamp, ReadOutcome, ReadParams, WholeFile, read_file, whole_file
+from tool_runtime.output.artifacts import file_diff, make_diff, size_note
+from tool_runtime.platform import OS_FAMILY
+from tool_runtime.tool import FaultKind, ToolFault, ToolOutput, mark_of, os_faults, place_to_keep, smallest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from agent_host.contracts import ToolConstraints, ToolRequest
+    from tool_runtime.families.commands import Commands
+    from tool_runtime.families.trees import Trees
+    from tool_runtime.processes.scripts import SkillScripts
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import CallContext
+    from tool_runtime.web.http import HttpClient, HttpOutcome
+
+    Written = tuple[writing.WriteOutcome, dict[str, Any]]
+    """What was done, and fields of the output."""
+
+T = TypeVar("T")
+
+_STORED_LINES: Final = 1000
+"""Lines of a stored output that ReadFile gives to a call that asks for no number."""
+_FOUND_LINES: Final = 200
+
+
+class Operations:
+    """The operations of one family under its settings. `roots` are the only places of its files, None for no bound; the
+    programs of all families are run by one `commands`. `scripts` are those of skills, None where there are none."""
+
+    def __init__(
+        self,
+        settings: RuntimeSettings,
+        pool: DaemonPool,
+        commands: Callable[[], Commands],
+        *,
+        roots: tuple[str, ...] | None = None,
+        scripts: SkillScripts | None = None,
+        tls_checks: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.roots = roots
+        self.scripts = scripts
+        self._commands = commands
+        self._tls_checks = tls_checks
+
+    @property
+    def commands(self) -> Commands:
+        """Programs."""
+        return self._commands()
+
+    @functools.cached_property
+    def trees(self) -> Trees:
+        """Listings and searches."""
+        from tool_runtime.families.trees import Trees
+
+        return Trees(self)
+
+    @functools.cached_property
+    def web(self) -> Web:
+        """HTTP requests."""
+        return Web(self.settings, self.pool, tls_checks=self._tls_checks)
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        if "web" in self.__dict__:
+            await self.web.aclose()
+
+    def scope(self, request: ToolRequest, capability: str | None = None) -> Scope:
+        """`scope_of` within the family's roots."""
+        scope = scope_of(request, capability)
+        return scope if self.roots is None else narrow_scope(scope, self.roots)
+
+    def directory(self, call: CallContext, asked: str | None) -> str:
+        """The real path of the directory that a program is to start in, by default the workspace. Raises ToolFault."""
+        workspace = self.settings.workspace
+        return resolve(normalize(asked or workspace, OS_FAMILY, workspace, home_directory()), self.scope(call.request))
+
+    def read_whole(self, call: CallContext, path: str, max_bytes: int | None) -> WholeFile:
+        """All of a file of `max_bytes` at most. Raises ToolFault, and NeedsThread."""
+        most = smallest(max_bytes, call.max_file_size_bytes)
+        return whole_file(path, self.scope(call.request), most, call.abandoned, near_only=call.at_once)
+
+    def read(self, call: CallContext) -> ToolOutput:
+        """A window of a file's lines; a picture; the cells of a notebook or the text of a PDF; what the session has
+        stored. Raises ToolFault, and NeedsThread."""
+        arguments = call.request.arguments
+        params = ReadParams(
+            arguments["path"],
+            self.scope(call.request),
+            call.max_output_bytes,
+            call.max_file_size_bytes,
+            arguments.get("offset", 1),
+            arguments.get("limit"),
+            arguments.get("encoding"),
+        )
+        # Paths of files come absolute from the host.
+        if self.settings.open_output is not None and not os.path.isabs(params.path):
+            call.need_thread()
+            return self._read_stored(call, params.path, StoredParams(params.offset, params.limit or _STORED_LINES))
+        if is_notebook(params.path) and not arguments.get("raw") and params.encoding is None:
+            call.need_thread()
+            found = _notebook(call, params)
+            if isinstance(found, ToolOutput):
+                return found
+            output = _render(read_file(params, call.abandoned), params.offset)
+            return output._replace(text=f"[{found}; its text follows]\n{output.text}")
+        with _listing_advised(params.path):
+            outcome = read_file(params, call.abandoned, near_only=call.at_once)
+        if outcome.is_pdf:
+            call.need_thread()
+            return _pdf(call, params, outcome)
+        return _render(outcome, params.offset)
+
+    def read_output(self, call: CallContext) -> ToolOutput:
+        """Lines of what the session has stored, or those that match a pattern. Raises ToolFault."""
+        arguments = call.request.arguments
+        pattern: str | None = arguments.get("pattern")
+        wanted = None if pattern is None else compile_pattern(pattern)
+        if pattern is not None and wanted is None:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(pattern)} (RE2's syntax)")
+        params = StoredParams(arguments.get("offset", 1), arguments.get("limit", _FOUND_LINES), wanted)
+        return self._read_stored(call, arguments["ref"], params)
+
+    def _read_stored(self, call: CallContext, ref: str, params: StoredParams) -> ToolOutput:
+        with os_faults(ref):
+            file = None if self.settings.open_output is None else self.settings.open_output(ref)
+            if file is None:
+                raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
+            with file:
+                part = read_stored(file, params, call.max_output_bytes, call.abandoned)
+        what = "lines" if params.pattern is None else "matches"
+        if not part.lines:
+            more = " more" if params.offset > 1 else ""
+            return ToolOutput(f"[No{more} {what} in {part.seen} line{'' if part.seen == 1 else 's'}]\n")
+        lines = [text if params.pattern is None else f"{number}: {text}" for number, text in part.lines]
+        if part.more:
+            lines.append(f"[{len(lines)} {what} shown; offset: {params.offset + len(lines)} goes on]")
+        return ToolOutput("\n".join(lines) + "\n")
+
+    def write(self, call: CallContext, max_bytes: int | None = None, **how: Any) -> Written:
+        """Write the `content` of a call to its `path`; `how` are more of WriteParams. Raises ToolFault."""
+        request = call.request
+        params = writing.WriteParams(
+            request.arguments["path"],
+            self.scope(request),
+            encode(request.arguments["content"], "content"),
+            mark_of(request),
+            smallest(max_bytes, call.max_file_size_bytes),
+            expected=_expectation_of(request),
+            kept=place_to_keep(call.settings, request),
+            **how,
+        )
+        return _add_diff(call, writing.write_file(params, call.abandoned))
+
+    def edit(self, call: CallContext) -> Written:
+        """Make the `edits` of a call in the file at its `path`, as in `write`. Raises ToolFault."""
+        request = call.request
+        params = writing.EditParams(
+            request.arguments["path"],
+            self.scope(request),
+            self.scope(request, CapabilityName.FILE_READ),
+            edits_from(request.arguments["edits"]),
+            mark_of(request),
+            call.max_file_size_bytes,
+            constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
+            _expectation_of(request),
+            place_to_keep(call.settings, request),
+        )
+        return _add_diff(call, writing.edit_file(params, call.abandoned))
+
+    def delete(self, call: CallContext, *, tree: bool = False, through_links: bool = True) -> str:
+        """Delete the file at the call's `path`, or with `tree` a directory with all in it; the path. Raises
+        ToolFault."""
+        path, scope = call.request.arguments["path"], self.scope(call.request)
+        if tree and os.path.isdir(path) and not os.path.islink(path):
+            with os_faults(path):
+                real = normalize(os.path.realpath(path), OS_FAMILY)
+            if any(is_under(normalize(root, OS_FAMILY), real, OS_FAMILY) for root in self.roots or ()):
+                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"is a root of the tools, or holds one: {path}")
+            writing.delete_tree(path, scope, call.abandoned)
+        else:
+            writing.delete_file(path, scope, call.abandoned, through_links=through_links)
+        return str(path)
+
+    def move(self, call: CallContext) -> writing.MoveParams:
+        """Move the file at the call's `path` to its `newPath`; both. Raises ToolFault."""
+        params = self._ends(call.request)
+        writing.move_file(params, call.abandoned)
+        return params
+
+    def take_back_move(self, request: ToolRequest) -> bool:
+        """Take away the second name that a move left whose process died; True if there was one. Raises ToolFault."""
+        return writing.take_back_half_move(self._ends(request))
+
+    def remove_temporary(self, request: ToolRequest, argument: str = "path", capability: str | None = None) -> bool:
+        """Take away the temporary file that a write left whose process died; True if there was one. Raises
+        ToolFault."""
+        return writing.remove_leftover(request.arguments[argument], self.scope(request, capability), mark_of(request))
+
+    async def read_to_send(self, call: CallContext, path: str) -> bytes:
+        """All of a file that a request sends. Raises ToolFault."""
+        scope, most = self.scope(call.request, CapabilityName.FILE_READ), self.most_sent(call, CapabilityName.FILE_READ)
+        return await self._on_disk(call, path, lambda: whole_file(path, scope, most, call.abandoned).data)
+
+    async def save(self, call: CallContext, path: str, body: bytes) -> dict[str, Any]:
+        """Write what a request got to a file; fields of the output. Raises ToolFault."""
+        request = call.request
+        scope, kept = self.scope(request, CapabilityName.FILE_WRITE), place_to_keep(call.settings, request)
+        params = writing.WriteParams(path, scope, body, mark_of(request), kept=kept)
+        outcome = await self._on_disk(call, path, lambda: writing.write_file(params, call.abandoned))
+        return {"seen": str(outcome.seen), "settle": _settling_of(outcome)}
+
+    def most_sent(self, call: CallContext, capability: str) -> int:
+        """Bytes of the largest file that the call sends or saves."""
+        settings = self.settings
+        of_policy = constraints_of(call.request, capability).max_file_size_bytes
+        return smallest(settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy) or 0
+
+    async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
+        """`work` on a file in a thread, within the time that files have."""
+        timeout_s = self.settings.file_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.pool.run(work)
+        except BaseException as error:
+            call.abandoned.flag = True
+            if isinstance(error, TimeoutError):
+                message = f"the file took longer than {timeout_s:g} seconds: {path}"
+                raise ToolFault(FaultKind.TIMED_OUT, message) from error
+            raise
+
+    def _ends(self, request: ToolRequest) -> writing.MoveParams:
+        return writing.MoveParams(
+            request.arguments["path"],
+            self.scope(request),
+            self.scope(request, CapabilityName.FILE_READ),
+            request.arguments["newPath"],
+            self.scope(request, CapabilityName.FILE_WRITE),
+        )
+
+
+def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:
+    """The scope in which policy lets the call act, under another capability that it needs if one is named."""
+    limits = constraints_of(request, capability)
+    return Scope(limits.allowed_paths, limits.blocked_paths)
+
+
+def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolConstraints:
+    """The call's limits, under another capability that it needs where one is named. Raises KeyError for one that the
+    tool does not name."""
+    if capability is None or capability == request.capability:
+        return request.constraints
+    return request.also[capability]
+
+
+def _expectation_of(request: ToolRequest) -> writing.Expected:
+    """The state that the file must have for the call to change it: what it names, else what a call saw of it last."""
+    named = request.arguments.get("expectedSha256")
+    seen = None if request.last_seen is None else FileStamp.parse(request.last_seen)
+    return writing.Expected(named, seen, CapabilityName.FILE_READ in request.also)
+
+
+def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:
+    path = call.request.arguments["path"]
+    if outcome.existed and outcome.before is None:
+        diff = size_note(outcome.before_bytes, len(outcome.after), path)
+    else:
+        diff = make_diff(outcome.before, outcome.after, path)
+    settle = _settling_of(outcome)
+    if call.abandoned.flag and settle is not None:  # no result will be on record behind which somebody would do it
+        settle()
+    made = (file_diff(call.request, diff),) if diff else ()
+    return outcome, {"artifacts": made, "seen": str(outcome.seen), "settle": settle}
+
+
+def _settling_of(outcome: writing.WriteOutcome) -> Callable[[], None] | None:
+    """Return what is to be done once the result of a write is on record; None for nothing."""
+    if outcome.kept is None:
+        return None
+    from tool_runtime.files import in_place
+
+    return functools.partial(in_place.settle, outcome.kept)
+
+
+@contextmanager
+def _listing_advised(path: str) -> Iterator[None]:
+    """A model that reads a directory wants to know what is in it."""
+    try:
+        yield
+    except ToolFault as fault:
+        if fault.kind is not FaultKind.IS_DIRECTORY:
+            raise
+        raise ToolFault(fault.kind, f"is a directory: {path}; ListDirectory shows what is in it") from fault
+
+
+def _render(outcome: ReadOutcome, offset: int) -> ToolOutput:
+    """Text, a picture, or words about a file that is neither (TR 4.1, 11)."""
+    images: tuple[Image, ...] = ()
+    text, size, image = outcome.text, outcome.size_bytes, outcome.image
+    if text is None and image is None:
+        text = f"Binary file, {size} bytes"
+    elif text is None and image is not None:
+        kind, width, height, _ = image.header
+        if image.data is None:
+            sides = f"{width}x{height}, " if width else ""
+            text = f"{kind}, {sides}{size} bytes; not shown: {image.problem}"
+        else:
+            images = (Image(kind, width, height, image.data),)
+            text = images[0].text
+    elif outcome.past_end and size:
+        text = f"[The file ends before line {offset}]"
+    elif not text and not size:
+        text = "[The file is empty]"
+    elif outcome.rest:
+        text = f"{text}{'' if (text or '').endswith(chr(10)) else chr(10)}{outcome.rest}"
+    return ToolOutput(text or "", capped=True, seen=str(outcome.seen), images=images)
+
+
+# What is shown of notebooks and of PDFs (TR 4.1), over `files.notebooks` and `files.pdf`.
+
+
+def _notebook(call: CallContext, params: ReadParams) -> ToolOutput | str:
+    """The cells of a notebook, or why the file cannot be shown as that. Raises ToolFault."""
+    limit = params.max_file_size_bytes
+    most = notebooks.MAX_BYTES if limit is None else min(limit, notebooks.MAX_BYTES)
+    try:
+        file = whole_file(params.path, params.scope, most, call.abandoned)
+        found = notebooks.render(file.data)
+    except notebooks.NotANotebook as error:
+        return f"This file cannot be shown as a notebook: {error}"
+    except ToolFault as fault:
+        if fault.kind is not FaultKind.TOO_LARGE or most == limit:
+            raise
+        return f"This notebook has more than {most} bytes, and is not shown as cells"
+    window = LineWindow(WantedLines(params.offset, params.limit), params.max_output_bytes)
+    window.add(found.text)
+    if window.past_end:
+        text = f"[The notebook's cells end before line {params.offset}]"
+        return ToolOutput(text, capped=True, seen=str(file.stamp))
+    text = window.text()
+    images = tuple(
+        Image(one.file.header.media_type, one.file.header.width, one.file.header.height, one.file.data)
+        for one in found.pictures
+        if one.file.data is not None and one.line in text
+    )
+    return ToolOutput(text, capped=True, seen=str(file.stamp), images=images)
+
+
+def _pdf(call: CallContext, params: ReadParams, outcome: ReadOutcome) -> ToolOutput:
+    """The text of a PDF's pages, or how to have it. Raises ToolFault."""
+    place = pdf.find_extra()
+    if place is None:
+        text = f"PDF file, {outcome.size_bytes} bytes; {pdf.HOW_TO_INSTALL}"
+        return ToolOutput(text, capped=True, seen=str(outcome.seen))
+    found = pdf.read_pdf(params, WantedLines(params.offset, params.limit), place, call.abandoned)
+    text = f"[The text of the pages ends before line {params.offset}]\n" if found.past_end else found.text
+    if found.problem is not None:
+        text += f"[Not all of this PDF of {found.size_bytes} bytes was read: {found.problem}]\n"
+    return ToolOutput(text, capped=True, seen=str(outcome.seen))
+
+
+# HTTP requests, over `web.http`.
+
+
+class Web:
+    """The HTTP client of a family, made when its first request comes. Without `tls_checks` it takes any certificate."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool = True) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._tls_checks = tls_checks
+        self._client: HttpClient | None = None
+        self._lock = asyncio.Lock()
+
+    async def client(self) -> HttpClient:
+        """The one client. It is made in a thread: httpx and a TLS context cost some 80 ms."""
+        async with self._lock:
+            if self._client is None:
+                self._client = await self._pool.run(self._make)
+        return self._client
+
+    async def fetch(
+        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
+    ) -> HttpOutcome:
+        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
+        ToolFault."""
+        client = await self.client()
+        from tool_runtime.web.http import DomainScope, HttpParams
+
+        arguments, granted = request.arguments, request.constraints
+        params = HttpParams(
+            url=arguments["url"],
+            method=arguments.get("method", "GET"),
+            headers=headers,
+            body=body,
+            timeout_s=timeout_s,
+            domains=DomainScope(granted.allowed_domains, granted.blocked_domains),
+            **limits,
+        )
+        return await client.fetch(params)
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _make(self) -> HttpClient:
+        from policy.addresses import address_is_public
+        from tool_runtime.web.connections import Network
+        from tool_runtime.web.http import HttpClient, HttpLimits
+
+        settings, allowed = self._settings, self._settings.address_allowed
+        proxies = {"http": settings.http_proxy, "https": settings.https_proxy}
+        network = Network(
+            address_is_public if allowed is None else allowed,
+            local_names=allowed is not None,
+            proxies={scheme: url for scheme, url in proxies.items() if url is not None},
+            tls_checks=self._tls_checks,
+        )
+        return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)

@@ -1,0 +1,271 @@
+"""A project's own tools as a Provider: JSON goes in on stdin, JSON comes out on stdout, checked by the schemas of the
+manifest both ways. They run like commands, with the same environment and marks, and what they leave running is ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from agent_host.contracts import Leftovers, Subject, ToolSpec
+from config import json_text
+from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, first_problem, number, one_of
+from tool_runtime.families.answers import DESKTOP
+from tool_runtime.families.catalogue import RESERVED
+from tool_runtime.families.commands import command_params, environment_under
+from tool_runtime.families.python_tools import NAME
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.read import whole_file
+from tool_runtime.output.artifacts import tool_output
+from tool_runtime.output.text import decode_output
+from tool_runtime.output.truncate import truncate_text
+from tool_runtime.platform import current
+from tool_runtime.processes.command import end_leftovers
+from tool_runtime.schema import UnusableSchema, judge_of
+from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import Abandoned, CallContext, FaultKind, Tool, ToolFault, ToolOutput, mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.families.commands import RunProgram
+    from tool_runtime.processes.command import CommandOutcome
+    from tool_runtime.settings import RuntimeSettings
+
+_MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+_SHOWN_BYTES: Final = 8 * 1024
+
+
+class ProjectTools:
+    """A Provider of the tools that the manifests of `settings.workspace` describe, as they are with each task. `run`
+    runs a program as commands are run. `unusable` says what is wrong with the other manifests."""
+
+    def __init__(self, settings: RuntimeSettings, run: RunProgram) -> None:
+        self._settings = settings
+        self._run_program = run
+        self._pool = DaemonPool(2)
+        self._tools: dict[str, _ProjectTool] = {}
+        self.unusable: dict[str, str] = {}
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider."""
+        self._tools, self.unusable = await self._pool.run(lambda: _tools_in(self._settings.workspace))
+        return [tool.spec for tool in self._tools.values()]
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        tool = self._tools.get(name)
+        return None if tool is None else Tool(tool.spec, functools.partial(self._run, tool), DESKTOP)
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider. A tool leaves processes behind, as a command does."""
+        return await end_leftovers(mark_of(request), self._pool)
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        self._pool.close()
+
+    @functools.cached_property
+    def _environment(self) -> Mapping[str, str]:
+        return environment_under(self._settings)
+
+    async def _run(self, tool: _ProjectTool, call: CallContext) -> ToolOutput:
+        name, workspace, settings = tool.spec.name, self._settings.workspace, self._settings
+        now = await self._pool.run(lambda: _project_tool(workspace, name))
+        if now.spec.identity != tool.spec.identity:
+            raise ToolFault(FaultKind.ACCESS_DENIED, f"the files of the tool {name} have changed since it was judged")
+        timeout_s = settings.default_command_s
+        if tool.timeout_s is not None:
+            timeout_s = min(tool.timeout_s, settings.command_timeout_max_s)
+        params = command_params(
+            call.request,
+            settings,
+            _command_line(workspace, tool.argv),
+            workspace,
+            {**self._environment, "PWD": workspace},
+            timeout_s=timeout_s,
+            max_output_bytes=_MAX_ANSWER_BYTES,
+            stdin=orjson.dumps(dict(call.request.arguments)),
+        )
+        outcome = await self._run_program(params._replace(on_output=None))
+        try:
+            return self._answer(call, tool, outcome)
+        finally:
+            outcome.stdout.spill.close()
+            outcome.stderr.spill.close()
+
+    def _answer(self, call: CallContext, tool: _ProjectTool, outcome: CommandOutcome) -> ToolOutput:
+        name = tool.spec.name
+        said = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
+        refused = " ".join(outcome.refused.splitlines())
+        behind = "".join(f": {one}" for one in (said, refused) if one)
+        if outcome.timed_out:
+            raise ToolFault(FaultKind.TIMED_OUT, f"{name} took too long{behind}")
+        if outcome.exit_code != 0:
+            raise ToolFault(FaultKind.SYSTEM, f"{name} ended with exit code {outcome.exit_code}{behind}")
+        if outcome.stdout.ends.total > _MAX_ANSWER_BYTES:
+            raise ToolFault(FaultKind.SYSTEM, f"{name} printed more than {_MAX_ANSWER_BYTES} bytes")
+        raw = outcome.stdout.ends.render(_MAX_ANSWER_BYTES)
+        try:
+            value: Any = json_text.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise ToolFault(FaultKind.SYSTEM, f"{name} printed no JSON: {error}{behind}") from error
+        if tool.output is not None:
+            wrong = judge_of(tool.output, foreign=True)(value)
+            if wrong is not None:
+                raise ToolFault(FaultKind.SYSTEM, f"what {name} printed does not fit its output schema: {wrong}")
+        data = orjson.dumps(value)
+        text = truncate_text(data.decode(), call.max_output_bytes)
+        if len(data) <= self._settings.artifact_threshold_bytes:
+            return ToolOutput(text, capped=True)
+        return ToolOutput(text, (tool_output(call.request, data, part="result"),), capped=True)
+
+
+def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, str]]:
+    """The tools of a workspace without a session, and what is wrong with the other manifests, by their names.
+    Blocking."""
+    usable, unusable = _tools_in(workspace)
+    return [tool.spec for tool in usable.values()], unusable
+
+
+# Manifests of a project's own tools, `.agent/tools/NAME.toml`, and what a tool consists of (NT, interface section
+# 1). A manifest is the workspace's, and hostile like its other files: it is read with bounds, cannot take the name
+# of another tool, and its tool runs only where policy lists it and a person has approved what it consists of.
+
+FOLDER: Final = os.path.join(".agent", "tools")
+_SUFFIX: Final = ".toml"
+_MAX_MANIFEST_BYTES: Final = 256 * 1024
+_MAX_PROGRAM_BYTES: Final = 64 * 1024 * 1024
+_MAX_TOOLS: Final = 100
+_MAX_DESCRIPTION: Final = 4096
+_EFFECTS: Final = ("none", "replace", "edit", "delete", "other")
+_ANY: Final = MapOf(ANYTHING)
+_SHAPE: Final = Record(
+    {"name": TEXT, "description": TEXT, "argv": ListOf(TEXT), "side_effects": FLAG, "input": _ANY},
+    {"timeout_s": number(0.1, 86_400), "effect": one_of(*_EFFECTS), "output": _ANY},
+    closed=True,
+)
+
+
+class _ProjectTool(NamedTuple):
+    """A tool. `timeout_s` None leaves it to the settings; `output` is the schema of what it prints, None promises
+    nothing. The identity in its record is the SHA-256 of all that it consists of: the manifest, and each element of its
+    argv that is a file of the workspace, by its real path and its content."""
+
+    spec: ToolSpec
+    argv: tuple[str, ...]
+    timeout_s: float | None
+    output: Mapping[str, Any] | None
+
+
+def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, str]]:
+    """The tools of a workspace, by name, and what is wrong with the other manifests, by their names. Blocking."""
+    usable: dict[str, _ProjectTool] = {}
+    unusable: dict[str, str] = {}
+    for name in _names(os.path.join(workspace, FOLDER)):
+        field = "input"
+        try:
+            tool = _project_tool(workspace, name)
+            judge_of(tool.spec.input_schema, foreign=True)
+            field = "output"
+            if tool.output is not None:
+                judge_of(tool.output, foreign=True)
+            usable[name] = tool
+        except ToolFault as fault:
+            unusable[name] = str(fault)
+        except UnusableSchema as error:
+            unusable[name] = f"$.{field}: {error}"
+    return usable, unusable
+
+
+def _project_tool(workspace: str, name: str) -> _ProjectTool:
+    """The tool of a manifest, as it is now. Raises ToolFault with what is wrong."""
+    scope, nobody = Scope((workspace,)), Abandoned()
+    raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody).data
+    tool = _read_manifest(name, raw)
+    digest = hashlib.sha256(b"manifest\0" + hashlib.sha256(raw).digest())
+    for number_, element in enumerate(tool.argv):
+        spelled = os.path.normpath(os.path.join(workspace, element))
+        if not _is_file_of(workspace, spelled):
+            continue
+        content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody).data
+        real = os.fsencode(os.path.realpath(spelled))
+        digest.update(b"%d\0%s\0%s" % (number_, real, hashlib.sha256(content).digest()))
+    return tool._replace(spec=tool.spec._replace(identity=digest.hexdigest()))
+
+
+def _command_line(workspace: str, argv: Sequence[str]) -> list[str]:
+    """The arguments of a call's program: one that is a path of the workspace is made absolute."""
+    program, *others = argv
+    at = os.path.normpath(os.path.join(workspace, program))
+    return [at if os.sep in program and _is_file_of(workspace, at) else program, *others]
+
+
+def _is_file_of(workspace: str, path: str) -> bool:
+    """True if a path in the workspace is a file there, a link to one elsewhere included."""
+    return path.startswith(workspace.rstrip(os.sep) + os.sep) and os.path.isfile(path)
+
+
+def _names(folder: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entry.name for entry in entries if entry.name.endswith(_SUFFIX))
+    except OSError:
+        return
+    yield from (name.removesuffix(_SUFFIX) for name in found[:_MAX_TOOLS])
+
+
+def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
+    try:
+        said = tomllib.loads(raw.decode("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not valid TOML: {error}") from error
+    problem = first_problem(_SHAPE, said, "$")
+    if problem is not None:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, str(problem))
+    effect = said.get("effect", "other" if said["side_effects"] else "none")
+    for is_wrong, why in (
+        (said["name"] != name, f"$.name: has to be that of its file, {name}"),
+        (not re.fullmatch(NAME, name) or name.startswith(RESERVED), f"$.name: {name!r} cannot be the name of a tool"),
+        (not said["description"].strip(), "$.description: is empty"),
+        (len(said["description"]) > _MAX_DESCRIPTION, f"$.description: at most {_MAX_DESCRIPTION} characters"),
+        (not said["argv"] or not all(said["argv"]), "$.argv: names a program and its arguments, none of them empty"),
+        (any("\0" in one for one in said["argv"]), "$.argv: holds a NUL character"),
+        (
+            (effect == "none") is said["side_effects"],
+            "$.effect: none is for a tool without side effects, and only for it",
+        ),
+        (said["input"].get("type") != "object", '$.input: is the schema of an object: type = "object"'),
+        (not _is_json(said), "$: a date or a time has to be a text"),
+    ):
+        if is_wrong:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, why)
+    argv = tuple(said["argv"])
+    spec = ToolSpec(
+        name,
+        said["description"],
+        said["input"],
+        capability="Tool.Invoke",
+        subject=Subject("name"),
+        effect="none" if effect == "none" else "other",
+        category="commands",
+        foreign_schema=True,
+        runs=argv,
+    )
+    return _ProjectTool(spec, argv, said.get("timeout_s"), said.get("output"))
+
+
+def _is_json(value: Any) -> bool:
+    """TOML has dates, and JSON Schema has not."""
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return isinstance(value, str | int | float)

@@ -1,0 +1,119 @@
+"""Operations on trees of files, over `files.listing` and `files.grep`. They block; what is small and near runs at
+once."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from tool_runtime.files.globs import hidden_names
+from tool_runtime.files.grep import GrepParams, find_ripgrep, grep
+from tool_runtime.files.listing import (
+    FindParams,
+    ListParams,
+    PageParams,
+    Pager,
+    find_files,
+    list_directory,
+    list_files,
+    token_of,
+)
+from tool_runtime.files.read import is_near
+from tool_runtime.tool import NeedsThread, smallest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tool_runtime.families.operations import Operations
+    from tool_runtime.files.globs import HiddenNames
+    from tool_runtime.files.grep import GrepOutcome, Ripgrep
+    from tool_runtime.files.listing import Listing, Page
+    from tool_runtime.tool import CallContext
+
+_LISTED_AT_ONCE: Final = 200
+_PAGED_AT_ONCE: Final = 500
+_MAX_NAMES: Final = 2_000_000
+"""Entries of one directory that pages are made of."""
+
+
+class Trees:
+    """Each operation takes more fields of its parameters by name, and raises ToolFault and NeedsThread."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._settings = operations.settings
+        self._scope = operations.scope
+        self._pager = Pager()
+
+    @functools.cached_property
+    def hidden(self) -> HiddenNames:
+        """The names that the settings hide."""
+        return hidden_names(self._settings.hidden_files)
+
+    @functools.cached_property
+    def _rg(self) -> Ripgrep | None:
+        return find_ripgrep(os.environ.get("PATH", ""), self._settings.writable_places)
+
+    def list_entries(self, call: CallContext, **given: Any) -> Listing:
+        """A page of a directory's entries, by default the workspace's."""
+        params = ListParams(self._path(call), self._scope(call.request), **given)
+        if call.at_once:
+            if params.depth > 1:
+                raise NeedsThread
+            _refuse_far(params.path, stat.S_ISDIR)
+            params = params._replace(max_entries=_LISTED_AT_ONCE)
+        listing = list_directory(params, call.abandoned)
+        if listing.stopped is not None:
+            call.need_thread()
+        return listing
+
+    def page(self, call: CallContext, **given: Any) -> Page:
+        """Entries behind the page before."""
+        params = PageParams(self._path(call), self._scope(call.request), **given)
+        if not params.recursive:
+            params = params._replace(max_entries=_MAX_NAMES)
+        if call.at_once:
+            if params.recursive or params.size > _PAGED_AT_ONCE:
+                raise NeedsThread
+            if not self._pager.knows(params):
+                _refuse_far(params.path, stat.S_ISDIR)
+                params = params._replace(max_entries=_PAGED_AT_ONCE)
+        page = self._pager.page(params, call.abandoned)
+        if page.stopped is not None:
+            call.need_thread()
+        return page
+
+    def token_of(self, page: Page, count: int) -> str:
+        """The token of the page behind the first `count` entries of this one."""
+        return token_of(page.entries[count - 1][0], page.root)
+
+    def list_files(self, call: CallContext, path: str, **given: Any) -> tuple[list[str], str | None]:
+        """The files of a directory or tree, but for those that globs leave out; and why not all were found."""
+        return list_files(path, self._scope(call.request), call.abandoned, **given)
+
+    def find(self, call: CallContext, **given: Any) -> Listing:
+        """Files by a glob."""
+        return find_files(FindParams(self._path(call), self._scope(call.request), **given), call.abandoned)
+
+    def grep(self, call: CallContext, max_bytes: int | None = None, **given: Any) -> GrepOutcome:
+        """Lines that match, in files of `max_bytes` at most."""
+        most = smallest(max_bytes, call.max_file_size_bytes)
+        params = GrepParams(self._path(call), self._scope(call.request), max_file_size_bytes=most, **given)
+        if call.at_once:
+            _refuse_far(params.path, stat.S_ISREG)
+            return grep(params, call.abandoned)
+        return grep(params._replace(rg=self._rg), call.abandoned)
+
+    def _path(self, call: CallContext) -> str:
+        return str(call.request.arguments.get("path", self._settings.workspace))
+
+
+def _refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:
+    """Raises NeedsThread unless what is at the path is of the kind, small, and on a disk of this machine."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # the call itself says what is wrong
+        raise NeedsThread from None
+    if not is_kind(status.st_mode) or not is_near(status):
+        raise NeedsThread
