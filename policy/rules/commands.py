@@ -148,7 +148,7 @@ def _check_allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> De
     if not entry.allowed_commands:
         return deny(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
     table = _name_table(case, "allowed", facts.shell)
-    links = links_made(parsed, facts, case.os)
+    links = _links_made(parsed, facts, case.os)
     for one in parsed.commands:
         if one.program is None or _narrow_name(one.program, facts.shell) not in table:
             if one.program is not None and _is_in_allowed_place(case, one, facts, links):
@@ -194,7 +194,7 @@ def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, li
     name = one.name
     if not places or name in {"", ".", ".."} or None in real_places:
         return False
-    if any(is_behind_link(f"{place}/{name}", links, case.os) for place in places):
+    if any(_is_behind_link(f"{place}/{name}", links, case.os) for place in places):
         return False
     return all(any(_admits(entry, place or "", case.os) for entry in patterns) for place in real_places)
 
@@ -616,12 +616,12 @@ def _comes_after(step: int, made: int) -> bool:
     return abs(step) != abs(made) and (made < 0 or step < 0 or step > made)
 
 
-def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
+def _links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
     """The symbolic links that the line makes, as absolute paths. A list that admits the programs of a tree admits its
     links, too."""
     return tuple(place.path for place in _places_made(parsed, facts, os) if place.itself)
 
 
-def is_behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
+def _is_behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
     """True if an absolute path is one of these links, or goes through one."""
     return any(is_under(path, link, os, "wide") for link in links)

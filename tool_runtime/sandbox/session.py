@@ -111,7 +111,7 @@ class HeldCommand:
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
             **(sandbox.offline_variables() if scope.domains == () else {}),
-            **({} if self.proxy is None else proxy_variables(self.proxy.port, os.environ)),
+            **({} if self.proxy is None else _proxy_variables(self.proxy.port, os.environ)),
         }
 
     def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
@@ -222,7 +222,7 @@ class Sandbox:
         self.late: list[Denial] = []
         """What programs that outlived their command had changed: for the next result."""
         self._with_programs: set[HeldCommand] = set()
-        self._agents = agent_sockets(os.environ)
+        self._agents = _agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -302,7 +302,7 @@ class Sandbox:
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
         """Of every command that is held."""
-        return session_variables(self._settings.caches, os.environ)
+        return _session_variables(self._settings.caches, os.environ)
 
     def offline_variables(self) -> Mapping[str, str]:
         """Of one that reaches no host, over the others."""
@@ -433,7 +433,7 @@ def open_sandbox(runtime: RuntimeSettings, pool: DaemonPool) -> Sandbox | None:
 # Variables of commands that are held: caches that they may write, and the host's proxy.
 
 
-def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
+def _caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that put the caches of package managers below `directory`, which every command of a session shares.
     What go has downloaded for the user is still used from where it is."""
     found = {name: os.path.join(directory, place) if place else directory for name, place in _CACHES.items()}
@@ -480,7 +480,7 @@ def _fill(place: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> N
                 directory.put_link(name, target)
 
 
-def session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+def _session_variables(directory: str | None, environ: Mapping[str, str]) -> dict[str, str]:
     """Of every held command of a session whose caches are below `directory`; None for no caches. As root tar would give
     the files that it makes to others, which no command can."""
     found: dict[str, str] = {}
@@ -489,7 +489,7 @@ def session_variables(directory: str | None, environ: Mapping[str, str]) -> dict
     if directory is not None:
         with suppress(OSError):  # cargo works without them
             cargo_settings(directory, environ)
-        found |= caches_in(directory, environ)
+        found |= _caches_in(directory, environ)
     return found
 
 
@@ -503,7 +503,7 @@ def offline_variables(directory: str | None) -> dict[str, str]:
     return found
 
 
-def proxy_variables(port: int, environ: Mapping[str, str]) -> dict[str, str]:
+def _proxy_variables(port: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables by which programs ask the host's proxy, which listens at `port` of the loopback."""
     url = f"http://127.0.0.1:{port}"
     local = "localhost,127.0.0.1,::1"
@@ -530,7 +530,7 @@ _DIGITS: Final = "ybndrfg8ejkmcpqxot1uwisza345h769"
 _DIGIT_BITS, _NAME_BYTES, _NAME_DIGITS = 5, 15, 24
 
 
-def agent_sockets(environ: Mapping[str, str]) -> dict[str, frozenset[str]]:
+def _agent_sockets(environ: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """The real paths of the sockets of each agent, `ssh` and `gpg`, as far as they are there."""
     usual = os.path.join(environ.get("HOME", "/"), ".gnupg")
     home = environ.get("GNUPGHOME") or usual
