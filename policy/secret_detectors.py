@@ -20,7 +20,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MIN_RANDOM, MIN_PASSWORD = 16, 8
+_MIN_RANDOM, _MIN_PASSWORD = 16, 8
 """Shorter values are not taken for a key or a password by their names alone, in bytes."""
 
 # Compiled when first used, by the cache of `re`: a start is not to wait for them.
@@ -54,7 +54,7 @@ def entropy(value: bytes) -> float:
 
 def is_random(value: bytes) -> bool:
     """True for what nobody would write by hand: long, of many characters, with letters and digits."""
-    if len(value) < MIN_RANDOM or not is_mixed(value) or is_stand_in(value):
+    if len(value) < _MIN_RANDOM or not _is_mixed(value) or _is_stand_in(value):
         return False
     if re.fullmatch(_SLUG, value) or re.fullmatch(_PATH, value):
         return False
@@ -63,21 +63,21 @@ def is_random(value: bytes) -> bool:
 
 def is_password(value: bytes) -> bool:
     """True for what may well be a password that somebody chose."""
-    if len(value) < MIN_PASSWORD or not re.search(rb"[A-Za-z]", value) or not re.search(_NO_LETTER, value):
+    if len(value) < _MIN_PASSWORD or not re.search(rb"[A-Za-z]", value) or not re.search(_NO_LETTER, value):
         return False
-    if is_stand_in(value) or re.fullmatch(_PATH, value):
+    if _is_stand_in(value) or re.fullmatch(_PATH, value):
         return False
     return entropy(value) >= _MIN_PASSWORD_ENTROPY
 
 
-def is_mixed(value: bytes) -> bool:
+def _is_mixed(value: bytes) -> bool:
     """True where there are letters and digits."""
     return bool(re.search(rb"[0-9]", value) and re.search(rb"[A-Za-z]", value))
 
 
 def is_key(value: bytes) -> bool:
     """True where what stands behind a service's prefix is no word."""
-    return is_mixed(value) and entropy(value) >= _MIN_ENTROPY
+    return _is_mixed(value) and entropy(value) >= _MIN_ENTROPY
 
 
 def is_address(value: bytes) -> bool:
@@ -85,12 +85,12 @@ def is_address(value: bytes) -> bool:
     return re.match(rb"[a-z][a-z0-9+.-]{0,30}:", value) is not None
 
 
-def is_stand_in(value: bytes) -> bool:
+def _is_stand_in(value: bytes) -> bool:
     """True for what is put in the place of a secret: a variable, stars, a word of documentation."""
     return bool(re.search(_TEMPLATE, value) or re.search(_STAND_IN, value))
 
 
-def is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
+def _is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
     """True for a call, a subscript, an attribute: the code that gets a secret, and not the secret. `match` is all that
     was found, `behind` the byte after it."""
     if behind in {b"(", b"["}:
@@ -104,7 +104,7 @@ def _is_operation(value: bytes) -> bool:
     return re.search(_OPERATORS, value) is not None and re.fullmatch(rb"[\w.?!&=*]+", value) is not None
 
 
-def names_something_else(name: bytes) -> bool:
+def _names_something_else(name: bytes) -> bool:
     """True where `name` holds a telling word and is not the secret's own name."""
     return re.search(_OF_A_SECRET, name) is not None
 
@@ -144,7 +144,7 @@ class Detector(NamedTuple):
     in_json: str | None = None
 
 
-EDGE = r"(?:\b|\\[nrtbf])"
+_EDGE = r"(?:\b|\\[nrtbf])"
 """Where a word begins, also behind the escaped end of a line."""
 
 
@@ -166,7 +166,7 @@ def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
     starts = [("|".join(map(re.escape, start.split())), rest) for start, rest in known]
     pattern = "|".join(f"(?:{start}){rest}" for start, rest in starts)
     if word:
-        pattern = f"{EDGE}(?P<secret>{pattern})"
+        pattern = f"{_EDGE}(?P<secret>{pattern})"
     in_json = "|".join(f"(?:{start}){_same_in_json(rest)}" for start, rest in starts)
     anchors = tuple(start for starts, _ in known for start in starts.split())
     return Detector(kind, pattern, anchors, in_json=in_json)
@@ -221,7 +221,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
     ),
     Detector(
         "api-key",
-        rf"{EDGE}(?P<secret>sk-[A-Za-z0-9_-]{{20,}})",
+        rf"{_EDGE}(?P<secret>sk-[A-Za-z0-9_-]{{20,}})",
         ("sk-",),
         _is_key,
         in_json="sk-[A-Za-z0-9_-]{20,}",
@@ -272,7 +272,7 @@ _KNOWN_TOKENS: tuple[Detector, ...] = (
     ),
     _tokens("google-key", ("1//0", "[0-9A-Za-z_-]{40,}"), word=True),
     Detector("service-token", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{60,70}", (".atlasv1.",)),
-    Detector("service-token", rf"{EDGE}(?P<secret>[0-9]{{8,10}}:AA[A-Za-z0-9_-]{{33}})\b", (":aa",)),
+    Detector("service-token", rf"{_EDGE}(?P<secret>[0-9]{{8,10}}:AA[A-Za-z0-9_-]{{33}})\b", (":aa",)),
     Detector(
         "service-token",
         r"discord(?:app)?\.com\\{0,7}/api\\{0,7}/webhooks\\{0,7}/[0-9]{15,20}\\{0,7}/(?P<secret>[A-Za-z0-9_-]{50,80})",
@@ -291,7 +291,7 @@ def secret_of_field(name: str, value: str) -> int | None:
     raw = value.encode("utf-8", "surrogatepass")
     scheme = re.match(_SCHEME, raw)
     if scheme is not None:
-        return None if is_stand_in(raw[scheme.end(1) :]) else scheme.end(1)
+        return None if _is_stand_in(raw[scheme.end(1) :]) else scheme.end(1)
     if match["password"]:
         is_secret = is_password(raw)
     elif match["cookie"]:
@@ -312,11 +312,11 @@ _SCHEME = rb"(?i)((?:bearer|basic|token|apikey)\s{1,8})[A-Za-z0-9._~+/=-]{8,}$"
 
 
 def _names_value(match: bytes, secret: bytes, behind: bytes) -> bool:
-    return is_random(secret) and not is_computed(match, secret, behind) and not names_something_else(_name(match))
+    return is_random(secret) and not _is_computed(match, secret, behind) and not _names_something_else(_name(match))
 
 
 def _names_password(match: bytes, secret: bytes, behind: bytes) -> bool:
-    return is_password(secret) and not is_computed(match, secret, behind) and not names_something_else(_name(match))
+    return is_password(secret) and not _is_computed(match, secret, behind) and not _names_something_else(_name(match))
 
 
 def _name(match: bytes) -> bytes:
@@ -328,14 +328,14 @@ def _is_random(_match: bytes, secret: bytes, _behind: bytes) -> bool:
 
 
 def _is_value(_match: bytes, secret: bytes, _behind: bytes) -> bool:
-    return not is_stand_in(secret)
+    return not _is_stand_in(secret)
 
 
 def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
-    if is_stand_in(secret) or secret.startswith(b"-"):
+    if _is_stand_in(secret) or secret.startswith(b"-"):
         return False
     # Without a sign between them the next word may be anything, as in a help text.
-    return b"=" in match[: -len(secret)] or is_mixed(secret) or is_password(secret)
+    return b"=" in match[: -len(secret)] or _is_mixed(secret) or is_password(secret)
 
 
 def _holds_credentials(_match: bytes, secret: bytes, _behind: bytes) -> bool:
@@ -344,7 +344,7 @@ def _holds_credentials(_match: bytes, secret: bytes, _behind: bytes) -> bool:
 
 def _holds_cookie(_match: bytes, secret: bytes, _behind: bytes) -> bool:
     return any(
-        len(value) >= MIN_PASSWORD and is_mixed(value) and not is_stand_in(value)
+        len(value) >= _MIN_PASSWORD and _is_mixed(value) and not _is_stand_in(value)
         for value in re.findall(rb"=([^;\s]+)", secret)
     )
 
@@ -379,12 +379,12 @@ def _setting(*names: str) -> tuple[str, ...]:
 _USER = rf"[\s=]{{0,4}}{_QUOTE}[^\s:\"'\\/]+:"
 # One begins with one word: a search for the first of several would go to the end of the line each time.
 _COMMANDS = {
-    "curl": rf"{EDGE}curl\b{_IN_LINE}\s(?:-u|-U|--user|--proxy-user){_USER}",
+    "curl": rf"{_EDGE}curl\b{_IN_LINE}\s(?:-u|-U|--user|--proxy-user){_USER}",
     "--auth": rf"--auth{_USER}",
-    "mysql": rf"{EDGE}mysql[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
-    "mariadb": rf"{EDGE}mariadb[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
-    "sshpass": rf"{EDGE}sshpass\s{{1,4}}-p\s?",
-    "redis-cli": rf"{EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}",
+    "mysql": rf"{_EDGE}mysql[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
+    "mariadb": rf"{_EDGE}mariadb[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
+    "sshpass": rf"{_EDGE}sshpass\s{{1,4}}-p\s?",
+    "redis-cli": rf"{_EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}",
 }
 """What stands before the secret in a command line, by its anchor."""
 
@@ -398,7 +398,7 @@ _TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"{EDGE}[A-Za-z][A-Za-z0-9+.-]{{1,30}}:{_SLASHES}[^\s:/@\"'<>\\`]*:(?P<secret>[^\s/\"'<>\\`]+)@",
+        rf"{_EDGE}[A-Za-z][A-Za-z0-9+.-]{{1,30}}:{_SLASHES}[^\s:/@\"'<>\\`]*:(?P<secret>[^\s/\"'<>\\`]+)@",
         ("://", ":\\"),
         _is_value,
     ),
@@ -411,14 +411,14 @@ _TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:password|pwd)\s?=\s?)(?P<secret>[^;\"'\s\\]{{3,}})"
+        rf"(?i:{_EDGE}(?:password|pwd)\s?=\s?)(?P<secret>[^;\"'\s\\]{{3,}})"
         r"(?i:;\s?(?:server|data source|host|port|database|initial catalog|uid|user|trusted|encrypt|integrated))",
         ("password", "pwd"),
         _is_value,
     ),
     Detector(
         "secret",
-        rf"(?i:(?:{_PARAMETER}|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
+        rf"(?i:(?:{_PARAMETER}|{_EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
         r"(?:password|passwd|pwd)=)"
         r"(?P<secret>[^\s&\"',;()\\]+)",
         ("password=", "passwd=", "pwd="),
@@ -444,7 +444,7 @@ _TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:machine{_BLANK}{{1,8}}[^\s\"'\\]+|default){_BLANK}{{1,32}}"
+        rf"(?i:{_EDGE}(?:machine{_BLANK}{{1,8}}[^\s\"'\\]+|default){_BLANK}{{1,32}}"
         rf"login{_BLANK}{{1,8}}[^\s\"'\\]+{_BLANK}{{1,32}}password{_BLANK}{{1,8}}){_TO_QUOTE}",
         ("login",),
         _is_value,
@@ -460,25 +460,25 @@ _TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}_?auth){_SETS}(?P<secret>[A-Za-z0-9+/]{{6,}}={{0,2}})",
+        rf"(?i:{_EDGE}_?auth){_SETS}(?P<secret>[A-Za-z0-9+/]{{6,}}={{0,2}})",
         _setting("auth"),
         _holds_credentials,
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}set-cookie){_ASSIGNS}[^=;\s\"'\\]+=(?P<secret>[^;\s\"'\\]{{8,}})",
+        rf"(?i:{_EDGE}set-cookie){_ASSIGNS}[^=;\s\"'\\]+=(?P<secret>[^;\s\"'\\]{{8,}})",
         ("set-cookie",),
-        lambda _match, secret, _behind: is_mixed(secret) and not is_stand_in(secret),
+        lambda _match, secret, _behind: _is_mixed(secret) and not _is_stand_in(secret),
     ),
     Detector(
         "secret",
-        rf"(?:(?i:[^-]{EDGE}cookie|^cookie){_ASSIGNS}|--cookie[ =]{_QUOTE})(?P<secret>[^\r\n\"'\\]{{8,}})",
+        rf"(?:(?i:[^-]{_EDGE}cookie|^cookie){_ASSIGNS}|--cookie[ =]{_QUOTE})(?P<secret>[^\r\n\"'\\]{{8,}})",
         ("cookie",),
         _holds_cookie,
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:(?:phpsessid|jsessionid|connect\.sid|asp\.net_sessionid|laravel_session){_SETS}|(?:sessionid|sid)=))"
+        rf"(?i:{_EDGE}(?:(?:phpsessid|jsessionid|connect\.sid|asp\.net_sessionid|laravel_session){_SETS}|(?:sessionid|sid)=))"
         r"(?P<secret>[A-Za-z0-9%._+/~-]{16,})",
         (
             *_setting("phpsessid", "jsessionid", "connect.sid", "asp.net_sessionid", "laravel_session"),
@@ -495,39 +495,39 @@ _TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:name|key){_ASSIGNS}[a-z0-9_.:-]{{0,48}}(?:passw(?:or)?d|secret|token|{_KEY})[\"'\\]{{0,8}},?"
-        rf"{_BLANK}{{1,32}}{_QUOTE}value{_SETS}){_value(MIN_PASSWORD)}",
+        rf"(?i:{_EDGE}(?:name|key){_ASSIGNS}[a-z0-9_.:-]{{0,48}}(?:passw(?:or)?d|secret|token|{_KEY})[\"'\\]{{0,8}},?"
+        rf"{_BLANK}{{1,32}}{_QUOTE}value{_SETS}){_value(_MIN_PASSWORD)}",
         _setting("value"),
-        lambda match, secret, behind: not is_computed(match, secret, behind) and is_password(secret),
+        lambda match, secret, behind: not _is_computed(match, secret, behind) and is_password(secret),
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:user|role|grant)\s[^;\n]+?\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S+\s{{1,4}})?by|password)\s{{1,4}})"
+        rf"(?i:{_EDGE}(?:user|role|grant)\s[^;\n]+?\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S+\s{{1,4}})?by|password)\s{{1,4}})"
         r"[\"'](?P<secret>[^\"'\s]{4,})[\"']",
         ("identified", "password"),
         _is_value,
     ),
     Detector(
         "secret",
-        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(MIN_PASSWORD)}",
+        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(_MIN_PASSWORD)}",
         ("passw", "passphrase", "pwd"),
         lambda match, secret, behind: not is_address(secret) and _names_password(match, secret, behind),
     ),
     Detector(
         "secret",
-        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(MIN_RANDOM)}",
+        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted_value(_MIN_RANDOM)}",
         ("key", "secret", "token", "credential", "bearer", "authorization"),
         lambda match, secret, behind: not is_address(secret) and _names_value(match, secret, behind),
     ),
     Detector(
         "secret",
-        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_ASSIGNS}{_value(MIN_PASSWORD)}",
+        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_ASSIGNS}{_value(_MIN_PASSWORD)}",
         ("passw", "passphrase", "pwd"),
         _names_password,
     ),
     Detector(
         "secret",
-        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_ASSIGNS}{_value(MIN_RANDOM)}",
+        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_ASSIGNS}{_value(_MIN_RANDOM)}",
         ("key", "secret", "token", "credential", "bearer", "authorization"),
         _names_value,
     ),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from config.lean_typing import NamedTuple
 from state import locations
+from state.errors import NoSuchSession
 from state.lock import SessionLock, holder, is_named
 
 if TYPE_CHECKING:
@@ -476,6 +477,13 @@ def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:
     """True when something of this session was put aside."""
     starts = tuple(os.path.basename(path) + _MARK for path in paths.checkpoint_files)
     return any(name.startswith(starts) for name in disk.names(paths.checkpoints))
+
+
+def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
+    """The error for a session that is not there."""
+    if disk.status(paths.result) is not None:
+        return NoSuchSession(f"session {paths.session_id} has ended; what is left of it lies in {paths.records}")
+    return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
 def _free_suffix(disk: Disk, paths: SessionPaths) -> str:

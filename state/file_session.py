@@ -59,6 +59,12 @@ class SessionStorage(NamedTuple):
     snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
     archives: bool = False
 
+    def find(self) -> LoadedFiles:
+        """Read the session without changing anything. Raises what `state.loading.find` raises."""
+        from state.loading import find  # a new session reads nothing
+
+        return find(self.disk, self.paths, self.blobs, self.snapshot_limit_bytes)
+
 
 class FileSession:
     """See `state.store.OpenSession`."""
@@ -119,11 +125,9 @@ class FileSession:
     def claim(cls, storage: SessionStorage) -> Self:
         """An existing session, held and read, and left as it lies until `take_over`. Raises what `CheckpointStore.open`
         does; where nothing is whole it is moved aside, and where the session is over what is left of it goes."""
-        from state.loading import find  # a new session reads nothing
-
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
-            found = find(storage.disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
+            found = storage.find()
             state = found.state or found.unusable
             if state is None:
                 raise _move_aside(storage, found)
@@ -516,10 +520,8 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
     disk, paths = storage.disk, storage.paths
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
-        from state.loading import find
-
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
-            find(disk, paths, storage.blobs, storage.snapshot_limit_bytes)
+            storage.find()
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from state.blobs import BlobFolder
-from state.disk import LOCAL_DISK, ThreadJob
+from state.disk import LOCAL_DISK, ThreadJob, no_such
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
 from state.file_session import FileSession, SessionStorage
 from state.locations import SessionPaths
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from state.checkpoint import Checkpoint
     from state.disk import Beside, Disk
-    from state.loading import Archived, LoadedFiles
+    from state.loading import Archived
 
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
@@ -70,8 +70,6 @@ class FileCheckpointStore:
             archived = self.read_archive(session_id)
             archived.state.session_status = "SESSION_RUNNING"
             return FileSession.create(storage, archived.state, archived)
-        from state.loading import no_such
-
         with translate_errors("looking for the session"):
             raise no_such(self._disk, storage.paths)
 
@@ -94,7 +92,7 @@ class FileCheckpointStore:
         also a session that has ended is read, from its archive."""
         if ended_too and not self.has(session_id):
             return self.read_archive(session_id).state
-        found = self._find(self._storage(session_id))
+        found = self._storage(session_id).find()
         state = found.state or found.unusable
         if state is None or (found.damage is not None and not salvaged_too):
             raise Damaged(found.damage or "the checkpoint holds nothing")
@@ -104,7 +102,7 @@ class FileCheckpointStore:
         """Return a function that gives the content of a blob by its name, None for one that is missing, of a session
         that is resumable or has ended. Raises what `load` raises."""
         storage = self._storage(session_id)
-        inline = self._find(storage).inline if self.has(session_id) else self.read_archive(session_id).inline
+        inline = storage.find().inline if self.has(session_id) else self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
     def list(self) -> list[Summary]:
@@ -142,11 +140,6 @@ class FileCheckpointStore:
             except StateError as error:
                 problem = str(error)
         return Summary(paths.session_id, None, problem, pid, updated)
-
-    def _find(self, storage: SessionStorage) -> LoadedFiles:
-        from state.loading import find  # a new session reads nothing
-
-        return find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
 
     def _storage(self, session_id: str) -> SessionStorage:
         paths = SessionPaths(self._state_dir, session_id)

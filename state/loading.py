@@ -16,6 +16,7 @@ from config.lean_typing import NamedTuple
 from config.shapes import list_problems
 from state import archive
 from state.blobs import restore
+from state.disk import no_such
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, translate_errors
 from state.journal import JournalContent, JournalLine, parse
 from state.record_shapes import record_problems
@@ -122,13 +123,6 @@ def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_l
     for record in itertools.chain.from_iterable(one.records for one in journals):
         _fold(state, record, found.inline)  # what stands in two journals is folded once
     return Archived(state, found.inline)
-
-
-def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
-    """The error for a session that is not there."""
-    if disk.status(paths.result) is not None:
-        return NoSuchSession(f"session {paths.session_id} has ended; what is left of it lies in {paths.records}")
-    return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
 class _Beside(NamedTuple):

@@ -93,7 +93,7 @@ def try_job(job: FaultJob) -> JobVerdict:
     """Run one run in a temporary folder, which is kept when the run fails and named in its last problem."""
     folder = Path(tempfile.mkdtemp(prefix="agent-host-run-")).resolve()
     try:
-        problems = run_through(job.fault, folder, scenario_named(job.scenario), output=job.output)
+        problems = run_through(job.fault, folder, _scenario_named(job.scenario), output=job.output)
     except NotReached as error:
         shutil.rmtree(folder)
         return JobVerdict([str(error)], reached=False)
@@ -103,7 +103,7 @@ def try_job(job: FaultJob) -> JobVerdict:
     return JobVerdict([])
 
 
-def scenario_named(name: str) -> Scenario:
+def _scenario_named(name: str) -> Scenario:
     """A built-in scenario, or an object of the class `MODULE:CLASS`. Raises LookupError, ImportError."""
     module, _, attribute = name.partition(":")
     made = getattr(importlib.import_module(module), attribute)() if attribute else SCENARIOS[name]()
@@ -201,7 +201,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (one a processor)")
     chosen = parser.parse_args(argv)
     try:
-        scenario_named(chosen.scenario)
+        _scenario_named(chosen.scenario)
     except (LookupError, ImportError, AttributeError) as error:
         parser.error(f"--scenario {chosen.scenario}: {error}")
     if isinstance(chosen.fault, FailSystemCall) and (reason := why_not()):

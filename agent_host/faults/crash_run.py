@@ -228,7 +228,7 @@ class CrashRun:
             problems.append(f"left under checkpoints: {', '.join(left)}")
         if self._was_killed:  # behind the end of its checkpoint; the next start removes what that left
             temporary.sweep(self.paths.state_dir, {"TMPDIR": str(self.temporary)})
-        problems += leftovers_of(self.folder, self.temporary)
+        problems += _leftovers_of(self.folder, self.temporary)
         if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
         outcome = self._outcome(self.reported)
@@ -360,7 +360,7 @@ def idle_helpers(pid: int) -> list[int]:
     return sorted(one for one in helpers if _namespace(one) not in busy)
 
 
-def leftovers_of(folder: Path, temporary: Path) -> list[str]:
+def _leftovers_of(folder: Path, temporary: Path) -> list[str]:
     """The leftovers of a run in `folder`, one line each; processes may take a moment to end."""
     problems = [f"left in the temporary directory: {name}" for name in sorted(os.listdir(temporary))]
     problems += [f"left a socket: {path}" for path in _sockets(folder)]

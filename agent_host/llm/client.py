@@ -15,7 +15,7 @@ Rules:
 - What an error means is one set of tables for all dialects (`errors`), by status, names and words in this order.
   Retries belong to the caller (`agent_host.retrying`), by the hints that the answer gives.
 - Everything has a bound: a line, an event, an answer, thinking, a repetition without end, the time until the first byte
-  and between two (`limits`).
+  and between two (`event_stream`).
 - Tokens, keys and the gateway's own words pass the scrubber before anybody sees them.
 
 Traps: gateways are proxies of proxies. A 200 may carry an error, a stream may end without its last event, a tool call

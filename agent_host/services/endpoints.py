@@ -22,7 +22,7 @@ GRANT_KEY_VARIABLE = "AGENT_HOST_GRANT_KEY"
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_LINE = 300
-MAX_URI_BYTES = 2048
+_MAX_URI_BYTES = 2048
 
 
 class Endpoints(NamedTuple):
@@ -106,9 +106,9 @@ def check_id(value: object, name: str) -> str:
 def check_uri(value: object, name: str) -> str:
     """A URI that can be shown and recorded: printable, at most 2 KiB. Raises ServiceRejected."""
     # What is printable holds no lone surrogate, so it can be encoded.
-    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= MAX_URI_BYTES:
+    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= _MAX_URI_BYTES:
         return value
-    raise ServiceRejected(f"the service gave a {name} that is no URI of at most {MAX_URI_BYTES} bytes", status=200)
+    raise ServiceRejected(f"the service gave a {name} that is no URI of at most {_MAX_URI_BYTES} bytes", status=200)
 
 
 def check_object(value: object, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LOOK_BACK = 20
 _MAX_MARKS = 4
 _MAX_ENTRIES = 100_000
-MINIMUM_TOKENS = 1024
+_MINIMUM_TOKENS = 1024
 """A beginning of fewer tokens is not kept: the usual minimum."""
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
@@ -167,7 +167,7 @@ def tokens_of(data: bytes) -> int:
 class PromptCache:
     """The cache of one provider, for all models and sessions that ask it. Nothing expires: tests have no clock."""
 
-    def __init__(self, minimum_tokens: int = MINIMUM_TOKENS) -> None:
+    def __init__(self, minimum_tokens: int = _MINIMUM_TOKENS) -> None:
         self._minimum = minimum_tokens
         self._kept: OrderedDict[bytes, None] = OrderedDict()
 

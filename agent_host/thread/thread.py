@@ -486,7 +486,7 @@ class Mark(NamedTuple):
     before: int
 
 
-NO_MARK: Final = Mark(b"", 1)
+_NO_MARK: Final = Mark(b"", 1)
 
 
 class WireBuffer:
@@ -534,7 +534,7 @@ class WireBuffer:
         self._lengths[number] = len(unit)
 
     def chunks(
-        self, start: int, marks: Collection[int] = (), mark: Mark = NO_MARK, *, stop: int | None = None
+        self, start: int, marks: Collection[int] = (), mark: Mark = _NO_MARK, *, stop: int | None = None
     ) -> list[bytes]:
         """All units from number `start` on, commas between them, in as few pieces as that takes no copying, with `mark`
         at the end of the units `marks`. With `stop` only the units before that number, in one piece."""

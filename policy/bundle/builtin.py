@@ -29,7 +29,7 @@ OF_TEMPLATES = frozenset({"expiresInS", _SANDBOXED})
 """What a template has and no bundle."""
 PLACEHOLDERS = ("workspace", "home", "tmp", "stepFiles")
 """Those that a file may use; the shipped lists of places know `${stateDir}` as well."""
-OPTIONAL = ("tmp", "stepFiles")
+_OPTIONAL = ("tmp", "stepFiles")
 """Those that not every session has: an entry of an allow list without its place allows nothing."""
 GROUP_NAMES = ("credentials", "steering")
 """Groups that a file's blockedPaths may name: the lists of config/policies/places.json."""
@@ -37,7 +37,7 @@ PROGRAMS_BELOW = "${workspace}/"
 """How an entry of allowedCommands begins that means programs of the workspace."""
 STARS = ("/**", "/*")
 """How such an entry ends: everything below a directory, and what lies directly in it."""
-CONFIGURED = "@configured"
+_CONFIGURED = "@configured"
 """In allowedToolNames: the tools that the user's configuration names."""
 _LISTS = ("allowedPaths", "blockedPaths")
 
@@ -67,7 +67,7 @@ def instantiate(
 
     `models` are put before the template's own, `more_models` behind them: a built-in is the user's own choice. An entry
     of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
-    ValueError, but for those that are OPTIONAL.
+    ValueError, but for those that are _OPTIONAL.
     """
     places = PlaceholderValues(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
     lines_ask = not held or asks_in_lines(template)
@@ -83,7 +83,7 @@ def instantiate(
         if entry["name"] in CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
         if entry.get("allowedCommands") is not None:
-            added = (expand_program(one, places) for one in programs)
+            added = (_expand_program(one, places) for one in programs)
             entry["allowedCommands"] = list(dict.fromkeys((*entry["allowedCommands"], *added)))
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"], *more_models)))}
@@ -122,7 +122,7 @@ def _adapt_to_machine(entry: Mapping[str, Any], places: PlaceholderValues) -> di
 class PlaceholderValues(NamedTuple):
     """Values of the placeholders: real, absolute paths; None if there is no such place. `groups` are the lists of
     places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step leaves
-    for later ones. `tools` are the names and patterns that CONFIGURED stands for, by capability."""
+    for later ones. `tools` are the names and patterns that _CONFIGURED stands for, by capability."""
 
     workspace: str
     home: str | None
@@ -141,16 +141,16 @@ class PlaceholderValues(NamedTuple):
 
 def fill(entry: Mapping[str, Any], places: PlaceholderValues) -> dict[str, Any]:
     """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
-    dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are OPTIONAL."""
+    dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are _OPTIONAL."""
     shape = dict(entry)
     for field in _LISTS:
         if shape.get(field) is not None:
             shape[field] = list(dict.fromkeys(_paths(shape[field], places, allowed=field == "allowedPaths")))
     if shape.get("allowedCommands") is not None:
-        shape["allowedCommands"] = [expand_program(one, places) for one in shape["allowedCommands"]]
+        shape["allowedCommands"] = [_expand_program(one, places) for one in shape["allowedCommands"]]
     if shape.get("allowedToolNames") is not None:
         configured = places.tools.get(shape["name"], ())
-        named = (configured if one == CONFIGURED else (one,) for one in shape["allowedToolNames"])
+        named = (configured if one == _CONFIGURED else (one,) for one in shape["allowedToolNames"])
         shape["allowedToolNames"] = list(dict.fromkeys(itertools.chain.from_iterable(named)))
     return shape
 
@@ -165,22 +165,22 @@ def paths_of_groups(entries: Sequence[Mapping[str, Any]], places: PlaceholderVal
 
 def is_for_configured_tools(entry: Mapping[str, Any], places: PlaceholderValues) -> bool:
     """True if an entry is for tools of the user's configuration only, which names none."""
-    return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])
+    return entry.get("allowedToolNames") == [_CONFIGURED] and not places.tools.get(entry["name"])
 
 
 def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) -> list[str]:
     found: list[str] = []
     for entry in entries:
         for one in places.groups[entry[1:]] if entry.startswith("@") else (entry,):
-            path = expand_path(one, places)
+            path = _expand_path(one, places)
             if path is not None:
                 found.append(path)
-            elif allowed and one[2:].partition("}")[0] not in OPTIONAL:
+            elif allowed and one[2:].partition("}")[0] not in _OPTIONAL:
                 raise ValueError(f"allowedPaths: no value for {one}")
     return found
 
 
-def expand_path(entry: str, places: PlaceholderValues) -> str | None:
+def _expand_path(entry: str, places: PlaceholderValues) -> str | None:
     """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
     path is one of the workspace; an absolute one stays as it is."""
     if entry.startswith("${"):
@@ -208,7 +208,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
     return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 
 
-def expand_program(entry: str, places: PlaceholderValues) -> str:
+def _expand_program(entry: str, places: PlaceholderValues) -> str:
     """An entry of allowedCommands with the workspace's real path in it; any other entry as it is."""
     if not entry.startswith(PROGRAMS_BELOW):
         return entry

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     Place = tuple[int | str, ...]
     """Where a value stands: names of fields and numbers of items, from the top."""
     Read = Callable[[Any, Place, list[BundleProblem]], Any]
-    """(JSON value, its place, problems, to be added to) → the value; WRONG where it is none of the type."""
+    """(JSON value, its place, problems, to be added to) → the value; _WRONG where it is none of the type."""
 
 MAX_BYTES = 16 * 1024 * 1024
 MISSING: Final = "is missing"
 UNKNOWN: Final = "is not a field of this object"
-WRONG: Final = object()
+_WRONG: Final = object()
 _EXAMPLES = {
     "policyBundleVersion": '"2026-01-31.1"',
     "schemaVersion": f'"{SCHEMA_VERSION}"',
@@ -141,8 +141,8 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
 def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:
     """The bundle of a JSON shape, None where there are problems with its types."""
     problems: list[BundleProblem] = []
-    bundle = read_object(PolicyBundle, shape, problems)
-    return None if bundle is WRONG else bundle, problems
+    bundle = _read_object(PolicyBundle, shape, problems)
+    return None if bundle is _WRONG else bundle, problems
 
 
 # commandPolicies from configuration, which only narrows: the rules and messages of a bundle, and one rule more.
@@ -158,7 +158,7 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     except (ValueError, TypeError) as fault:
         raise BundleProblems((BundleProblem(name, f"is not JSON: {fault}"),)) from None
     of_types: list[BundleProblem] = []
-    policies = read_list(CommandPolicy, shape, of_types, (name,))
+    policies = _read_list(CommandPolicy, shape, of_types, (name,))
     of_values: list[BundleProblem] = []
     for place, entry in enumerate(entries):
         of_values += command_policy_problems(f"{name}[{place}]", entry)
@@ -176,8 +176,8 @@ def _grants(path: str, entry: dict[str, Any]) -> Iterator[BundleProblem]:
         )
 
 
-def read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
-    """The value of the class, or WRONG with what is wrong added to `problems`, in the order of the class's fields."""
+def _read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
+    """The value of the class, or _WRONG with what is wrong added to `problems`, in the order of the class's fields."""
     if not isinstance(shape, dict):
         return _wrong(problems, place, "must be an object")
     known = _members(cls)
@@ -188,16 +188,16 @@ def read_object(cls: type, shape: Any, problems: list[BundleProblem], place: Pla
         elif member.is_required:
             example = _EXAMPLES.get(json_name)
             _wrong(problems, (*place, json_name), MISSING, None if example is None else f"such as {example}")
-            values[member.name] = WRONG
+            values[member.name] = _WRONG
     unknown = [name for name in shape if name not in known]
     for name in unknown:
         _wrong(problems, (*place, name), UNKNOWN, nearest(name, json_names(cls)))
-    return WRONG if unknown or any(value is WRONG for value in values.values()) else cls(**values)
+    return _WRONG if unknown or any(value is _WRONG for value in values.values()) else cls(**values)
 
 
-def read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
+def _read_list(cls: type, shape: Any, problems: list[BundleProblem], place: Place = ()) -> Any:
     """The same for a list of such objects, as a tuple."""
-    return _many(lambda value, at, found: read_object(cls, value, found, at))(shape, place, problems)
+    return _many(lambda value, at, found: _read_object(cls, value, found, at))(shape, place, problems)
 
 
 class _Member(NamedTuple):
@@ -229,7 +229,7 @@ def _reader(annotation: str) -> Read:
     cls: Any = getattr(model, annotation, None)
     if not is_part(cls):
         raise TypeError(f"a bundle's field is annotated with {annotation}, which nothing reads yet")
-    return lambda value, place, problems: read_object(cls, value, problems, place)
+    return lambda value, place, problems: _read_object(cls, value, problems, place)
 
 
 def _text(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
@@ -291,14 +291,14 @@ def _many(read: Read) -> Read:
         if not isinstance(value, list):
             return _wrong(problems, place, "must be a list", "in square brackets")
         items = tuple(read(item, (*place, number), problems) for number, item in enumerate(value))
-        return WRONG if any(item is WRONG for item in items) else items
+        return _WRONG if any(item is _WRONG for item in items) else items
 
     return read_all
 
 
 def _wrong(problems: list[BundleProblem], place: Place, message: str, hint: str | None = None) -> Any:
     problems.append(BundleProblem(_json_path(place), message, hint))
-    return WRONG
+    return _WRONG
 
 
 def _json_path(place: Place) -> str:

@@ -35,13 +35,13 @@ _TAKES_NONE = words("-q -v -y -s -P --quiet --verbose --yes --silent --no-pager 
 _PYTHON_VALUED = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """A cluster of Python's short options up to the one that takes the rest, or the next word, for its value."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
-KNOWN_PROGRAMS = words(
+_KNOWN_PROGRAMS = words(
     "[ basename cat cd cmp column cut date diff dirname du echo env false file find git grep head id jq ls make "
     "node npm printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc "
     "which whoami"
 )
 """What counts as known where a bundle lists no commands."""
-RECOGNIZED_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com", "registry.npmjs.org", "crates.io")
+_KNOWN_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com", "registry.npmjs.org", "crates.io")
 """What counts as recognised where a bundle lists no domains."""
 
 
@@ -217,7 +217,7 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
 def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
     assert isinstance(facts, CommandFacts)  # noqa: S101
     parsed = parse_line(facts)
-    known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
+    known = _KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
     if facts.script is not None:  # a script of a skill has one risk, whatever program runs it (SK 2.3)
         unknown = {}
@@ -234,7 +234,7 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
 
 def _url_reasons(entry: Capability, facts: ActionFacts, _workspace: str | None, _os: OsFamily) -> list[str]:
     assert isinstance(facts, UrlFacts)  # noqa: S101
-    known = RECOGNIZED_DOMAINS if entry.allowed_domains is None else entry.allowed_domains
+    known = _KNOWN_DOMAINS if entry.allowed_domains is None else entry.allowed_domains
     try:
         host, port = target_of(facts.url)
     except UrlProblem as problem:

@@ -74,7 +74,7 @@ class ProcessGuard:
         with self._lock:  # between the two nobody may reap it
             process = start()
             if self._cgroup is not None:
-                add_to_group(self._cgroup, process.pid)
+                _add_to_group(self._cgroup, process.pid)
             self._leaders.add(process.pid)
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
         self._awake.set()
@@ -109,7 +109,7 @@ class ProcessGuard:
         left = kill_until_quiet(self._found) if self._rows() else NOBODY
         self._reap(self._rows())
         if self._cgroup is not None:
-            end_group(self._cgroup)
+            _end_group(self._cgroup)
         # Nobody reaps them from here on: what escaped would fill the process table as long as this process lives.
         current.adopt_orphans(adopt=False)
         self._say(b"bye\n")
@@ -232,12 +232,12 @@ def make_group(name: str, *, root: str = _CGROUPS, own: str = _OWN_CGROUP) -> st
     return path
 
 
-def add_to_group(path: str, pid: int) -> None:
+def _add_to_group(path: str, pid: int) -> None:
     """Put a process into the group; what it starts from then on is in it, too. One that is gone needs no place."""
     _write_to(os.path.join(path, _MEMBERS_FILE), str(pid))
 
 
-def end_group(path: str) -> None:
+def _end_group(path: str) -> None:
     """Kill all that is in the group, and take the group away once it is empty."""
     _write_to(os.path.join(path, _KILL_FILE), "1")
     with suppress(OSError):

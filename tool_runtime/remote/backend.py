@@ -174,7 +174,7 @@ class Invocations:
         except ServiceError as error:
             raise ToolFault(FaultKind.NETWORK, _advise(error)) from error
         if answer.status != 200:
-            raise refusal_of(answer.status, answer.body, self._service.clean)
+            raise _refusal_of(answer.status, answer.body, self._service.clean)
         return answer.body
 
     async def run(self, request: ToolRequest) -> bytes:
@@ -223,7 +223,7 @@ class Invocations:
             return _own(request, answer.body)
         if answer.status == _RUNNING:
             return await self._found(request, key, "the service no longer knows of the call")
-        refused = refusal_of(answer.status, answer.body, self._service.clean)
+        refused = _refusal_of(answer.status, answer.body, self._service.clean)
         if lost:
             raise ToolFault(FaultKind.INTERRUPTED, f"{lost}; {refused}; {_LOST}")
         if answer.status == _CONFLICT:
@@ -293,7 +293,7 @@ class Invocations:
             if answer.status == 200:
                 return _own(request, answer.body)
             if answer.status != _RUNNING:  # it is lost to the service, or this host may not ask
-                refused = refusal_of(answer.status, answer.body, self._service.clean)
+                refused = _refusal_of(answer.status, answer.body, self._service.clean)
                 raise ToolFault(FaultKind.INTERRUPTED, f"{why}; {refused}; {_LOST}")
             asked_for = retry_after_s(answer.headers)
             await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
@@ -450,7 +450,7 @@ def output_of(request: ToolRequest, body: bytes, clean: Callable[[str], str], th
     raise _fault(error["code"], clean(error["message"]), denied=value["status"] == "denied", partial=output)
 
 
-def refusal_of(status: int, body: bytes, clean: Callable[[str], str]) -> ToolFault:
+def _refusal_of(status: int, body: bytes, clean: Callable[[str], str]) -> ToolFault:
     """The fault for an answer by which no tool has run."""
     code, message, _ = error_of(body)
     usual = _BY_STATUS.get(status, ErrorCode.TOOL_EXECUTION_FAILED)

@@ -175,12 +175,12 @@ class Listeners:
         name, state = ("tcp", _LISTEN) if sender is None else ("udp", _CLOSED)
         version = "" if family == socket.AF_INET else "6"
         with open(f"/proc/net/{name}{version}", encoding="utf-8") as table:
-            found = find_in_table(table.read(), address, port, state)
+            found = _find_in_table(table.read(), address, port, state)
         if found is None and family == socket.AF_INET:  # a socket of version 6 may take both
             with open(f"/proc/net/{name}6", encoding="utf-8") as table:
                 text = table.read()
             mapped = bytes(10) + b"\xff\xff" + address
-            found = find_in_table(text, mapped, port, state)
+            found = _find_in_table(text, mapped, port, state)
         return found
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Listeners:
         return int(struct.unpack_from("=I", answer, _INODE_AT)[0])
 
 
-def find_in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
+def _find_in_table(text: str, address: bytes, port: int, state: int = _LISTEN) -> int | None:
     """The inode of what is in this state at `address` (packed) or at all addresses, by the text of /proc/net/tcp and
     its like."""
     # The kernel writes an address as numbers of four bytes in the machine's own order.

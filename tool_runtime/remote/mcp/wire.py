@@ -4,7 +4,7 @@ The SDK refuses a whole answer for one field of it, and drops a message whose en
 for its timeout. Here a message is read as far as it can be, and written again in the form that the SDK takes:
 
 - The answer to `tools/list` or `tools/call` becomes an empty one of that method. The server's own answer goes with it
-  as a text, which `answer_in` reads; `source` and `results` take it item by item.
+  as a text, which `answer_in` reads; `source` takes it item by item.
 - Whatever has the id of a waiting request and is no request itself is its answer, also where it is no JSON.
 - A line, body or event may hold several messages, or begin with what the program printed, and a program may print a
   message over several lines. What is no message is noise.

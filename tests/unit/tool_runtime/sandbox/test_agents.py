@@ -14,7 +14,7 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of
 from tool_runtime.sandbox import levels
-from tool_runtime.sandbox.variables import _folder_of
+from tool_runtime.sandbox.session import _folder_of
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
