@@ -247,7 +247,7 @@ def test_another_system_s_kernel_is_asked(
     assert boot_id() == found
     ((command, more),) = asked
     assert command == ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
-    assert more == {"capture_output": True, "text": True, "check": True, "timeout": 5}
+    assert more == {"capture_output": True, "text": True, "check": True, "timeout": 5, "env": {}}
 
 
 @pytest.mark.usefixtures("fresh_boot")
