@@ -11,7 +11,6 @@ import difflib
 import itertools
 import os
 import re
-import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from agent_host.display_text import escape, name_for_json
@@ -77,6 +76,8 @@ def _entry(directory: str, wanted: str, *, looks: bool) -> str | None:
 
 
 def _look_of(name: str) -> str:
+    import unicodedata  # a start looks at no name
+
     return _SPACES.sub(" ", unicodedata.normalize("NFKC", name))
 
 
