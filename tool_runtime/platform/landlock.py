@@ -12,14 +12,14 @@ import struct
 
 from config.lean_typing import NamedTuple
 from tool_runtime.platform import linux_calls
-from tool_runtime.platform.landlock_rights import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
+from tool_runtime.platform.landlock_rules import EXECUTE, IOCTL_DEV, READ_FILE, REFER, TRUNCATE, WRITE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Final
 
-    from tool_runtime.platform.landlock_rights import PathRule
+    from tool_runtime.platform.landlock_rules import PathRule
 
     FileKey = tuple[int, int]
     """Device and inode."""

@@ -1,12 +1,12 @@
-"""The rules of Landlock for a scope: what is hidden below an allowed place has its neighbours granted one by one."""
+"""The rights to files that Landlock knows, by their bits, and its rules for a scope: what is hidden below an allowed
+place has its neighbours granted one by one. Importing this loads nothing that calls the kernel.
+"""
 
 from __future__ import annotations
 
 import os
 
 from config.lean_typing import NamedTuple
-from tool_runtime.platform import landlock_rights
-from tool_runtime.platform.landlock_rights import PathRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,32 @@ if TYPE_CHECKING:
     DirectoryStamp = tuple[int, int, int, int]
     """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
 
+EXECUTE: Final = 1 << 0
+WRITE_FILE: Final = 1 << 1
+READ_FILE: Final = 1 << 2
+READ_DIR: Final = 1 << 3
+REMOVE_DIR: Final = 1 << 4
+REMOVE_FILE: Final = 1 << 5
+MAKE_CHAR: Final = 1 << 6
+MAKE_DIR: Final = 1 << 7
+MAKE_REG: Final = 1 << 8
+MAKE_SOCK: Final = 1 << 9
+MAKE_FIFO: Final = 1 << 10
+MAKE_BLOCK: Final = 1 << 11
+MAKE_SYM: Final = 1 << 12
+REFER: Final = 1 << 13
+TRUNCATE: Final = 1 << 14
+IOCTL_DEV: Final = 1 << 15
+
+READ: Final = EXECUTE | READ_FILE | READ_DIR
+WRITE: Final = (
+    WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER | TRUNCATE
+)
+
 MAX_RULES: Final = 4096
 """So many neighbours are granted at most: each costs some microseconds at each command."""
 
-_DEVICE: Final = (
-    landlock_rights.READ_FILE | landlock_rights.WRITE_FILE | landlock_rights.TRUNCATE | landlock_rights.IOCTL_DEV
-)
+_DEVICE: Final = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 _TERMINALS: Final = "/dev/pts"
 _DEVICE_FOLDER: Final = "/dev"
@@ -33,6 +53,13 @@ _OF_THE_KERNEL: Final = ("/proc/", "/sys/")
 """What is written there changes the machine: how it runs programs, for one."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
 NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TERMINALS} has those of other programs"
+
+
+class PathRule(NamedTuple):
+    """`path` is absolute and no link; `rights` hold for it and for all below it."""
+
+    path: str
+    rights: int
 
 
 class Rules(NamedTuple):
@@ -110,35 +137,35 @@ class _Granting:
         """Grant what a scope gives, without what is hidden."""
         for path in _DEVICES:
             self.name(path, _DEVICE)
-        self.name(SHARED_MEMORY, landlock_rights.READ | landlock_rights.WRITE)
+        self.name(SHARED_MEMORY, READ | WRITE)
         for place in ("/",) if scope.reads is None else scope.reads:
             self._named.append(place)
-            self.grant(place, landlock_rights.READ, hidden)
+            self.grant(place, READ, hidden)
         for place in scope.writes:
             self._named.append(place)
-            self.grant(place, landlock_rights.READ | landlock_rights.WRITE, hidden)
+            self.grant(place, READ | WRITE, hidden)
 
     def grant(self, place: str, rights: int, hidden: Sequence[str]) -> None:
         """Grant a place without what is hidden in it."""
         if place in hidden or place in (*_DEVICES, _TERMINALS):
             return
         if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
-            self._add(place, landlock_rights.READ_DIR)
-            if rights & landlock_rights.WRITE:
+            self._add(place, READ_DIR)
+            if rights & WRITE:
                 self._grant_accelerators()
             return
-        if place.startswith(f"{_DEVICE_FOLDER}/") and rights & landlock_rights.WRITE:
-            rights |= landlock_rights.IOCTL_DEV
+        if place.startswith(f"{_DEVICE_FOLDER}/") and rights & WRITE:
+            rights |= IOCTL_DEV
         if f"{place}/".startswith(_OF_THE_KERNEL):
-            rights &= landlock_rights.READ
+            rights &= READ
         below = [one for one in hidden if _is_within(one, place)]
         apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
         if not below and not apart:
             self._add(place, rights)
             return
         # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
-        self._add(place, landlock_rights.READ_DIR)
-        if rights & landlock_rights.WRITE:
+        self._add(place, READ_DIR)
+        if rights & WRITE:
             self._closed.append(place)
             named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
             self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
@@ -159,7 +186,7 @@ class _Granting:
             return
         for name in names:
             if name.startswith(_ACCELERATORS):
-                self._add(f"{_DEVICE_FOLDER}/{name}", _DEVICE | landlock_rights.READ_DIR)
+                self._add(f"{_DEVICE_FOLDER}/{name}", _DEVICE | READ_DIR)
 
     def _add(self, place: str, rights: int) -> None:
         if len(self.rules) < MAX_RULES:

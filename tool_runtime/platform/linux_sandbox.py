@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-    from tool_runtime.platform.landlock_rights import PathRule
+    from tool_runtime.platform.landlock_rules import PathRule
     from tool_runtime.platform.seccomp import Network
 
 NOT_BY_ANY: Final = (

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
-from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.platform import landlock, landlock_rules, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import LevelFinding, Namespaces, View
 from tool_runtime.sandbox.launching import Launcher
 from tool_runtime.threads import run_in_fresh_thread
@@ -110,7 +110,7 @@ def landlock_level(directory: str) -> LevelFinding:
 
 def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProblem | None:
     """Why a thread cannot hold a program so; None where it can."""
-    rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
+    rules = [landlock_rules.PathRule("/", landlock_rules.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
@@ -196,8 +196,8 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         stack.callback(_end, launcher)
         kept, hidden = stack.enter_context(_scratch(directory))
         network: Network = "supervised" if under.is_supervised else "closed"
-        whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
-        rules = [landlock_rights.PathRule("/", whole)]
+        whole = landlock_rules.READ | landlock_rules.WRITE  # the view is what is tried
+        rules = [landlock_rules.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)

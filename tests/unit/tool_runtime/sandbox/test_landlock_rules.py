@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policy.scope import CommandScope
-from tool_runtime.platform import landlock_rights, landlock_rules
+from tool_runtime.platform import landlock_rules
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
 
@@ -32,22 +32,22 @@ def test_of_devices_and_of_the_kernel_no_scope_gives_more_than_is_harmless(
     assert callable(build)
     rules = build(CommandScope(writes=("/",)))
     for place in ("/dev", "/"):
-        assert rights(rules, place) == landlock_rights.READ_DIR, place
+        assert rights(rules, place) == landlock_rules.READ_DIR, place
     for place in ("/proc", "/sys"):
-        assert rights(rules, place) == landlock_rights.READ, place
-    assert rights(rules, "/dev/null") & landlock_rights.WRITE_FILE
-    assert rights(rules, "/usr") == landlock_rights.READ | landlock_rights.WRITE
+        assert rights(rules, place) == landlock_rules.READ, place
+    assert rights(rules, "/dev/null") & landlock_rules.WRITE_FILE
+    assert rights(rules, "/usr") == landlock_rules.READ | landlock_rules.WRITE
     computing = {f"/dev/{name}" for name in ("kvm", "dri", "kfd") if (Path("/dev") / name).exists()}
-    assert all(rights(rules, place) & landlock_rights.IOCTL_DEV for place in computing)
+    assert all(rights(rules, place) & landlock_rules.IOCTL_DEV for place in computing)
     below = {rule.path for rule in rules.rules if rule.path.startswith("/dev/")}
     below = {path for path in below if not path.startswith(("/dev/nvidia", "/dev/accel", "/dev/dxg"))} - computing
     assert below - {"/dev/pts"} == {
         f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "shm")
     }
     named = build(CommandScope(reads=("/dev/kvm",)))
-    assert rights(named, "/dev/kvm") == landlock_rights.READ
+    assert rights(named, "/dev/kvm") == landlock_rules.READ
     written = build(CommandScope(reads=(), writes=("/dev/kvm",)))
-    assert rights(written, "/dev/kvm") & landlock_rights.IOCTL_DEV
+    assert rights(written, "/dev/kvm") & landlock_rules.IOCTL_DEV
     assert rights(build(CommandScope(writes=("/w",))), "/dev/kvm") == 0
 
 
@@ -56,13 +56,13 @@ def test_terminals_are_granted_where_nobody_has_one(tmp_path: Path, monkeypatch:
     scope = CommandScope(reads=(), writes=(str(tmp_path),))
     (tmp_path / "ptmx").touch()
     free = landlock_rules.rules_for(scope)
-    assert rights(free, str(tmp_path)) & landlock_rights.WRITE_FILE
+    assert rights(free, str(tmp_path)) & landlock_rules.WRITE_FILE
     assert free.notes == ()
     (tmp_path / "3").touch()
     taken = landlock_rules.rules_for(scope)
     assert rights(taken, str(tmp_path)) == 0
     assert taken.notes == (landlock_rules.NO_TERMINALS,)
-    assert rights(landlock_rules.rules_in_view(scope), str(tmp_path)) & landlock_rights.WRITE_FILE
+    assert rights(landlock_rules.rules_in_view(scope), str(tmp_path)) & landlock_rules.WRITE_FILE
 
 
 def test_what_rules_cannot_say_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_what_rules_cannot_say_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     told = landlock_rules.rules_for(scope)
     assert told.notes == (f"nothing new can be made directly in {tmp_path}, since not all of it is granted: secret",)
     assert told.closed == (str(tmp_path),)
-    assert rights(told, str(tmp_path / "a")) & landlock_rights.WRITE_FILE
+    assert rights(told, str(tmp_path / "a")) & landlock_rules.WRITE_FILE
     assert rights(told, str(tmp_path / "secret")) == 0
     monkeypatch.setattr(landlock_rules, "MAX_RULES", len(told.rules) - 2)
     few = landlock_rules.rules_for(scope)

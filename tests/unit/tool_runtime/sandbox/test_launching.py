@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import eventually
-from tool_runtime.platform import current, landlock_rights, linux_sandbox, seccomp_notify
+from tool_runtime.platform import current, landlock_rules, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 from tool_runtime.sandbox import launching, levels
 from tool_runtime.sandbox.launching import Launcher
@@ -35,7 +35,7 @@ def launcher() -> Iterator[Launcher]:
 
 def start(launcher: Launcher, argv: list[str]) -> int:
     """The id of a program whose network is open, which is where the host copies the listener."""
-    rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
+    rules = [landlock_rules.PathRule("/", landlock_rules.READ)]
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "open", True)
     null = os.open(os.devnull, os.O_RDWR)
     try:
@@ -246,7 +246,7 @@ def test_a_process_that_is_ready_has_the_view_of_now(launcher: Launcher, tmp_pat
 def test_a_process_that_is_ready_runs_nothing_of_another_scope(launcher: Launcher) -> None:
     """Neither one with fewer rights nor one with more."""
     wide, narrow = View((), (), ()), View((), (), ("/etc",))
-    few = [landlock_rights.PathRule(path, landlock_rights.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
+    few = [landlock_rules.PathRule(path, landlock_rules.READ) for path in ("/usr", "/bin", "/lib", "/lib64")]
     for _ in range(2):
         for view, rules, told in ((wide, WHOLE, True), (wide, few, False), (narrow, WHOLE, False), (wide, WHOLE, True)):
             for _ in range(3):
@@ -262,10 +262,10 @@ def test_shared_memory_of_others_is_out_of_sight(launcher: Launcher) -> None:
         assert os.path.exists(others.name)
 
 
-WHOLE = [landlock_rights.PathRule("/", landlock_rights.READ | landlock_rights.WRITE)]
+WHOLE = [landlock_rules.PathRule("/", landlock_rules.READ | landlock_rules.WRITE)]
 
 
-def output(launcher: Launcher, argv: list[str], view: View, rules: Sequence[landlock_rights.PathRule] = WHOLE) -> str:
+def output(launcher: Launcher, argv: list[str], view: View, rules: Sequence[landlock_rules.PathRule] = WHOLE) -> str:
     """What a program prints that only its view holds back, unless `rules` do."""
     restriction = linux_sandbox.Restriction(rules, FOUND.abi, "supervised", True)
     read, write = os.pipe()
