@@ -162,6 +162,10 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
         "agent-host tool-service --tenants tenants.toml --port 8090",
         "agent-host tool-service --tenants tenants.toml --host 0.0.0.0 --workers 4",
     ),
+    "cost-check": (
+        "agent-host cost-check recordings/*.toml --baseline costs.json",
+        "agent-host cost-check sess_1f2e --workspace . --baseline costs.json --write-baseline",
+    ),
     "init": ("agent-host init", "agent-host init --provider ollama --model qwen2.5-coder:7b"),
     "doctor": ("agent-host doctor", "agent-host doctor --deep --output json"),
     "completion": (
@@ -361,6 +365,29 @@ def _replay(commands: Any) -> None:
     _state_dir(replay)
 
 
+def _cost_check(commands: Any) -> None:
+    check = _add(commands, "cost-check", "cost_check:cost_check", "what recorded sessions cost now; exit 1 on growth")
+    check.add_argument("recordings", metavar="RECORDING", nargs="+", help="ids of sessions, or scripts (.toml, .jsonl)")
+    check.add_argument("--baseline", metavar="FILE", required=True, help="the costs to compare with")
+    check.add_argument("--max-growth", metavar="PERCENT", type=_percent, default=0.02, help="allowed growth (2%%)")
+    check.add_argument("--write-baseline", action="store_true", help="write FILE in place of comparing")
+    check.add_argument("--workspace", metavar="DIR", help="directory that recorded sessions work in; it is copied")
+    check.add_argument("--output", choices=("text", "json"), default="text", help="form of the report (text)")
+    _setting_option(check, "host.policy")
+    _setting_option(check, "llm.dialect")
+    _state_dir(check)
+
+
+def _percent(text: str) -> float:
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"give a percentage from 0 to 1000, such as 2%, not {text}")
+    return number / 100
+
+
 def _init(commands: Any) -> None:
     init = _add(commands, "init", "init:init", "find a provider, prove it with one call, write the configuration")
     init.add_argument("--provider", metavar="NAME", help="a known provider, or one of the configuration")
@@ -402,6 +429,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "policy": _policy,
     "mcp": _mcp,
     "tool-service": _tool_service,
+    "cost-check": _cost_check,
     "init": _init,
     "doctor": _doctor,
     "completion": _completion,

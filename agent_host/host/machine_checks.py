@@ -336,7 +336,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     wanted, used = settings.sandbox.level, level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
     words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
-    follows = "refused" if used.is_untried else f"held by {used.level}"
+    follows = "denied" if used.is_untried else f"held by {used.level}"
     words.append(f"sandbox.level = {wanted}: commands are {follows}")
     is_usual = used.level == "none" and wanted in ("none", STRONGEST) and not used.is_untried
     ok = None if is_usual else used.level != "none"

@@ -123,10 +123,17 @@ class _Run(NamedTuple):
     sandboxes: list[Mapping[str, Any]]
 
 
-async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace: str, state_dir: str) -> Replayed:
+async def replay_session(
+    flags: Mapping[str, Any],
+    *,
+    session_id: str,
+    workspace: str,
+    state_dir: str,
+    on_counted: OnEvent | None = None,
+) -> Replayed:
     """Run the session again in `workspace`, with the policy, model and families that it had where `flags` give no
-    others. The records of the run are kept nowhere. Raises UsageError, SessionNotFound, and what opening a session
-    raises."""
+    others. The records of the run are kept nowhere. With `on_counted`, which gets its events, the gateway counts the
+    tokens of each request. Raises UsageError, SessionNotFound, and what opening a session raises."""
     paths = _paths(state_dir, session_id)
     record, root = read_record(paths), anchor(workspace, os.path.realpath)
     existing_directory(root)
@@ -137,7 +144,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     moved = _Moved(record.workspace, root)
     log = read_run_log(paths.events)
     before, now = _read_calls(paths, messages, moved, log), _Run({}, [])
-    script = Script.from_turns(_turns(messages, moved), name=session_id)
+    script = Script.from_turns(_turns(messages, moved), name=session_id, count_tokens=on_counted is not None)
     approvals = _Approvals(paths, record, messages, moved)
     backend = _backend_tools(paths, messages)
     given = _settings(record)
@@ -149,7 +156,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
         _take_along(state_dir, own_state)
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=own_state, settings=given)
-            async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
+            async with open_recorded(options, approvals.answer, _noting(now, on_counted), backend) as session:
                 for prompt in prompts:
                     result = await session.run(moved.text(prompt))
                     if result.status != "TASK_COMPLETED":
@@ -292,11 +299,14 @@ def _script_id(turn: int, number: int) -> str:
     return f"toolu_{turn}_{number}"
 
 
-def _noting(run: _Run) -> OnEvent:
-    """A callback that takes each call that was judged as the model made it, and what a sandbox did."""
+def _noting(run: _Run, also: OnEvent | None) -> OnEvent:
+    """A callback that takes each call that was judged as the model made it, and what a sandbox did; `also` gets the
+    events as well."""
     calls = run.calls
 
     def note(event: Mapping[str, Any]) -> None:
+        if also is not None:
+            also(event)
         payload = event["payload"]
         if "sandbox" in payload:
             run.sandboxes.append(payload["sandbox"])

@@ -123,4 +123,4 @@ def check_line(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     line = " ".join(value.split())[:_MAX_LINE]
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line) or None
+    return "".join(char if char.isprintable() else "\ufffd" for char in line) or None

@@ -122,7 +122,7 @@ class ServiceClient:
     def clean(self, text: str) -> str:
         """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
         line = " ".join(strip_html(self._scrubber.text(text[:_MAX_ERROR_BYTES])).split())[:_MAX_SHOWN]
-        return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+        return "".join(char if char.isprintable() else "\ufffd" for char in line)
 
     async def aclose(self) -> None:
         """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""

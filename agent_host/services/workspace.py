@@ -294,7 +294,7 @@ def _refuse_large(artifact: Artifact) -> None:
 
 def displayable_name(name: str) -> str:
     """The name of an artifact as one line may hold it."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+    return "".join(char if char.isprintable() else "\ufffd" for char in name)
 
 
 # Artifacts that do not fit into memory: read from this disk, and sent, a piece at a time (AH 7.5).
