@@ -103,6 +103,10 @@ class SessionPruner:
         )
         return [row for row in rows if row is not None]
 
+    def look(self, session_id: str) -> Stored | None:
+        """One session, None where there is none of this id. Raises OSError, InvalidSessionId."""
+        return self._look(check_session_id(session_id), self._parts(session_id))
+
     def remains(self) -> dict[str, int]:
         """Leftovers of interrupted removals and of cut-off ends: bytes by session id. Changes nothing. Raises OSError
         when a folder cannot be listed."""

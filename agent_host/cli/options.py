@@ -259,7 +259,11 @@ def _mcp(commands: Any) -> None:
 
 
 def _sessions(commands: Any) -> None:
-    sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
+    sessions = _add(commands, "sessions", "sessions:sessions", "list sessions, remove one, or prune them")
+    sessions.add_argument(
+        "verb", metavar="rm", nargs="?", choices=("rm",), help="remove the session ID; else list them"
+    )
+    sessions.add_argument("session_id", metavar="ID", nargs="?", help="the whole id")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     sessions.add_argument(
         "--search", metavar="TEXT", default="", help="only those with TEXT in title, prompt, workspace or id"
@@ -482,7 +486,7 @@ def _prune_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-count", metavar="N", help="keep the newest N")
     limits.add_argument("--max-size", metavar="SIZE", help="keep the newest that together have SIZE: 2GiB, 500M, 4096")
     for option, text in (
-        ("--resumable", "let the limits apply to resumable and damaged sessions too"),
+        ("--resumable", "let the limits, or rm, apply to resumable and damaged sessions too"),
         ("--dry-run", "only say what would be removed"),
     ):
         limits.add_argument(option, action="store_true", default=None, help=text)

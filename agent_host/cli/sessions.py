@@ -15,7 +15,7 @@ from agent_host.cli.streams import answer, notice
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.options import snapshot_limit
-from agent_host.host.records import UNREADABLE, stored_sessions
+from agent_host.host.records import UNREADABLE, remove_session, stored_sessions
 from config.load import ConfigError, load
 from state.errors import WriteFailed
 from state.prune import PruneLimits, SessionPruner, choose
@@ -31,7 +31,9 @@ _ROWS = 20
 
 
 def sessions(namespace: argparse.Namespace) -> int:
-    """`agent-host sessions`, newest first."""
+    """`agent-host sessions`, newest first; `sessions rm ID` removes one."""
+    if namespace.verb is not None:
+        return _remove(namespace)
     if prunes(namespace):
         return prune(namespace)
     state_dir = state_dir_of(namespace)
@@ -47,6 +49,14 @@ def sessions(namespace: argparse.Namespace) -> int:
         if more:
             answer(f"[… {more} more; --limit 0 shows all]\n")
     return 0
+
+
+def _remove(namespace: argparse.Namespace) -> int:
+    if namespace.session_id is None:
+        raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
+    remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
+    answer(f"removed {namespace.session_id}\n")
+    return exit_codes.COMPLETED
 
 
 def _line(one: StoredSession, now: datetime) -> str:

@@ -93,7 +93,7 @@ class SessionOpener:
     first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
     agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
     place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
-    which has the policy."""
+    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task."""
 
     def __init__(
         self,
@@ -105,8 +105,10 @@ class SessionOpener:
         owns_process: bool = False,
         tools: Sequence[PythonTool] = (),
         recorded: RecordedToolService | None = None,
+        reopens: bool = False,
     ) -> None:
         self._source = source
+        self._reopens = reopens
         self._gate = gate
         self._watch = watch
         self._tokens = Tokens.read() if tokens is None else tokens
@@ -182,7 +184,7 @@ class SessionOpener:
         """The session that another process left. Its files stay as they are until nothing refuses it any more. Raises
         SessionNotFound, SessionExpired (then it is gone here as well), SessionHeld, CheckpointUnreadable, UsageError
         for a cursor that is none of the session's, and what `create` raises."""
-        resolved = self._source.resolve_resume(session_id)
+        resolved = self._source.resolve_resume(session_id, ended_too=self._reopens)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
             with contextlib.ExitStack() as opened:

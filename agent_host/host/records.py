@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.errors import SandboxWeaker, UsageError
+from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
 from agent_host.host.options import model_facts, settings_from, snapshot_limit, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Tokens, scrubber_on_record
@@ -20,6 +21,7 @@ from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.keys import session_of
 from state.locations import SessionPaths
+from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,6 +148,28 @@ def session_id_of(state_dir: str, key: str) -> str:
         listed = ", ".join(starts[:_LISTED]) + (", …" if len(starts) > _LISTED else "")
         raise UsageError(f"{key} is the start of {len(starts)} session ids: {listed}")
     return starts[0] if len(starts) == 1 else key
+
+
+def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) -> None:
+    """Remove a session that has ended with all that is its own, by its whole id; with `resumable` also one that could
+    be resumed. The stub under an id of the user's own stays, so that it is not begun again. Raises SessionNotFound,
+    SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
+    refused = SessionHeld(f"session {session_id} is held by a live process: end it first")
+    try:
+        with state_errors_translated(), SessionPruner(state_dir, now=time.time()) as pruner:
+            row = pruner.look(session_id)
+            if row is None:
+                raise SessionNotFound(f"there is no session {session_id} under {state_dir}")
+            if row.standing is Standing.HELD:
+                raise refused
+            if row.standing is Standing.FOREIGN:
+                raise UsageError(f"session {session_id} is of another version of this program, which can remove it")
+            if row.standing is not Standing.ENDED and not resumable:
+                raise UsageError(f"session {session_id} can be resumed: --resumable has it removed all the same")
+            if not pruner.remove(row):
+                raise refused
+    except OSError as error:
+        raise UsageError(f"session {session_id} was not removed: {error.strerror}") from error
 
 
 # How a task ended.

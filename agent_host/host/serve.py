@@ -24,14 +24,19 @@ def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]])
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event."""
     tokens = Tokens.take()
-    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True)
+    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True, reopens=True)
 
     def open_store() -> StoredSessions:
         from agent_host.host.records import stored_sessions  # with the first look at what is on record
 
         return stored_sessions(source.state_dir, tokens)
 
-    return SessionHost(opener, open_store)
+    def remove(session_id: str) -> None:
+        from agent_host.host.records import remove_session
+
+        remove_session(source.state_dir, session_id)
+
+    return SessionHost(opener, open_store, remove)
 
 
 def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:

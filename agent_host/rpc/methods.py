@@ -53,7 +53,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.rpc.messages import InvalidParams, name, params, prose
-from agent_host.rpc.server import Method
+from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Owner
 from config.lean_typing import NamedTuple
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from agent_host.errors import AgentHostError
     from agent_host.rpc.server import Feed
     from agent_host.session.host import Opened, SessionHost
+    from agent_host.session.lifecycle import LiveSession
     from config.shapes import Shape
 
     Serve = Callable[["Served", Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -241,7 +242,7 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
 
 @_method(
     {"sessionId": _ID},
-    {"checkpointCursor": name(256), "autoContinue": FLAG},
+    {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG},
     result={
         **_OPENED,
         "resumedFromStep": "completed steps of the session",
@@ -251,10 +252,12 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
     errors=(*_OPENING_ERRORS, SessionNotFound, SessionHeld, CheckpointUnreadable),
 )
 async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Resume a session of a former process, or the paused session of this one."""
+    """Resume a session of a former process, also one that has ended, for its next task; or the paused session of this
+    one. With `replay` its items and its open questions follow the reply, before any event."""
     is_here = served.host.session is not None
     opened = await served.host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
     session = opened.session
+    again = await _replay(served.host, session) if params.get("replay", False) else []
     fields = _fields(opened, PROTOCOL_VERSIONS[-1])
     incomplete = session.incomplete_task
     fields["resumedFromStep"] = session.step_count
@@ -268,7 +271,25 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
         fields["queuedTasks"] = session.queue
         if incomplete is None and params.get("autoContinue", True):
             session.start_queued()
-    return fields
+    return {**fields, AFTER: again} if again else fields
+
+
+async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]:
+    """The session so far, as notifications: its items, the questions that wait, and that this is all."""
+    items = await host.transcript(session.session_id, None)
+    questions = session.state()["pendingApprovals"]
+    envelope = {"sessionId": session.session_id, "replayed": True}
+    return [
+        *(Notification("SessionItem", {**envelope, "item": item}) for item in items),
+        *(
+            Notification(
+                "SessionEvent",
+                {**envelope, "eventType": "approval_requested", "payload": {**question, "replayed": True}},
+            )
+            for question in questions
+        ),
+        Notification("SessionEvent", {**envelope, "eventType": "replay_finished", "payload": {"items": len(items)}}),
+    ]
 
 
 @_method(
@@ -399,6 +420,18 @@ async def list_sessions(served: Served, params: Mapping[str, Any]) -> dict[str, 
     end = start + params.get("limit", _PAGE)
     fields: dict[str, Any] = {"sessions": [one.to_wire() for one in found[start:end]]}
     return fields | ({"nextCursor": keys[end - 1]} if end < len(found) else {})
+
+
+@_method(
+    {"sessionId": _ID},
+    _OWNER,
+    result={"sessionId": "the session", "status": "`deleted`"},
+    errors=(SessionNotFound, SessionHeld, CheckpointUnreadable),
+)
+async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove a session that has ended, with all that is its own."""
+    await served.host.delete(params["sessionId"], _owner_in(params))
+    return {"sessionId": params["sessionId"], "status": "deleted"}
 
 
 @_method(

@@ -10,8 +10,9 @@ import asyncio
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.events.outbox import EventRing, Outbox, Since
 from agent_host.rpc.framing import Framing, FramingError
@@ -79,6 +80,21 @@ class Channel(Protocol):
     def close(self) -> None:
         """Let go of the client; what it has not taken is dropped."""
         ...
+
+
+class Notification(NamedTuple):
+    """A message to the client that is no event of the feed."""
+
+    method: str
+    params: Mapping[str, Any]
+
+    def encode(self) -> bytes:
+        """Encode it as JSON-RPC."""
+        return lenient_json.dumps({"jsonrpc": "2.0", "method": self.method, "params": self.params})
+
+
+AFTER: Final = "$after"
+"""The member of a result that holds notifications which follow the reply at once, and is not sent."""
 
 
 class Method(NamedTuple):
@@ -150,6 +166,7 @@ class ClientConnection:
         self._lines: deque[bytes | FramingError] = deque()  # came with the last bytes, and wait for their turn
         self._serving: set[asyncio.Task[None]] = set()
         self._paused = False
+        self._after: list[Notification] = []
         self._events = asyncio.ensure_future(self._send_events())
 
     # Receiver
@@ -225,7 +242,8 @@ class ClientConnection:
         if not answers:
             return
         answer = b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]
-        self._channel.write(self.framing.wrap(answer))
+        after, self._after = self._after, []
+        self._channel.write(b"".join(map(self.framing.wrap, (answer, *(one.encode() for one in after)))))
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drain()  # the request counts as in flight until there is room again
 
@@ -245,7 +263,8 @@ class ClientConnection:
             return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
         try:
             check(method.shape, request.params)
-            result = await method.serve(dict(request.params))
+            result = dict(await method.serve(dict(request.params)))
+            self._after += result.pop(AFTER, [])
             passed_over = list_ignored(method.shape, request.params)
             return {**result, "ignored": passed_over} if passed_over else result
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady, UsageError
+from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
 from agent_host.session.opening import Owner
 from config.lean_typing import NamedTuple
 
@@ -52,8 +52,9 @@ class SessionHost:
     """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
     the fault of the program that was the reason, where one was."""
 
-    def __init__(self, opener: Opener, stored: Callable[[], StoredSessions]) -> None:
+    def __init__(self, opener: Opener, stored: Callable[[], StoredSessions], remove: Callable[[str], None]) -> None:
         self._opener = opener
+        self._remove = remove
         self._stored = stored
         self._opening: asyncio.Task[Opened] | None = None
         self._refreshing = False
@@ -126,6 +127,14 @@ class SessionHost:
         """The items of a session's transcript; see `SessionRecord.items`. Raises SessionNotFound, UsageError."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)
+
+    async def delete(self, session_id: str, owner: Owner | None) -> None:
+        """Remove a session that has ended, with all that is its own. Raises SessionNotFound for one that is not there,
+        or not the owner's, SessionHeld for one that a process has, UsageError for one that can be resumed."""
+        if self._session is not None and self._session.session_id == session_id and not self._session.has_ended:
+            raise SessionHeld(f"session {session_id} is that of this process: Shutdown comes first")
+        await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
+        await asyncio.to_thread(self._remove, session_id)
 
     async def state(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> dict[str, Any]:
         """The result of GetSessionState, with a `task_id` for that task: of this process's session, or of one on record

@@ -90,8 +90,9 @@ class OptionsSource(Protocol):
         """For a new session in `workspace`, else in that of the options."""
         ...
 
-    def resolve_resume(self, session_id: str) -> ResolvedOptions:
-        """For a session that is resumed. Raises SessionNotFound, CheckpointUnreadable."""
+    def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:
+        """For a session that is resumed; with `ended_too` also one that has ended. Raises SessionNotFound,
+        CheckpointUnreadable."""
         ...
 
 
@@ -105,7 +106,7 @@ class FixedOptions:
         """See OptionsSource."""
         return self._resolved
 
-    def resolve_resume(self, session_id: str) -> ResolvedOptions:  # noqa: ARG002  they are the options of that session
+    def resolve_resume(self, session_id: str, *, ended_too: bool = False) -> ResolvedOptions:  # noqa: ARG002  as above
         """See OptionsSource."""
         return self._resolved
 

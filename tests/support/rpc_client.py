@@ -57,6 +57,7 @@ class Client:
         self._news = threading.Condition()
         self.wrong: list[bytes] = []
         self.events: list[dict[str, Any]] = []
+        self.replayed: list[dict[str, Any]] = []
         self.batches: list[list[dict[str, Any]]] = []
         self.cut_off = b""
         self.over = False
@@ -182,6 +183,8 @@ class Client:
         for member in members:
             if member.get("jsonrpc") != "2.0":
                 self.wrong.append(one)
+            elif member.get("params", {}).get("replayed") and "id" not in member:
+                self.replayed.append(member)
             elif set(member) == {"jsonrpc", "method", "params"} and member["method"] == "SessionEvent":
                 self.events.append(member["params"])
             elif set(member) in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"}):

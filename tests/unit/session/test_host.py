@@ -70,7 +70,7 @@ class Opener:
 async def begun() -> tuple[SessionHost, Opener]:
     """A host with a session."""
     opener = Opener()
-    host = SessionHost(opener, lambda: NO_SESSIONS)
+    host = SessionHost(opener, lambda: NO_SESSIONS, lambda _: None)
     opener.gate.set()
     await host.create(NEW)
     opener.gate.clear()
@@ -79,7 +79,7 @@ async def begun() -> tuple[SessionHost, Opener]:
 
 async def test_one_session_is_opened_at_a_time() -> None:
     opener = Opener()
-    host = SessionHost(opener, lambda: NO_SESSIONS)
+    host = SessionHost(opener, lambda: NO_SESSIONS, lambda _: None)
     first = asyncio.ensure_future(host.create(NEW))
     await asyncio.sleep(0)
     for second in (host.create(NEW), host.resume("s", cursor=None)):
@@ -144,7 +144,7 @@ async def test_an_end_that_fails_is_the_end_all_the_same() -> None:
 
 
 async def test_a_shutdown_does_not_wait_for_a_session_that_does_not_come() -> None:
-    host = SessionHost(Opener(), lambda: NO_SESSIONS)
+    host = SessionHost(Opener(), lambda: NO_SESSIONS, lambda _: None)
     first = asyncio.ensure_future(host.create(NEW))
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
@@ -157,7 +157,7 @@ async def test_a_shutdown_does_not_wait_for_a_session_that_does_not_come() -> No
 
 
 async def test_whoever_asked_for_a_session_may_go_away() -> None:
-    host = SessionHost(Opener(), lambda: NO_SESSIONS)
+    host = SessionHost(Opener(), lambda: NO_SESSIONS, lambda _: None)
     first = asyncio.ensure_future(host.create(NEW))
     await asyncio.sleep(0)
     first.cancel()

@@ -1,0 +1,98 @@
+"""Sessions that have ended, in `serve`: opened again, shown again, removed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.process import gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from tests.support.process import Host
+    from tests.support.serve_process import Servers
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+
+
+def test_an_ended_session_is_opened_again_for_its_next_task(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(shell("echo one")), say("One."), say("Two.")) as model:
+        assert host.task(model.url, "--session-id", "s").code == 0
+        serve, client = servers.client(model.url)
+        opened = client.resume("s", replay=True)
+        assert opened["resumedFromStep"] == 2
+        assert "incompleteTask" not in opened
+        client.wait(
+            lambda: client.replayed and client.replayed[-1]["method"] == "SessionEvent", "the end of the replay"
+        )
+        items = [one["params"]["item"] for one in client.replayed if one["method"] == "SessionItem"]
+        assert items == client.ask("GetTranscript", limit=500)["items"][: len(items)]
+        assert [item["kind"] for item in items].count("call") == 1
+        assert client.replayed[-1]["params"]["eventType"] == "replay_finished"
+        client.task("b", "And then?")
+        client.event("task_completed")
+        roles = [item.get("role") for item in client.ask("GetTranscript", limit=500)["items"]]
+        assert roles.count("user") == 2
+        client.call("Shutdown")
+        serve.ended_well()
+    assert host.checkpoints() == []
+
+
+def test_a_replay_comes_before_what_happens_now(servers: Servers) -> None:
+    with gateway(use(shell("echo one")), say("One."), say("Two.")) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        client.event("task_completed")
+        client.done()
+        serve.ended_well()
+        again, other = servers.client(model.url)
+        other.resume(client.session_id, replay=True)
+        other.task("b", "More.")
+        other.event("task_completed")
+        shown = [one["params"]["item"]["kind"] for one in other.replayed if one["method"] == "SessionItem"]
+        assert {"message", "call"} <= set(shown)
+        assert all("Two." not in str(one) for one in other.replayed)
+        other.call("Shutdown")
+        again.ended_well()
+
+
+def test_a_session_is_deleted_once_it_has_ended(servers: Servers) -> None:
+    host = servers.host
+    with gateway(say("One."), say("Two.")) as model:
+        assert host.task(model.url, "--session-id", "over").code == 0
+        serve, client = servers.session(model.url)
+        held = client.refusal("DeleteSession", sessionId=client.session_id)
+        assert held.what == (-32031, "SESSION_HELD", True)
+        other_serve, other = servers.client(model.url)
+        assert other.refusal("DeleteSession", sessionId=client.session_id).what == (-32031, "SESSION_HELD", True)
+        assert other.call("DeleteSession", sessionId="over") == {"sessionId": "over", "status": "deleted"}
+        assert other.refusal("DeleteSession", sessionId="over").code == -32001
+        assert other.refusal("DeleteSession", sessionId="../x").code in (-32001, -32602)
+        client.call("Shutdown")
+        serve.ended_well()
+        other.done()
+        other_serve.ended_well()
+    assert not host.records("over").joinpath("events.jsonl").exists()
+
+
+def test_a_session_is_removed_by_its_whole_id(host: Host) -> None:
+    host.configure(max_retries=0)
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "over").code == 0
+    with gateway({"status": 500, "error": {"message": "no"}}) as model:
+        assert host.task(model.url, "--session-id", "open").code == 3
+    for arguments, code, said in (
+        (("rm",), 2, "whole id"),
+        (("rm", "ove"), 2, "there is no session ove"),
+        (("rm", "open"), 2, "--resumable"),
+        (("mr", "over"), 2, "choose rm"),
+    ):
+        outcome = host.run("sessions", *arguments)
+        assert (outcome.code, said in outcome.error) == (code, True), outcome
+    assert host.run("sessions", "rm", "over").text == "removed over\n"
+    assert host.run("sessions", "rm", "open", "--resumable").code == 0
+    assert host.run("sessions").text == f"no sessions under {host.state}\n"
+    again = host.run("run", "Do it.", "--session-id", "over", "--or-resume", "--gateway", "http://127.0.0.1:9")
+    assert (again.code, again.result if again.stdout else None) != (3, None), "its stub says that it was done"
