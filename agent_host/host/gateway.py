@@ -279,10 +279,14 @@ async def ask_gateway(
     learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
     from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
+    from agent_host.llm.urls import check_url, gateway_name
     from state.remembered import server_key
 
     url, asked = settings.llm.gateway, "" if may_choose else model
-    if not url or url.startswith(MOCK_PREFIX) or not is_local(url):
+    if not url or url.startswith(MOCK_PREFIX):
+        return Informed(settings)
+    check_url(url, gateway_name(settings))
+    if not is_local(url):
         return Informed(settings)
     key = server_key(url, asked)
     if key in recorded:
