@@ -195,7 +195,14 @@ def schema_text(data: bytes) -> str:
         if not isinstance(schema, dict):
             raise UnusableSchema("it is not an object")
         foreign_judge(schema)
-    except (orjson.JSONDecodeError, UnusableSchema) as error:
+    except json_text.TooDeep as error:
+        raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
+    except orjson.JSONDecodeError as error:
+        from config.text_formats import describe_json
+
+        text = data.decode("utf-8", "replace")
+        raise UsageError(f"it {describe_json(text, error.msg, error.pos)}") from error
+    except UnusableSchema as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     return orjson.dumps(schema).decode()
 

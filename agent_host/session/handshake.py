@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
         return None
     if sha256(content).hexdigest() != started.get("policyHash"):
         return None
-    rules = json_text.loads(content)["redactionRules"]  # it was validated when the session began
+    rules = json_text.loads(content.removeprefix(BOM_UTF8))["redactionRules"]  # it was validated when the session began
     return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 

@@ -869,3 +869,115 @@ _script("placeholder", "[[turn]]\ntext = '${worskpace}'\n", "turn 1", "${worskpa
 _script("line", "{}\nx\n", "line 2", "not JSON", file="s.jsonl")
 _script("not UTF-8", b"[[turn]]\ntext = '\xff'\n", "not UTF-8")
 _script("two at once", "[[turn]]\ntxt = 'a'\n[[turn]]\ntext = 3\n", "turn 1", "turn 2")
+
+# What a run leaves for others, and its limits
+
+for option in ("--patch", "--result", "--summary", "--junit"):
+    _add(f"file of {option}", f"{GO} {option} {{root}}/gateway.toml/x", option, "{root}/gateway.toml")
+    _add(f"{option} a directory", f"{GO} {option} {{root}}/home", option, "{root}/home", "directory")
+for value in ("soon", "0", "-1", "nan", "5m"):
+    _add(f"timeout {value}", f"{GO} --timeout {value}", "--timeout", value)
+_add("timeout empty", f"{GO} --timeout ''", "--timeout", "--help")
+_add("stdin twice", "run - --stdin", "--stdin", "give one of them")
+_add("schema missing", f"{GO} --schema {{root}}/s.json", "--schema {root}/s.json", "No such file")
+_add(
+    "schema empty",
+    f"{GO} --schema {{root}}/s.json",
+    "--schema {root}/s.json",
+    "is empty",
+    files={"s.json": ""},
+    lacks=NO_LINE,
+)
+_add(
+    "schema YAML",
+    f"{GO} --schema {{root}}/s.json",
+    "--schema {root}/s.json",
+    "is YAML",
+    files={"s.json": "type: object"},
+)
+_add("schema comment", f"{GO} --schema {{root}}/s.json", "line 2", "comment", files={"s.json": "{\n// a\n}"})
+_add(
+    "schema a list", f"{GO} --schema {{root}}/s.json", "--schema {root}/s.json", "not an object", files={"s.json": "[]"}
+)
+_add("schema type", f"{GO} --schema {{root}}/s.json", "--schema {root}/s.json", files={"s.json": '{"type": "strng"}'})
+_add("cases missing", "policy test nowhere.jsonl --policy ci", "nowhere.jsonl", "No such file")
+_add("cases empty", "policy test {root}/c.jsonl --policy ci", "0 cases", files={"c.jsonl": ""})
+_add(
+    "case without expectation",
+    "policy test {root}/c.jsonl --policy ci",
+    "line 1",
+    "expect is one of",
+    files={"c.jsonl": '{"toolName": "ReadFile", "arguments": {"path": "a"}}'},
+)
+_add("case no JSON", "policy test {root}/c.jsonl --policy ci", "line 1", files={"c.jsonl": "ReadFile"})
+
+# A mark of the order of bytes, which editors of Windows put first, is read over
+
+BOM = "\ufeff"
+_bundle("after a bom", BOM + '{"extends": "workspce"}', "did you mean workspace?")
+_bundle("good after a bom", BOM + '{"extends": "ci"}', "valid: version", code=0)
+_bundle("comment after a bom", BOM + '{\n// a\n"extends": "ci"}', "line 2", "comment")
+_manifest("after a bom", BOM + GOOD.replace("Count.", " "), WHERE, "description: is empty")
+_skill("after a bom", BOM + "---\nname: pfd\n---\n", "'pfd' has to be that of its folder")
+_skill("only a bom", BOM, "the skill pdf cannot be used", "is empty")
+_script("after a bom", BOM + "[[turn]]\ntxt = 'a'\n", "turn 1", "'txt'")
+_script("lines after a bom", BOM + '{"txt": "a"}\n', "turn 1", "'txt'", file="s.jsonl")
+_add("schema after a bom", f"{GO} --schema {{root}}/s.json", "not an object", files={"s.json": BOM + "[]"})
+_add(
+    "cases after a bom",
+    "policy test {root}/c.jsonl --policy ci",
+    "line 1",
+    "expect is one of",
+    files={"c.jsonl": BOM + '{"toolName": "ReadFile"}'},
+)
+_add(
+    "tenants after a bom",
+    "tool-service --tenants {root}/t.json",
+    "{root}/t.json",
+    "tenants",
+    files={"t.json": BOM + "{}"},
+    env=KEY,
+)
+_config(
+    "of the workspace after a bom",
+    "",
+    "did you mean llm.model?",
+    files={"work/.agent/config.toml": BOM + "[llm]\nmodle = 'x'"},
+)
+
+# Several at once
+
+_config(
+    "option and file",
+    "[llm]\ngatway = 'x'",
+    "unknown key llm.gatway",
+    "--max-steps must be",
+    line=f"{GO} --max-steps 0",
+)
+_config(
+    "user and workspace",
+    "[llm]\ngatway = 'x'",
+    "unknown key llm.gatway",
+    "unknown key llm.modle",
+    files={"work/.agent/config.toml": "[llm]\nmodle = 'x'"},
+)
+_config(
+    "two programs", "[policy]\nallowed_commands = ['make test', 'git *']", "allowed_commands[0]", "allowed_commands[1]"
+)
+_config(
+    "two roots",
+    "[host]\ntoolset = ['native']\n[native]\nroot_dir = 'a'\nadditional_roots = ['b']",
+    "root_dir",
+    "additional_roots[0]",
+)
+_config("two domains", "[sandbox]\nallowed_domains = ['http://a', 'http://b']", "http://a", "http://b", line=GO)
+_config("array of an unknown section", "[[lmm]]\nmodel = 'x'", "unknown section [lmm]")
+_add("two approvals", f"{GO} --approve RunComand --approve Reed", "--approve RunComand", "--approve Reed")
+_add("two toolsets", "run x --toolset desktp --toolset natve", "did you mean desktop?", "did you mean native?")
+_manifest(
+    "two manifests",
+    GOOD.replace("Count.", " "),
+    WHERE,
+    ".agent/tools/other.toml",
+    files={"work/.agent/tools/other.toml": ""},
+)

@@ -9,13 +9,15 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from agent_host.cli.main import main
-from config.settings import SETTINGS
+from agent_host.cli.shared import SETTING_OPTIONS
+from agent_host.host.options import OPTION_OF
 from tests.unit.cli.mistakes import MISTAKES
 
 if TYPE_CHECKING:
@@ -26,10 +28,7 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 700
 _BY_PROCESS = 10
-_KEY_OF_OPTION = re.compile(
-    r"(?<![\w.\"$])(?:host\.(?:policy|toolset|max_steps|output|verbose)|llm\.(?:gateway|provider|dialect|model|max_cost)"
-    r"|sandbox\.(?:level|allowed_domains))(?!\w)"
-)
+_KEY_OF_OPTION = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, OPTION_OF))})(?!\w)")
 
 
 class Answer(NamedTuple):
@@ -136,7 +135,30 @@ def test_a_mistake_is_answered(world: World, mistake: Mistake) -> None:
     _check(mistake, answer, world)
 
 
+def test_a_sample_of_them_as_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = MISTAKES[:: len(MISTAKES) // _BY_PROCESS][:_BY_PROCESS]
+    started = []
+    for place, mistake in enumerate(sample):
+        (tmp_path / str(place)).mkdir()
+        world = World(tmp_path / str(place), monkeypatch)
+        world.prepare(mistake)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent_host.cli.main", *world.words(mistake)],
+            cwd=world.root / "work",
+            env={"PATH": os.environ["PATH"], **world.environment(mistake)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append((mistake, world, process))
+    for mistake, world, process in started:
+        out, err = process.communicate(mistake.stdin, timeout=60)
+        _check(mistake, Answer(process.returncode, out.decode(), err.decode()), world)
+
+
 def test_there_are_rows_enough() -> None:
-    assert len(MISTAKES) >= 250
-    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES)
-    assert "host.max_steps" in SETTINGS
+    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 250
+
+
+def test_each_option_that_is_a_setting_is_named_by_one_table() -> None:
+    assert {key: option for option, key, _ in SETTING_OPTIONS} == OPTION_OF
