@@ -15,7 +15,7 @@ from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile
 from agent_host.cli.pipeline import Tested, junit_of_policy
-from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
+from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of, tell_if_empty
 from agent_host.cli.streams import answer, notice
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
@@ -132,6 +132,7 @@ def policy_of_options(namespace: argparse.Namespace) -> Tried:
 
 
 def _workspace(namespace: argparse.Namespace) -> str:
+    tell_if_empty(namespace, "--workspace")
     return existing_workspace(namespace.workspace or ".", "--workspace")
 
 

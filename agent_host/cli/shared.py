@@ -148,8 +148,16 @@ def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
+def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
+    """Say which of these options are given and empty, as a variable of a shell that is not set leaves them."""
+    for option in options:
+        if getattr(namespace, _destination(option)) == "":
+            notice(f"{option} is empty, and counts as not given")
+
+
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
+    tell_if_empty(namespace, "--state-dir")
     return state_dir_from(namespace.state_dir)
 
 
@@ -242,9 +250,7 @@ class CommandLine:
     is how long the process may run. Raises UsageError for options that cannot be used."""
 
     def __init__(self, namespace: argparse.Namespace, time_limit: TimeLimit | None = None) -> None:
-        for option in ("--workspace", "--state-dir", "--gateway", "--provider", "--model"):
-            if getattr(namespace, _destination(option)) == "":
-                notice(f"{option} is empty, and counts as not given")
+        tell_if_empty(namespace, "--workspace", "--state-dir", "--gateway", "--provider", "--model")
         self.time_limit = time_limit or TimeLimit(None)
         self._options = SessionOptions(
             workspace=namespace.workspace,

@@ -800,6 +800,8 @@ _add(
     "is a file",
 )
 _add("state dir empty", f"{GO} --state-dir ''", "--state-dir is empty", code=0)
+_add("workspace of tools empty", "policy tools --workspace ''", "--workspace is empty", code=0)
+_add("state dir of sessions empty", "sessions --state-dir ''", "--state-dir is empty", code=0)
 _add("tenants missing", "tool-service --tenants nowhere.json", "nowhere.json", "No such file", env=KEY)
 _add(
     "tenants JSON",
