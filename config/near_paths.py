@@ -32,5 +32,5 @@ def hint_at_path(path: str) -> str:
             names = [entry.name for _, entry in zip(range(_MOST), entries, strict=False)]
     except OSError:
         return ""
-    meant = None if name in names else meant_name(name, names)
+    meant = None if name in names else meant_name(name, names, likeness=0.6)
     return "" if meant is None else f"; did you mean {os.path.join(folder, meant)}?"

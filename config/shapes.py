@@ -441,12 +441,13 @@ def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) ->
     return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
-def meant_name(name: str, known: Collection[str]) -> str | None:
-    """The nearest of `known`, None if none is near. Letter case, `_` and `-` make no difference."""
+def meant_name(name: str, known: Collection[str], *, likeness: float = 0.5) -> str | None:
+    """The nearest of `known`, None if none has this likeness, from 0 to 1. Letter case, `_` and `-` make no
+    difference."""
     import difflib  # only a mistake pays for it
 
     folded = {_fold(one): one for one in reversed(tuple(known))}  # of two that differ in nothing else the first
-    near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=likeness)
     return folded[near[0]] if near else None
 
 

@@ -155,10 +155,11 @@ def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
             notice(f"{option} is empty, and counts as not given")
 
 
-def state_dir_of(namespace: argparse.Namespace) -> str:
-    """The state directory of `--state-dir`, the environment or the platform, absolute."""
+def state_dir_of(namespace: argparse.Namespace, *, may_be_file: bool = False) -> str:
+    """The state directory of `--state-dir`, the environment or the platform, absolute. Raises UsageError, see
+    `state_dir_from`."""
     tell_if_empty(namespace, "--state-dir")
-    return state_dir_from(namespace.state_dir)
+    return state_dir_from(namespace.state_dir, may_be_file=may_be_file)
 
 
 def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str:

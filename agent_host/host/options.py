@@ -387,14 +387,14 @@ def model_facts() -> KnownModels:
     return KnownModels(settings_from({}, workspace=None).models)
 
 
-def state_dir_from(chosen: str | None, named_by: str = "--state-dir") -> str:
+def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_file: bool = False) -> str:
     """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError, also where
-    a file stands in its place."""
+    a file stands in its place, unless it may."""
     try:
         path = anchor(chosen) if chosen else default_state_dir()
     except NoHomeDirectory as error:
         raise UsageError(str(error)) from error
-    if not os.path.isdir(path):
+    if not may_be_file and not os.path.isdir(path):
         variable = STATE_DIR_VARIABLE if os.environ.get(STATE_DIR_VARIABLE) else "the state directory"
         _refuse_file(path, named_by if chosen else variable)
     return path
