@@ -262,7 +262,7 @@ def _shown(value: object) -> str:
 
 
 def _did_you_mean(value: object, choices: tuple[str, ...]) -> str:
-    meant = meant_name(value, choices) if isinstance(value, str) else None
+    meant = meant_name(value, choices, likeness=0.6) if isinstance(value, str) else None
     return "" if meant is None else f"; did you mean {meant}?"
 
 

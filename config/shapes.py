@@ -153,7 +153,7 @@ class _Choice(Leaf):
     def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         for problem in super().problems(value, path):
-            meant = meant_name(value, self._names) if isinstance(value, str) else None
+            meant = meant_name(value, self._names, likeness=0.6) if isinstance(value, str) else None
             yield problem if meant is None else problem._replace(text=f"{problem.text}; did you mean {meant}?")
 
 

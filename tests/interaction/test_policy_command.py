@@ -159,7 +159,7 @@ def test_a_bundle_of_ones_own(host: Host, tmp_path: Path) -> None:
         "extends: 'c' is not a built-in (did you mean ci?)",
         "capabilities[0].allowedPaths[0]: ${hom} is not a placeholder (did you mean ${home}?)",
     ]
-    assert "${hom} is not a placeholder" in host.run("run", "x", "--policy", path).error
+    host.run("run", "x", "--policy", path).names_once("${hom} is not a placeholder")
 
 
 @pytest.mark.slow
