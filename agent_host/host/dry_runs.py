@@ -427,7 +427,7 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
     admits = [*summarize(bundle), *ends_commits(bundle)]
-    odd = suspicions_in_file(raw, here, state_dir=state_dir, now=now)
+    odd = suspicions_in_file(raw, here, state_dir=state_dir, now=now, hints=True)
     return BundleReport(list(found), _summary(bundle, raw), admits, level, odd)
 
 

@@ -62,14 +62,15 @@ class FileSource:
         places = places._replace(groups=groups)
         return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
 
-    def suspicions(self, places: PlaceholderValues, now: datetime) -> list[BundleProblem]:
-        """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good."""
+    def suspicions(self, places: PlaceholderValues, now: datetime, *, hints: bool) -> list[BundleProblem]:
+        """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good.
+        `hints`: look for the path that may have been meant."""
         try:
             self.read(places, now)
         except BundleProblems:
             return []
         shape, _ = validate.read_shape(self._raw)
-        return list(suspicions(shape, places, _find))
+        return list(suspicions(shape, places, _find_near if hints else _find))
 
     def parse(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
@@ -81,6 +82,10 @@ class FileSource:
 
 
 def _find(path: str) -> str | None:
+    return None if os.path.lexists(path) else ""
+
+
+def _find_near(path: str) -> str | None:
     return None if os.path.lexists(path) else hint_at_path(path).removeprefix("; ")
 
 

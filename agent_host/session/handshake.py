@@ -156,9 +156,12 @@ def bundle_in_file(
     return _source_of(raw).read(_places(environment, state_dir, ANY_SESSION), now, held=held)
 
 
-def suspicions_in_file(raw: bytes, environment: Environment, *, state_dir: str, now: datetime) -> list[BundleProblem]:
-    """Entries of the good bundle of a file's content that have no effect; none of one that is not good."""
-    return _source_of(raw).suspicions(_places(environment, state_dir, ANY_SESSION), now)
+def suspicions_in_file(
+    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, hints: bool = False
+) -> list[BundleProblem]:
+    """Entries of the good bundle of a file's content that have no effect; none of one that is not good. `hints`: look
+    for the path that may have been meant, which takes a while."""
+    return _source_of(raw).suspicions(_places(environment, state_dir, ANY_SESSION), now, hints=hints)
 
 
 def _source_of(raw: bytes) -> FileSource:
