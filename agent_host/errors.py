@@ -144,14 +144,16 @@ def ending_of(reason: str | None, *, has_failed: bool = False) -> Ending:
 
 
 class AgentHostError(Exception):
-    """Base of every error that the host raises on purpose; `str()` of it is one clear line for a person."""
+    """Base of every error that the host raises on purpose; `str()` of it is one clear line for a person. Where it is
+    about several `problems`, a client that has lines shows one for each."""
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
     rpc_code: ClassVar[int] = -32603
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(message)
+    def __init__(self, *problems: str, **details: Any) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
         self.details: dict[str, Any] = details
 
 

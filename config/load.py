@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from config.policies import names_file
@@ -24,7 +25,20 @@ from config.settings import (
     Tightening,
     TomlValue,
 )
-from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
+from config.shapes import (
+    FLAG,
+    TEXT,
+    Leaf,
+    ListOf,
+    Problem,
+    all_problems,
+    display,
+    hint_at,
+    meant_name,
+    number,
+    one_of,
+    whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +54,12 @@ ENVIRONMENT: dict[str, str] = {"LLM_GATEWAY_ENDPOINT": "llm.gateway"}
 
 
 class ConfigError(ValueError):
-    """A file, variable or option holds what no setting takes; the message says where, what, and what would do."""
+    """Files, variables or options hold what no setting takes; each of `problems` says where, what, and what would
+    do."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 def load(
@@ -50,28 +69,36 @@ def load(
     environ: Mapping[str, str] | None = None,
     given_by: str = "the command line",
     may_be_missing: bool = False,
+    option_of: Mapping[str, str] = MappingProxyType({}),
 ) -> Settings:
-    """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where.
-    `may_be_missing`: a file that the environment names need not be there.
+    """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where, and
+    `option_of` by which option. `may_be_missing`: a file that the environment names need not be there.
 
-    Raises ConfigError for unknown keys (naming the nearest known one), wrong types and values out of bounds. What the
-    file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
+    Raises ConfigError with all unknown keys (naming the nearest known one), wrong types and values out of bounds. What
+    the file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values, given = dict(load_defaults()), dict[str, Source]()
+    values, given, names = dict(load_defaults()), dict[str, Source](), dict[str, str]()
+    problems: list[str] = []
     path, chosen = _user_file(environ)
     if path is not None and ((chosen and not may_be_missing) or os.path.exists(path)):
-        of_user = _resolve_relative(path, _read(path))
+        of_user = _resolve_relative(path, _read(path, problems, f"${_USER_FILE_VARIABLE}: " if chosen else ""))
         values |= of_user
         given |= dict.fromkeys((key for key, value in of_user.items() if value != ""), Source.FILE)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
-            given[key] = Source.ENVIRONMENT
-            values[key] = _check(key, environ[variable], f"${variable}")
+            given[key], names[key] = Source.ENVIRONMENT, variable
+            values |= _checked(key, environ[variable], f"${variable}", problems)
     for key, value in flags.items():
-        if key not in SETTINGS:
-            raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
-        values[key] = _combine(key, values.get(key), _check(key, value, given_by))
+        if key in option_of:
+            checked = _checked_option(key, value, option_of[key], problems)
+        elif key in SETTINGS:
+            checked = _checked(key, value, given_by, problems)
+        else:
+            problems.append(f"{given_by}: unknown key {key}{_hint_at_key(key)}")
+            continue
+        values |= {key: _combine(key, values.get(key), one) for key, one in checked.items()}
+        names[key] = option_of.get(key, key)
         if value != "":
             given[key] = Source.OPTION
     ignored: list[str] = []
@@ -79,8 +106,10 @@ def load(
     if workspace is not None:
         path = os.path.join(workspace, _WORKSPACE_FILE)
         if os.path.exists(path):
-            _tighten(values, _read(path), path, ignored, ceilings)
-    return Settings(values, tuple(ignored), ceilings, given)
+            _tighten(values, _read(path, problems), path, ignored, ceilings)
+    if problems:
+        raise ConfigError(*problems)
+    return Settings(values, tuple(ignored), ceilings, given, names=names)
 
 
 def _combine(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
@@ -132,32 +161,49 @@ def _user_folder() -> str | None:
     return None if folder.startswith("~") else folder
 
 
-def _read(path: str) -> dict[str, TomlValue]:
-    """The settings in one file, by full key, each checked."""
+def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlValue]:
+    """The settings in one file, by full key, each checked; `named_by` stands before the path of one that is not
+    there."""
     import tomllib  # most sessions have no file
 
+    content = b""
     try:
-        raw = tomllib.loads(read_regular_file(path).decode("utf-8-sig"))
+        content = read_regular_file(path)
+        raw = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        problems.append(f"{named_by}{path}: {error.strerror}")
+        return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        from config.text_formats import describe_toml
+
+        problems.append(f"{path}: {describe_toml(content, error)}")
+        return {}
     values: dict[str, TomlValue] = {}
     sections = {key.partition(".")[0] for key in SETTINGS}
-    for section, content in raw.items():
+    for section, keys in raw.items():
         if section not in sections:
-            raise ConfigError(f"{path}: unknown section [{section}]{hint_at(section, sorted(sections))}")
-        if not isinstance(content, dict):
-            raise ConfigError(f"{path}: {section} must be a section of keys: [{section}]")
-        if section in SETTINGS:
-            values[section] = _check(section, content, path)
-            continue
-        for name, value in content.items():
-            key = f"{section}.{name}"
-            if key not in SETTINGS:
-                raise ConfigError(f"{path}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
-            values[key] = _check(key, value, path)
+            is_key = not isinstance(keys[0] if isinstance(keys, list) and keys else keys, dict)
+            what = f"{section} stands outside of any section" if is_key else f"unknown section [{section}]"
+            problems.append(f"{path}: {what}{_hint_at_key(section) if is_key else hint_at(section, sorted(sections))}")
+        elif not isinstance(keys, dict):
+            problems.append(f"{path}: {section} must be a section of keys: [{section}]")
+        elif section in SETTINGS:
+            values |= _checked(section, keys, path, problems)
+        else:
+            for name, value in keys.items():
+                key = f"{section}.{name}"
+                if key in SETTINGS:
+                    values |= _checked(key, value, path, problems)
+                else:
+                    problems.append(f"{path}: unknown key {key}{_hint_at_key(key)}")
     return values
+
+
+def _hint_at_key(key: str) -> str:
+    """The end of a sentence about an unknown key: the one of this name in another section, if it is the only one, else
+    the nearest."""
+    same = [one for one in SETTINGS if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f"; did you mean {same[0]}?" if len(same) == 1 else hint_at(key, sorted(SETTINGS))
 
 
 def _resolve_relative(file: str, values: dict[str, TomlValue]) -> dict[str, TomlValue]:
@@ -181,12 +227,43 @@ def read_regular_file(path: str) -> bytes:
         return handle.read()
 
 
-def _check(key: str, value: TomlValue, where: str) -> TomlValue:
+def _checked(key: str, value: TomlValue, where: str, problems: list[str]) -> dict[str, TomlValue]:
+    """The value by its key; nothing, and more `problems`, for one that the setting does not take."""
     setting = SETTINGS[key]
-    problem = first_problem(_shape_of(key, setting), value, key)
-    if problem is not None:
-        raise ConfigError(f"{where}: {problem.sentence}")
-    return float(value) if setting.kind is float and isinstance(value, int) else value
+    found = all_problems(_shape_of(key, setting), value, key)
+    problems.extend(f"{where}: {problem.sentence}" for problem in found)
+    if found:
+        return {}
+    return {key: float(value) if setting.kind is float and isinstance(value, int) else value}
+
+
+def _checked_option(key: str, value: TomlValue, option: str, problems: list[str]) -> dict[str, TomlValue]:
+    """The same for a value that an option gives, in words about the option."""
+    found: list[str] = []
+    checked = _checked(key, value, "", found)
+    choices = SETTINGS[key].choices
+    if found and choices:
+        given = value if isinstance(value, list) else [value]
+        wrong = [one for one in given if one not in choices]
+        problems.extend(
+            f"{option}: choose {_or(choices)}, not {_shown(one)}{_did_you_mean(one, choices)}" for one in wrong
+        )
+    else:
+        problems.extend(f"{option}{problem.removeprefix(': ').removeprefix(key)}" for problem in found)
+    return checked
+
+
+def _or(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) and value.isprintable() and 0 < len(value) <= 40 else display(value)
+
+
+def _did_you_mean(value: object, choices: tuple[str, ...]) -> str:
+    meant = meant_name(value, choices, likeness=0.6) if isinstance(value, str) else None
+    return "" if meant is None else f"; did you mean {meant}?"
 
 
 def _shape_of(key: str, setting: Setting) -> Shape:

@@ -339,8 +339,8 @@ class RetentionSection(Section, name="retention"):
 class Settings:
     """All settings of a run: `settings.llm.gateway`, or by its key `settings["llm.gateway"]`. Immutable; `ignored`
     holds one sentence for each line of the workspace's file that tried to widen, `chosen` says for each key that the
-    user gave a value for, and no empty text, where that was. `provider` is the one that the run asks, None for a
-    gateway."""
+    user gave a value for, and no empty text, where that was, and `names` how it is called there, if not by its key.
+    `provider` is the one that the run asks, None for a gateway."""
 
     host: HostSection
     serve: ServeSection
@@ -366,6 +366,8 @@ class Settings:
         ceilings: Mapping[str, float] | None = None,
         chosen: Mapping[str, Source] = MappingProxyType({}),
         provider: Provider | None = None,
+        *,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._values = dict(values)
         for name, section in _SECTIONS.items():
@@ -374,15 +376,21 @@ class Settings:
         self.ignored = ignored
         self.chosen = chosen
         self.provider = provider
+        self._names = names
 
     def over(self, values: Mapping[str, TomlValue], provider: Provider | None = None) -> Settings:
         """These settings with other `values` for some keys, which are no choice of the user, and another provider if
         one is given."""
         values = {**self._values, **values}
-        return Settings(values, self.ignored, self._ceilings, self.chosen, provider or self.provider)
+        provider = provider or self.provider
+        return Settings(values, self.ignored, self._ceilings, self.chosen, provider, names=self._names)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
+
+    def name_of(self, key: str) -> str:
+        """The name of a setting where its value was written: an option, a variable, or its key in the configuration."""
+        return self._names.get(key, key)
 
     def bound(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""

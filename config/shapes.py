@@ -57,6 +57,11 @@ def first_problem(shape: Shape, value: Any, path: str = "") -> Problem | None:
     return None if shape.fits(value) else next(shape.problems(value, path))
 
 
+def all_problems(shape: Shape, value: Any, path: str = "") -> tuple[Problem, ...]:
+    """Everything that is wrong with `value`, in the order of the shape."""
+    return () if shape.fits(value) else tuple(shape.problems(value, path))
+
+
 class Leaf:
     """A value that is looked at as a whole; `expected` says which values fit, or gives the words for it. `kind`: all of
     this type do, and no other."""
@@ -131,10 +136,25 @@ def one_of(*choices: str | int | None) -> Leaf:
     known = frozenset((type(one), one) for one in choices)
     said = ", ".join(one if isinstance(one, str) and one.isidentifier() else display(one) for one in choices)
     # What is no scalar cannot be looked up in a set, and is none of them.
-    return Leaf(
+    return _Choice(
         f"one of {said}" if len(choices) > 1 else said,
         lambda value: type(value) in _SCALARS and (type(value), value) in known,
+        tuple(one for one in choices if isinstance(one, str)),
     )
+
+
+class _Choice(Leaf):
+    """One of several values; a text that is none of them may be misspelt."""
+
+    def __init__(self, expected: str, fits: Callable[[Any], bool], names: tuple[str, ...]) -> None:
+        super().__init__(expected, fits)
+        self._names = names
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        for problem in super().problems(value, path):
+            meant = meant_name(value, self._names, likeness=0.6) if isinstance(value, str) else None
+            yield problem if meant is None else problem._replace(text=f"{problem.text}; did you mean {meant}?")
 
 
 class Text:
@@ -411,17 +431,24 @@ def member_path(path: str, name: str) -> str:
 def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) -> str:
     """The end of a sentence about a name that is not among `known`: the nearest of those that are `missing`, or else of
     all, or else all, up to 60. Letter case, `_` and `-` make no difference."""
-    import difflib  # only a mistake pays for it
-
     if not known:
         return "; none is"
     for names in (missing, known):
-        folded = {_fold(one): one for one in names}
-        near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
-        if near:
-            return f"; did you mean {folded[near[0]]}?"
+        meant = meant_name(name, names)
+        if meant is not None:
+            return f"; did you mean {meant}?"
     more = len(known) - _KNOWN_NAMES
     return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
+
+
+def meant_name(name: str, known: Collection[str], *, likeness: float = 0.5) -> str | None:
+    """The nearest of `known`, None if none has this likeness, from 0 to 1. Letter case, `_` and `-` make no
+    difference."""
+    import difflib  # only a mistake pays for it
+
+    folded = {_fold(one): one for one in reversed(tuple(known))}  # of two that differ in nothing else the first
+    near = difflib.get_close_matches(_fold(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=likeness)
+    return folded[near[0]] if near else None
 
 
 def _fold(name: str) -> str:

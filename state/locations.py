@@ -17,6 +17,7 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 PREVIOUS = ".previous"
 
+_SHOWN_CHARS = 40
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -53,7 +54,8 @@ def _xdg(variable: str, default: str) -> str:
 def check_session_id(session_id: str) -> str:
     """`session_id` itself when it is safe as a file name, else InvalidSessionId."""
     if not _SESSION_ID.fullmatch(session_id):
-        raise InvalidSessionId("a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
+        shown = session_id if len(session_id) <= _SHOWN_CHARS else f"{session_id[:_SHOWN_CHARS]}…"
+        raise InvalidSessionId(f"{shown!r}: a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
     return session_id
 
 

@@ -24,7 +24,9 @@ def doctor(namespace: argparse.Namespace) -> int:
     if namespace.authorize is not None:
         answer(authorize(settings_of_options(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
         return exit_codes.COMPLETED
-    checks = machine_checks(settings_of_options(namespace), state_dir_of(namespace), deep=namespace.deep)
+    checks = machine_checks(
+        settings_of_options(namespace), state_dir_of(namespace, may_be_file=True), deep=namespace.deep
+    )
     if namespace.output == "json":
         rows = [{name: value for name, value in check._asdict().items() if value is not None} for check in checks]
         answer(json.dumps({"ok": all(check.ok is not False for check in checks), "checks": rows}, indent=2) + "\n")

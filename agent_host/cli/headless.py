@@ -35,6 +35,8 @@ from agent_host.host.records import (
 )
 from agent_host.host.serve import get_ready
 from config.policies import BUILT_IN
+from state.errors import InvalidSessionId
+from state.locations import check_session_id
 
 if TYPE_CHECKING:
     import argparse
@@ -55,6 +57,7 @@ def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     limit = TimeLimit(namespace.timeout)
     prompt = _prompt(namespace.prompt, with_input=namespace.stdin)
+    _check_id(namespace.session_id)
     line = CommandLine(namespace, limit)
     if namespace.or_resume and namespace.session_id is None:
         raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
@@ -62,6 +65,15 @@ def run(namespace: argparse.Namespace) -> int:
         if not namespace.or_resume:
             return _start(line, prompt)
         return _start_or_resume(line, namespace.session_id, prompt)
+
+
+def _check_id(chosen: str | None) -> None:
+    """Raises UsageError for a chosen id that no session can have."""
+    try:
+        if chosen is not None:
+            check_session_id(chosen)
+    except InvalidSessionId as error:
+        raise UsageError(f"--session-id {error}") from error
 
 
 def _start(line: CommandLine, prompt: str) -> int:
@@ -166,7 +178,7 @@ def _prompt(given: str, *, with_input: bool = False) -> str:
         raise UsageError("--stdin and - both read standard input: give one of them")
     text = sys.stdin.buffer.read().decode("utf-8-sig", "replace") if given == "-" else given
     if not text.strip():
-        raise UsageError("the prompt is empty")
+        raise UsageError(f"the prompt is empty{': nothing came on standard input' if given == '-' else ''}")
     if with_input:
         text = f"{text}\n\n{_INPUT_BEGINS}\n{_piped()}\n{_INPUT_ENDS}"
     return text.encode("utf-8", "replace").decode()

@@ -102,11 +102,12 @@ def _report(error: Exception) -> int:
     if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
         return _INTERNAL
     if isinstance(error, AgentHostError):
-        line, code = str(error), exit_codes.code_of_error(error)
+        lines, code = error.problems or (type(error).__name__,), exit_codes.code_of_error(error)
     else:
         line = f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)"
-        code = _INTERNAL
-    notice(f"error: {line}")
+        lines, code = (line,), _INTERNAL
+    for line in lines:
+        notice(f"error: {line}")
     return code
 
 

@@ -26,7 +26,7 @@ def mock_gateway(namespace: argparse.Namespace) -> int:
     try:
         return asyncio.run(_serve(namespace, os.path.realpath(namespace.workspace)))
     except ScriptError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(*(f"--script {problem}" for problem in error.problems)) from error
     except OSError as error:
         raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from codecs import BOM_UTF8
 from collections import Counter
@@ -16,15 +15,17 @@ from agent_host import lenient_json
 from agent_host.cli import exit_codes
 from agent_host.cli.outputs import OutputFile
 from agent_host.cli.pipeline import Tested, junit_of_policy
-from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of
+from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of, tell_if_empty
 from agent_host.cli.streams import answer, notice
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
-from agent_host.host.options import anchor
+from agent_host.host.options import anchor, existing_workspace
 from config import json_text
 from config.load import read_regular_file
+from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, write_template
+from config.shapes import hint_at
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +72,7 @@ def validate(namespace: argparse.Namespace) -> int:
     try:
         raw = read_regular_file(anchor(namespace.file))
     except OSError as error:
-        raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
+        raise UsageError(f"{namespace.file}: {error.strerror}{hint_at_path(anchor(namespace.file))}") from error
     flags = {key: value for key, value in settings_of_options(namespace).items() if key == _LEVEL}
     found = report_of_bundle(raw, flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found.problems]
@@ -81,14 +82,16 @@ def validate(namespace: argparse.Namespace) -> int:
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         answer("".join(f"{_line(one)}\n" for one in found.problems or (found.summary, *found.admits)))
+    for one in found.suspicions:
+        notice(f"{namespace.file}: {one}")
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 
 def show(namespace: argparse.Namespace) -> int:
     """`policy show`: a built-in as a bundle to start from. Raises UsageError for a name that is none."""
     if namespace.name not in BUILT_IN:
-        known = ", ".join(BUILT_IN)
-        raise UsageError(f"policy show {namespace.name!r}: there is no such built-in; known are {known}")
+        hint = hint_at(namespace.name, BUILT_IN)
+        raise UsageError(f"policy show {namespace.name!r}: there is no such built-in{hint}")
     answer(write_template(namespace.name))
     return exit_codes.COMPLETED
 
@@ -129,7 +132,8 @@ def policy_of_options(namespace: argparse.Namespace) -> Tried:
 
 
 def _workspace(namespace: argparse.Namespace) -> str:
-    return anchor(namespace.workspace or ".", os.path.realpath)
+    tell_if_empty(namespace, "--workspace")
+    return existing_workspace(namespace.workspace or ".", "--workspace")
 
 
 def test(namespace: argparse.Namespace) -> int:
@@ -176,7 +180,7 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
 
 
 def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
-    unread, seen = 0, set[int]()
+    unread, number, seen = 0, 0, set[int]()
     for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
             continue
@@ -192,10 +196,13 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int
             decision, level_of_case = runs.judge_case(raw)
         except (orjson.JSONDecodeError, InvalidCase) as error:
             unread += 1
-            notice(f"line {number}: {error}")
+            is_json = not isinstance(error, orjson.JSONDecodeError)
+            notice(f"line {number}: {'' if is_json else 'not JSON: '}{error}")
             decision, level_of_case = case_refused(str(error)), level
         seen.add(_CODES[decision.decision])
         answer(lenient_json.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
+    if not number:
+        notice(f"{'standard input' if file == '-' else f'--batch {file}'} is empty: there is no case to judge")
     if unread or not tells:
         return exit_codes.USAGE if unread else exit_codes.COMPLETED
     return next(
@@ -242,6 +249,8 @@ def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise UsageError('the arguments are empty; give a JSON object, such as {"path": "a.txt"}')
     try:
         arguments, wrong = _once(text.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:

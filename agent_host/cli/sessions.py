@@ -214,7 +214,7 @@ def _load_limits() -> PruneLimits:
     try:
         settings = load({}, workspace=None)
     except ConfigError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(*error.problems) from error
     days = settings.retention.max_age_days
     return PruneLimits(
         days * _DAY_S or None,

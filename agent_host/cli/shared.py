@@ -15,7 +15,13 @@ from agent_host.cli import exit_codes
 from agent_host.cli.streams import flush, notice
 from agent_host.display_text import escape
 from agent_host.errors import UsageError
-from agent_host.host.options import LayeredOptions, OptionNames, SessionOptions, is_default_state_dir, state_dir_from
+from agent_host.host.options import (
+    COMMAND_LINE,
+    LayeredOptions,
+    SessionOptions,
+    is_default_state_dir,
+    state_dir_from,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -142,9 +148,18 @@ def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def state_dir_of(namespace: argparse.Namespace) -> str:
-    """The state directory of `--state-dir`, the environment or the platform, absolute."""
-    return state_dir_from(namespace.state_dir)
+def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
+    """Say which of these options are given and empty, as a variable of a shell that is not set leaves them."""
+    for option in options:
+        if getattr(namespace, _destination(option)) == "":
+            notice(f"{option} is empty, and counts as not given")
+
+
+def state_dir_of(namespace: argparse.Namespace, *, may_be_file: bool = False) -> str:
+    """The state directory of `--state-dir`, the environment or the platform, absolute. Raises UsageError, see
+    `state_dir_from`."""
+    tell_if_empty(namespace, "--state-dir")
+    return state_dir_from(namespace.state_dir, may_be_file=may_be_file)
 
 
 def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str:
@@ -166,15 +181,6 @@ def _amount(cost: float) -> str:
 
 
 # From one command line to the options of its sessions, for `run`, `resume` and `serve` alike.
-
-_OPTION_OF = {"session_id": "--session-id", "approvals": "--approve", **{key: name for name, key, _ in SETTING_OPTIONS}}
-_NAMES = OptionNames(
-    given_by="the command line",
-    workspace="--workspace",
-    client_workspace="workspaceHint.localPaths[0]:",
-    approvals="--approve",
-    not_text=lambda key, value: f"{_OPTION_OF.get(key, key)} {value!r}: it is not UTF-8",
-)
 
 
 _GIVE_UP_S = 6.0
@@ -245,6 +251,7 @@ class CommandLine:
     is how long the process may run. Raises UsageError for options that cannot be used."""
 
     def __init__(self, namespace: argparse.Namespace, time_limit: TimeLimit | None = None) -> None:
+        tell_if_empty(namespace, "--workspace", "--state-dir", "--gateway", "--provider", "--model")
         self.time_limit = time_limit or TimeLimit(None)
         self._options = SessionOptions(
             workspace=namespace.workspace,
@@ -258,7 +265,7 @@ class CommandLine:
         self.no_input: bool = getattr(namespace, "no_input", False)
         self.outputs: OutputFiles | None = None
         """The files that a pipeline takes away; None before `open_outputs`, and where none was asked for."""
-        self.source = LayeredOptions(self._options, _NAMES, notice)
+        self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
 
     def open_outputs(self) -> OutputFiles:
         """Open the directories of the files that were asked for, and remove those of an earlier run. Raises

@@ -12,7 +12,7 @@ from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.emitter import Losses
 from agent_host.http import TlsContext, displayable_url
 from agent_host.llm.dialects import provider_of
-from agent_host.llm.urls import check_url
+from agent_host.llm.urls import check_url, gateway_name
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
@@ -189,12 +189,15 @@ async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
     if url.startswith(MOCK_PREFIX):
         from agent_host.testing.gateway import MockGateway, Script, ScriptError
 
+        named = gateway_name(resolved.settings)
+        if url == MOCK_PREFIX:
+            raise UsageError(f"{named} {url}: name the script after it: mock:FILE")
         try:
             script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": resolved.workspace})
         except ScriptError as error:
-            raise UsageError(f"--gateway {url}: {error}") from error
+            raise UsageError(*(f"{named} {MOCK_PREFIX}{problem}" for problem in error.problems)) from error
         async with MockGateway(script) as gateway:
             yield gateway.url
     else:
-        check_url(url)
+        check_url(url, gateway_name(resolved.settings))
         yield url

@@ -27,7 +27,14 @@ from agent_host.judging.dry_run import DryRunCase, InvalidCase, case_from, judge
 from agent_host.judging.environment import Registry, resolve_places
 from agent_host.judging.scoping import Scoping, nothing_withheld, stated_machine, this_machine
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, files_to_guard, own_files
+from agent_host.session.handshake import (
+    SESSION_TO_TRY,
+    bundle_in_file,
+    bundle_to_try,
+    files_to_guard,
+    own_files,
+    suspicions_in_file,
+)
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import estimate
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
@@ -397,12 +404,14 @@ def case_refused(problem: str) -> Decision:
 
 class BundleReport(NamedTuple):
     """A report on a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
-    line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`."""
+    line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`;
+    `suspicions` are entries that have no effect here."""
 
     problems: list[BundleProblem]
     summary: str
     admits: list[str]
     level: SandboxLevel = "none"
+    suspicions: Sequence[BundleProblem] = ()
 
 
 def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, state_dir: str) -> BundleReport:
@@ -411,12 +420,15 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     existing_directory(workspace)
     now = datetime.now(UTC)
     level = level_to_try(settings_from(flags, workspace=workspace), state_dir, flags.get(LEVEL)).level
+    here = this_environment(workspace)
     try:
-        bundle = bundle_in_file(raw, this_environment(workspace), state_dir=state_dir, now=now, held=level != LEVELS[0])
+        bundle = bundle_in_file(raw, here, state_dir=state_dir, now=now, held=level != LEVELS[0])
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
-    return BundleReport(list(found), _summary(bundle, raw), [*summarize(bundle), *ends_commits(bundle)], level)
+    admits = [*summarize(bundle), *ends_commits(bundle)]
+    odd = suspicions_in_file(raw, here, state_dir=state_dir, now=now, hints=True)
+    return BundleReport(list(found), _summary(bundle, raw), admits, level, odd)
 
 
 def _summary(bundle: PolicyBundle, raw: bytes) -> str:

@@ -151,11 +151,15 @@ def has_native(settings: Settings) -> bool:
 def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     """The real paths that native tools keep to: the root directory, by default the workspace, and the additional ones.
     Raises UsageError for one that is not absolute or no directory."""
-    named = (settings.native.root_dir, *settings.native.additional_roots)
-    for path in filter(None, named):
-        if not os.path.isabs(path) or not os.path.isdir(path):
-            raise UsageError(f"configuration: native: {path!r} is no absolute path of a directory")
-    first, *others = named
+    first, others = settings.native.root_dir, settings.native.additional_roots
+    named = {f"additional_roots[{place}]": path for place, path in enumerate(others)} | {"root_dir": first}
+    wrong = [
+        f"configuration: native.{key}: {path!r} is no absolute path of a directory"
+        for key, path in named.items()
+        if path and not (os.path.isabs(path) and os.path.isdir(path))
+    ]
+    if wrong:
+        raise UsageError(*wrong)
     return tuple(dict.fromkeys(os.path.realpath(path) for path in (first or workspace, *others)))
 
 
@@ -170,8 +174,9 @@ def native_list(settings: Settings, workspace: str) -> NativeExec:
         shape = json.loads(json.dumps(settings.native.exec))
         added = command_policies(shape, _EXEC)
     except (BundleProblems, TypeError) as error:
-        raise UsageError(f"configuration: {error}") from error
+        found = error.problems if isinstance(error, BundleProblems) else (error,)
+        raise UsageError(*(f"configuration: {one}" for one in found)) from error
     problems = [problem for policy in added if (problem := entry_problem(policy, OS_FAMILY)) is not None]
     if problems:
-        raise UsageError(f"configuration: {_EXEC}: {'; '.join(problems)}")
+        raise UsageError(*(f"configuration: {_EXEC}: {problem}" for problem in problems))
     return NativeExec((*DEFAULT, *added), native_roots(settings, workspace))

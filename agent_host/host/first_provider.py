@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.errors import GatewayError, UsageError
 from agent_host.host.connection_checks import try_tool_call
 from agent_host.host.gateway import settle_model
-from agent_host.host.options import settings_from
+from agent_host.host.options import OptionNames, settings_from
 from agent_host.host.secrets import KEYRING_SERVICE, Tokens
 from agent_host.http import displayable_url
 from agent_host.llm.dialects import AUTO, dialect_of_script, dialect_of_settings, find_dialect
 from agent_host.llm.served_models import NoList, ask_models
+from agent_host.llm.urls import check_url
 from agent_host.redaction import Scrubber
 from config.editing import NotEditable, put_provider
 from config.lean_typing import NamedTuple
@@ -95,7 +96,7 @@ async def _local_servers() -> list[Candidate]:
 
 def _users_settings(**flags: Any) -> Settings:
     """The user's settings; a file that the environment names may still be unwritten. Raises UsageError."""
-    return settings_from(flags, workspace=None, given_by="init", may_be_missing=True)
+    return settings_from(flags, workspace=None, names=OptionNames("init"), may_be_missing=True)
 
 
 def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
@@ -106,6 +107,8 @@ def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
         raise UsageError(f"--provider {name}: there is no such provider{hint_at(name, names_of(settings))}")
     present = {} if url is not None else settings.providers.get(name, {})
     entry = {**present, **{key: value for key, value in {"base_url": url, **given}.items() if value is not None}}
+    if url is not None:
+        check_url(url, "--gateway")
     if given.get("key_env"):
         entry = {**_without_key(entry), "key_env": given["key_env"]}
     own = _users_settings(providers={**settings.providers, name: entry})

@@ -195,7 +195,14 @@ def schema_text(data: bytes) -> str:
         if not isinstance(schema, dict):
             raise UnusableSchema("it is not an object")
         foreign_judge(schema)
-    except (orjson.JSONDecodeError, UnusableSchema) as error:
+    except json_text.TooDeep as error:
+        raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
+    except orjson.JSONDecodeError as error:
+        from config.text_formats import describe_json
+
+        text = data.decode("utf-8", "replace")
+        raise UsageError(f"it {describe_json(text, error.msg, error.pos)}") from error
+    except UnusableSchema as error:
         raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
     return orjson.dumps(schema).decode()
 
@@ -279,10 +286,14 @@ async def ask_gateway(
     learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
     from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
+    from agent_host.llm.urls import check_url, gateway_name
     from state.remembered import server_key
 
     url, asked = settings.llm.gateway, "" if may_choose else model
-    if not url or url.startswith(MOCK_PREFIX) or not is_local(url):
+    if not url or url.startswith(MOCK_PREFIX):
+        return Informed(settings)
+    check_url(url, gateway_name(settings))
+    if not is_local(url):
         return Informed(settings)
     key = server_key(url, asked)
     if key in recorded:

@@ -19,7 +19,7 @@ from agent_host.judging.facts import UnusableArguments, program_facts, world_her
 from agent_host.judging.scoping import places_of_program
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
-from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one_of
+from config.shapes import FLAG, TEXT, ListOf, Record, all_problems, number, one_of
 from policy.bundle.meaning import SERVER_NAME
 from policy.decide import check_tool
 from policy.names import CapabilityName
@@ -88,7 +88,7 @@ def add_servers(
     puts their questions to a person, and `on_secrets` gets the tokens that are renewed. What is not used is reported.
     Raises UsageError."""
     place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
-    for found in place.servers():
+    for found in (*place.incomplete(), *place.servers()):
         if isinstance(found, UnusedServer):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
             continue
@@ -181,6 +181,14 @@ class _Place:
                 )
                 if found is not None:
                     yield found
+
+    def incomplete(self) -> Iterator[UnusedServer]:
+        """The user's entries that say nothing of where a server is, and add to none of the bundle."""
+        of_bundle = {one.name for one in (() if self._bundle is None else self._bundle.mcp_servers)}
+        for place, entry in enumerate(self._users.values()):
+            if entry.command is None and entry.url is None and entry.name not in of_bundle:
+                why = f"{SETTING}[{place}] has neither command nor url, and the policy has no server of this name"
+                yield UnusedServer(entry.name, f"{why}: give it one of them")
 
     def _user_server(self, entry: UserServer) -> ServerConfig | UnusedServer | None:
         if entry.command is not None:
@@ -377,17 +385,21 @@ class UnusedServer(NamedTuple):
 def user_servers(settings: Settings) -> dict[str, UserServer]:
     """The entries of the user's configuration, by name. Raises UsageError."""
     found: dict[str, UserServer] = {}
+    wrong: list[str] = []
     for place, table in enumerate(settings.mcp.servers):
         path = f"{SETTING}[{place}]"
-        problem = first_problem(_SHAPE, table, path)
-        if problem is not None:
-            raise UsageError(f"configuration: {problem.sentence}")
+        problems = all_problems(_SHAPE, table, path)
+        wrong += [f"configuration: {problem.sentence}" for problem in problems]
+        if problems:
+            continue
         said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
         entry = UserServer(**said)
-        wrong = _wrong(entry, found)
-        if wrong is not None:
-            raise UsageError(f"configuration: {path}: {wrong}")
+        problem = _wrong(entry, found)
+        if problem is not None:
+            wrong.append(f"configuration: {path}: {problem}")
         found[entry.name] = entry
+    if wrong:
+        raise UsageError(*wrong)
     return found
 
 

@@ -54,6 +54,7 @@ from agent_host.session.opening import (
 from agent_host.version import __version__
 from config.policies import BUILT_IN
 from config.settings import MOCK_PREFIX
+from config.shapes import meant_name
 from policy.names import CapabilityName
 from policy.rules.named_tools import names_it
 from state import keys, temporary
@@ -481,9 +482,16 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
     approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
-        rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
+        rules = [rule.approval_rule_id for rule in bundle.approval_rules]
+        listed = f"its rules: {', '.join(rules) or 'none'}"
+        known = (*rules, *tools.names, *tools.capabilities)
+        meant = {name: meant_name(name, known) for name in unknown}
         raise UsageError(
-            f"--approve {unknown[0]}: this policy knows no such rule, tool or capability; its rules: {rules}"
+            *(
+                f"--approve {name}: this policy knows no such rule, tool or capability; "
+                f"{listed if meant[name] is None else f'did you mean {meant[name]}?'}"
+                for name in unknown
+            )
         )
 
 

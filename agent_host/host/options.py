@@ -12,14 +12,14 @@ from agent_host.ids import REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
 from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple
-from config.load import ConfigError, load
+from config.load import ConfigError, load, user_skills
 from config.policies import BUILT_IN, names_file
 from config.settings import MOCK_PREFIX
 from state.errors import NoHomeDirectory
-from state.locations import default_state_dir, expand_home
+from state.locations import STATE_DIR_VARIABLE, default_state_dir, expand_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from config.settings import Settings
     from tool_runtime.families.python_tools import PythonTool
@@ -45,6 +45,9 @@ _SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
 _MAX_STEPS = "host.max_steps"
 _TOOLSET = "host.toolset"
 _SANDBOX = "sandbox.level"
+_PROVIDER = "llm.provider"
+_WATCHED = frozenset(("tools.disabled", "tools.allowed", "mcp.enabled", "mcp.servers", "policy.blocked_domains"))
+"""Settings whose values may be taken and mean nothing (`host.warnings`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +105,51 @@ def _name_as_given(_: str, value: str) -> str:
 class OptionNames(NamedTuple):
     """Names of the options in messages; by default as a program gives them. `client_workspace` is a workspace that the
     client of a server chose. `not_text` is the message for a value that is not UTF-8, by the name of its field or the
-    key of its setting."""
+    key of its setting; `option_of` are the names of options by the keys of settings."""
 
     given_by: str = "SessionOptions"
     workspace: str = "the workspace"
     client_workspace: str = "the workspace"
     approvals: str = "SessionOptions.approvals"
+    state_dir: str = "SessionOptions.state_dir"
     not_text: Callable[[str, str], str] = _name_as_given
+    option_of: Mapping[str, str] = {
+        "host.policy": "SessionOptions.policy",
+        "llm.gateway": "SessionOptions.gateway",
+        "llm.model": "SessionOptions.model",
+        _MAX_STEPS: "SessionOptions.max_steps",
+        "llm.max_cost": "SessionOptions.max_cost",
+    }
 
 
 _AS_A_PROGRAM = OptionNames()
+OPTION_OF: Mapping[str, str] = {
+    "host.policy": "--policy",
+    "llm.gateway": "--gateway",
+    _PROVIDER: "--provider",
+    "llm.dialect": "--dialect",
+    "llm.model": "--model",
+    _MAX_STEPS: "--max-steps",
+    "llm.max_cost": "--max-cost",
+    _TOOLSET: "--toolset",
+    _SANDBOX: "--sandbox",
+    "sandbox.allowed_domains": "--allow-domain",
+    "host.output": "--output",
+    "host.verbose": "--verbose",
+}
+"""The options of the command line that are settings, by their keys."""
+_AS_GIVEN = {"session_id": "--session-id", "approvals": "--approve", **OPTION_OF}
+COMMAND_LINE = OptionNames(
+    given_by="the command line",
+    workspace="--workspace",
+    client_workspace="workspaceHint.localPaths[0]:",
+    approvals="--approve",
+    state_dir="--state-dir",
+    not_text=lambda key, value: f"{_AS_GIVEN.get(key, key)} {value!r}: it is not UTF-8",
+    option_of=OPTION_OF,
+)
+ON_RECORD = OptionNames("the record", option_of={})
+"""Names for settings that a session was started with."""
 
 
 class LayeredOptions:
@@ -129,6 +167,7 @@ class LayeredOptions:
         self._options = options
         self._names = names
         self._warn = warn
+        self._warned: set[str] = set()
         self._flags = options.flags
         self._workspace = None if options.workspace is None else os.fspath(options.workspace)
         self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
@@ -136,7 +175,8 @@ class LayeredOptions:
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
         """The workspace of a resumed session where it is another one than that on record."""
-        self.state_dir = state_dir_from(None if options.state_dir is None else os.fspath(options.state_dir))
+        chosen = None if options.state_dir is None else os.fspath(options.state_dir)
+        self.state_dir = state_dir_from(chosen, names.state_dir)
 
     def new(self, workspace: str | None = None) -> ResolvedOptions:
         """For a new session in `workspace`, a client's choice, else in that of the options, else in the current
@@ -156,7 +196,7 @@ class LayeredOptions:
         """For a session that is resumed: as it was started, with the options over it; with `ended_too` also one that
         has ended. Raises SessionNotFound, CheckpointUnreadable."""
         self.moved = self._workspace
-        limit = snapshot_limit(self._flags, given_by=self._names.given_by)
+        limit = snapshot_limit(self._flags, self._names)
         recorded = read_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
         began_with = {} if families is None else {_TOOLSET: families}
@@ -174,9 +214,9 @@ class LayeredOptions:
 
     def _replaced(self) -> Collection[str]:
         """The settings on record that give way to what is given now: another provider has other models."""
-        if "llm.provider" in self._flags:
+        if _PROVIDER in self._flags:
             return ("llm.gateway", "llm.provider", "llm.dialect", "llm.model")
-        return ("llm.provider",) if "llm.gateway" in self._flags else ()
+        return (_PROVIDER,) if "llm.gateway" in self._flags else ()
 
     def choose_sandbox(self, level: str) -> None:
         """Have the sessions that follow hold commands at this level, as if the client had named it."""
@@ -184,7 +224,7 @@ class LayeredOptions:
 
     def own_settings(self) -> Settings:
         """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
-        return settings_from(self._flags, workspace=None, given_by=self._names.given_by)
+        return settings_from(self._flags, workspace=None, names=self._names)
 
     def _resolve(
         self,
@@ -197,10 +237,16 @@ class LayeredOptions:
     ) -> ResolvedOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
-        settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
+        settings = settings_from(flags, workspace=root, names=self._names)
         settings = with_provider(settings, started)
-        for line in (*settings.ignored, *_unusable_tools(root), *bundle_changes(settings, self.state_dir)):
-            self._warn(line)
+        for line in (
+            *settings.ignored,
+            *_warnings(settings, root, self.state_dir, named_by),
+            *bundle_changes(settings, self.state_dir),
+        ):
+            if line not in self._warned:  # a session may be looked for before it is begun
+                self._warned.add(line)
+                self._warn(line)
         return ResolvedOptions(
             settings=settings,
             flags=flags,
@@ -230,14 +276,20 @@ def existing_workspace(path: str, named_by: str) -> str:
     if not _is_text(root):
         raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
     if not os.path.isdir(root):
-        raise UsageError(f"{named_by} {path}: there is no such directory")
+        raise UsageError(f"{named_by} {path}: {_why_no_directory(root)}")
     return root
 
 
 def existing_directory(workspace: str) -> None:
     """Raises UsageError where `workspace`, a real path from `--workspace`, is no directory."""
     if not os.path.isdir(workspace):
-        raise UsageError(f"--workspace {workspace}: there is no such directory")
+        raise UsageError(f"--workspace {workspace}: {_why_no_directory(workspace)}")
+
+
+def _why_no_directory(path: str) -> str:
+    from config.near_paths import why_no_directory  # only a mistake pays for it
+
+    return why_no_directory(path)
 
 
 def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
@@ -254,13 +306,20 @@ def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
         ) from error
 
 
-def _unusable_tools(workspace: str) -> list[str]:
-    """Problems of the tools that the workspace brings."""
-    if not os.path.isdir(os.path.join(workspace, ".agent", "tools")):
-        return []
-    from agent_host.host.workspace_tools import unusable_manifests  # with it comes what reads them
+def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str) -> Iterator[str]:
+    """Warnings about what is taken as it is and can hardly be meant; `named_by` is what chose the workspace."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    if f"{home}{os.sep}".startswith(f"{workspace.rstrip(os.sep)}{os.sep}"):
+        from agent_host.host.warnings import width_of
 
-    return unusable_manifests(workspace)
+        yield from width_of(workspace, named_by)
+    skills = user_skills(os.environ)
+    folders = (*(os.path.join(workspace, ".agent", one) for one in ("tools", "skills")), *filter(None, (skills,)))
+    chosen = not settings.chosen.keys().isdisjoint(_WATCHED)
+    if chosen or names_file(settings.host.policy) or any(map(os.path.isdir, folders)):
+        from agent_host.host.warnings import warnings_of  # with it comes what reads them
+
+        yield from warnings_of(settings, workspace, state_dir)
 
 
 def bundle_changes(settings: Settings, state_dir: str) -> list[str]:
@@ -280,15 +339,18 @@ def settings_from(
     flags: Mapping[str, Any],
     *,
     workspace: str | None,
-    given_by: str = "the command line",
+    names: OptionNames = COMMAND_LINE,
     may_be_missing: bool = False,
 ) -> Settings:
-    """The settings with `flags`, by key, over the user's; `given_by` says where they come from, and with
-    `may_be_missing` a user's file that the environment names need not be there. Raises UsageError."""
+    """The settings with `flags`, by key, over the user's; `names` say where they come from, and with `may_be_missing`
+    a user's file that the environment names need not be there. Raises UsageError."""
+    option_of = names.option_of
     try:
-        return load(flags, workspace=workspace, given_by=given_by, may_be_missing=may_be_missing)
+        return load(
+            flags, workspace=workspace, given_by=names.given_by, option_of=option_of, may_be_missing=may_be_missing
+        )
     except ConfigError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(*error.problems) from error
 
 
 def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyType({})) -> Settings:
@@ -303,7 +365,8 @@ def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyT
     try:
         provider = providers.choose_provider(settings, os.environ, began, finds=began is not None or not started)
     except providers.NoSuchProvider as error:
-        raise UsageError(str(error)) from error
+        named = f"{settings.name_of(_PROVIDER)}: " if settings.llm.provider else ""
+        raise UsageError(f"{named}{error}") from error
     if provider is None:
         return settings
     if provider.name == began and not provider.names_model:
@@ -311,12 +374,12 @@ def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyT
     return providers.settings_under(settings, provider)
 
 
-def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by: str = "the command line") -> int:
+def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), names: OptionNames = COMMAND_LINE) -> int:
     """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
     workspaces, which have no say in it. Of `flags` only this setting is looked at. Raises UsageError for a
     configuration that cannot be used."""
     own = {key: value for key, value in flags.items() if key == _SNAPSHOT_LIMIT}
-    return settings_from(own, workspace=None, given_by=given_by).host.max_snapshot_bytes
+    return settings_from(own, workspace=None, names=names).host.max_snapshot_bytes
 
 
 def model_facts() -> KnownModels:
@@ -324,12 +387,24 @@ def model_facts() -> KnownModels:
     return KnownModels(settings_from({}, workspace=None).models)
 
 
-def state_dir_from(chosen: str | None) -> str:
-    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError."""
+def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_file: bool = False) -> str:
+    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError, also where
+    a file stands in its place, unless it may."""
     try:
-        return anchor(chosen) if chosen else default_state_dir()
+        path = anchor(chosen) if chosen else default_state_dir()
     except NoHomeDirectory as error:
         raise UsageError(str(error)) from error
+    if not may_be_file and not os.path.isdir(path):
+        variable = STATE_DIR_VARIABLE if os.environ.get(STATE_DIR_VARIABLE) else "the state directory"
+        _refuse_file(path, named_by if chosen else variable)
+    return path
+
+
+def _refuse_file(path: str, named_by: str) -> None:
+    from config.near_paths import file_in, why_no_directory
+
+    if file_in(path) is not None:
+        raise UsageError(f"{named_by} {path}: {why_no_directory(path)}")
 
 
 def is_default_state_dir(path: str) -> bool:
@@ -345,7 +420,8 @@ def portable(given: Mapping[str, Any]) -> dict[str, Any]:
     flags = dict(given)
     gateway = flags.get("llm.gateway", "")
     if isinstance(gateway, str) and gateway.startswith(MOCK_PREFIX):
-        flags["llm.gateway"] = MOCK_PREFIX + anchor(gateway.removeprefix(MOCK_PREFIX))
+        script = gateway.removeprefix(MOCK_PREFIX)
+        flags["llm.gateway"] = MOCK_PREFIX + (anchor(script) if script else "")
     policy = flags.get("host.policy", "")
     if isinstance(policy, str) and names_file(policy):
         flags["host.policy"] = anchor(policy)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
-from agent_host.host.options import model_facts, settings_from, snapshot_limit, with_provider
+from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Tokens, scrubber_on_record
 from agent_host.services.endpoints import endpoints
@@ -104,7 +104,7 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         rules = rules_on_record(state.policy_bundle_version, options.get("started", {}))
         if rules is None:
             return None
-        settings = settings_from(options.get("flags", {}), workspace=None, given_by="the record")
+        settings = settings_from(options.get("flags", {}), workspace=None, names=ON_RECORD)
         own = Tokens.read() if tokens is None else tokens
         with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
             settings = with_provider(settings, options.get("started", {}))

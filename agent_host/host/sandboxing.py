@@ -142,14 +142,15 @@ def _keep(state_dir: str, found: Levels) -> None:
 
 def domains_to_open(settings: Settings) -> tuple[str, ...]:
     """The hosts that the user opens for commands. Raises UsageError for one that cannot be read."""
-    names = []
+    names, wrong = [], []
     for entry in settings.sandbox.allowed_domains:
         try:
             names.append(canonical_domain(entry))
         except UrlProblem as error:
-            raise UsageError(
-                f"--allow-domain {entry}: {error}; give a host such as pypi.org or *.example.com"
-            ) from error
+            named = settings.name_of(DOMAINS)
+            wrong.append(f"{named} {entry}: {error}; give a host such as pypi.org or *.example.com")
+    if wrong:
+        raise UsageError(*wrong)
     return tuple(dict.fromkeys(names))
 
 

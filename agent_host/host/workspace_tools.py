@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.host.environment import project_tool_names
 from config.lean_typing import NamedTuple
 from state.tool_lists import ApprovedTools
-from tool_runtime.families.project import FOLDER, specs_in
+from tool_runtime.families.project import FOLDER, missing_programs, specs_in
 from tool_runtime.families.skill_loading import loading_spec
 
 if TYPE_CHECKING:
@@ -39,23 +39,41 @@ def workspace_tools(workspace: str, state_dir: str, index: SkillIndex | None, ta
     if index is not None:
         skills = index.skills()
         specs.extend(loading_spec(skills))
-        unusable.extend(f"the skill {name} cannot be used: {why}" for name, why in skills.unusable.items())
+        unusable.extend(_skill_lines(skills.unusable))
     if project_tool_names(workspace):
         found, wrong = specs_in(workspace)
-        wrong |= {spec.name: "a tool has this name already" for spec in found if spec.name in taken}
+        wrong |= {spec.name: ("a tool has this name already",) for spec in found if spec.name in taken}
         specs.extend(spec for spec in found if spec.name not in taken)
-        unusable.extend(_lines(wrong))
+        unusable.extend((*_lines(wrong), *_missing_programs(workspace)))
         approved = ApprovedTools(state_dir, workspace)
     return WorkspaceTools(tuple(specs), approved, tuple(unusable))
 
 
 def unusable_manifests(workspace: str) -> list[str]:
-    """Problems of the manifests of the workspace's tools: a line for each of the first, and how many more there are.
-    Blocking."""
-    lines = _lines(specs_in(workspace)[1])
+    """Problems of the manifests of the workspace's tools and of their programs: a line for each of the first, and how
+    many more there are. Blocking."""
+    lines = [*_lines(specs_in(workspace)[1]), *_missing_programs(workspace)]
     more = len(lines) - _MAX_TOLD
-    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more manifests of {FOLDER} cannot be used"]
+    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more problems of manifests in {FOLDER}"]
 
 
-def _lines(wrong: Mapping[str, str]) -> list[str]:
-    return [f"{os.path.join(FOLDER, name)}.toml cannot be used: {why}" for name, why in wrong.items()]
+def unusable_skills(index: SkillIndex) -> list[str]:
+    """Problems of the skills of the index: a line for each of the first, and how many more there are. Blocking."""
+    lines = _skill_lines(index.skills().unusable)
+    more = len(lines) - _MAX_TOLD
+    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more skills cannot be used"]
+
+
+def _skill_lines(unusable: Mapping[str, str]) -> list[str]:
+    return [f"the skill {name} cannot be used: {why}" for name, why in unusable.items()]
+
+
+def _lines(wrong: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [
+        f"{os.path.join(FOLDER, name)}.toml cannot be used: {why}" for name, found in wrong.items() for why in found
+    ]
+
+
+def _missing_programs(workspace: str) -> list[str]:
+    found = missing_programs(workspace, os.environ.get("PATH", os.defpath))
+    return [f"{os.path.join(FOLDER, name)}.toml: {why}, so that its calls will fail" for name, why in found.items()]

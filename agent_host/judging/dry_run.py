@@ -27,6 +27,7 @@ from config.shapes import (
     Record,
     Text,
     first_problem,
+    meant_name,
     one_of,
 )
 from policy.facts import PathFacts, ScriptFacts
@@ -181,7 +182,9 @@ def judge_case(
     prepared = decide(judge, ToolCall("", case.tool_name, dict(case.arguments)), world)
     spec, refusal = prepared.spec, prepared.refusal
     if spec is None:
-        return deny("", _RULE, f"there is no tool {case.tool_name!r}")
+        meant = meant_name(case.tool_name, [one.name for one in tools])
+        hint = "" if meant is None else f"; did you mean {meant}?"
+        return deny("", _RULE, f"there is no tool {case.tool_name!r}{hint}")
     if prepared.decision is not None:
         return prepared.decision
     if refusal is not None and refusal.withheld is not None:

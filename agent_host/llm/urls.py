@@ -11,13 +11,15 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.errors import UsageError
+from agent_host.errors import TOKEN_VARIABLE, UsageError
 from agent_host.http import displayable_url, usable_in_header
 from config.lean_typing import NamedTuple
 from config.settings import KEY_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from config.settings import Settings
 
 _URL = re.compile(
     r"(?i:https?)://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?(?:[/?#].*)?"
@@ -31,16 +33,24 @@ class GatewayUrl(NamedTuple):
     password: str | None
 
 
-def check_url(url: str) -> GatewayUrl:
-    """`url` as an http or https URL with a host that the network has a name for. Raises UsageError."""
+def check_url(url: str, named: str = "--gateway") -> GatewayUrl:
+    """`url` as an http or https URL with a host that the network has a name for. Raises UsageError, which calls it
+    `named`."""
     found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
     if found is None or not 0 < int(found["port"] or 1) < 65536:
-        raise UsageError(f"--gateway {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
+        meant = f"; did you mean mock:{url}?" if os.path.isfile(url) else ""
+        raise UsageError(f"{named} {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE{meant}")
     try:
         _network_name(found["host"])
     except ValueError as error:
-        raise UsageError(f"--gateway {displayable_url(url)!r}: {error}") from error
+        raise UsageError(f"{named} {displayable_url(url)!r}: {error}") from error
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
+
+
+def gateway_name(settings: Settings) -> str:
+    """The name of the gateway's URL where it was written, for messages about it."""
+    provider = settings.provider
+    return settings.name_of("llm.gateway") if provider is None else f"provider {provider.name}"
 
 
 class GatewayAddress(NamedTuple):
@@ -116,7 +126,7 @@ def request_url(url: str, path: str) -> str:
 def check_token(token: str | None) -> str | None:
     """`token` as it is. Raises UsageError for one that no header can carry."""
     if token is not None and not usable_in_header(token):
-        raise UsageError("the gateway's token holds characters that no header can carry")
+        raise UsageError(f"the gateway's token ({TOKEN_VARIABLE}) holds characters that no header can carry")
     return token
 
 

@@ -14,9 +14,10 @@ import orjson
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.events.sinks import run_logs
+from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, place_groups, template_as_written
 from policy.bundle import validate
-from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem
+from policy.bundle.file_bundle import BuiltIns, parse_file_bundle, program_problem, suspicions
 from policy.bundle.model import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.names import ANY_SESSION
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from policy.bundle.builtin import PlaceholderValues
-    from policy.bundle.model import CommandPolicy, PolicyBundle
+    from policy.bundle.model import BundleProblem, CommandPolicy, PolicyBundle
 
-_GRANTED = "of the session service"
+_GRANTED = "policy of the session service"
 
 
 class FileSource:
-    """A bundle file: its `name` and content. `models` and `more_models` are those that the configuration names (see
-    `BuiltIns`), `steering` the files that steer this program for its user, which no tool may change."""
+    """A bundle file: its `name` in messages and its content. `models` and `more_models` are those that the
+    configuration names (see `BuiltIns`), `steering` the files that steer this program for its user, which no tool may
+    change."""
 
     def __init__(
         self,
@@ -60,6 +62,16 @@ class FileSource:
         places = places._replace(groups=groups)
         return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
 
+    def suspicions(self, places: PlaceholderValues, now: datetime, *, hints: bool) -> list[BundleProblem]:
+        """Entries of a good bundle that have no effect (`file_bundle.suspicions`); none of one that is not good.
+        `hints`: look for the path that may have been meant."""
+        try:
+            self.read(places, now)
+        except BundleProblems:
+            return []
+        shape, _ = validate.read_shape(self._raw)
+        return list(suspicions(shape, places, _find_near if hints else _find))
+
     def parse(self, places: PlaceholderValues, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
         return _parse(lambda: self.read(places, now, held=held), self._name)
@@ -69,23 +81,33 @@ class FileSource:
         return _usable(self.parse(places, now, held=held), self._name, session_id, now)
 
 
+def _find(path: str) -> str | None:
+    return None if os.path.lexists(path) else ""
+
+
+def _find_near(path: str) -> str | None:
+    return None if os.path.lexists(path) else hint_at_path(path).removeprefix("; ")
+
+
 def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
     """The bundle that the Session Service granted, as JSON; `held`: a sandbox holds commands. Raises
     PolicyBundleInvalid, PolicyExpired."""
     bundle = _usable(_parse(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
     if bundle.session_id == ANY_SESSION:  # only a user can say that
         raise PolicyBundleInvalid(
-            f"policy {_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
+            f"{_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
         )
     return bundle.keep_known(bundle, held=held)
 
 
 def refuse_odd_programs(names: Sequence[str]) -> None:
     """Raises UsageError for a program of the configuration that is none."""
-    for place, name in enumerate(names):
-        problem = program_problem(name)
-        if problem is not None:
-            raise UsageError(f"configuration: policy.allowed_commands[{place}]: {problem[0]} ({problem[1]})")
+    found = ((place, program_problem(name)) for place, name in enumerate(names))
+    wrong = [(place, problem) for place, problem in found if problem is not None]
+    if wrong:
+        raise UsageError(
+            *(f"configuration: policy.allowed_commands[{place}]: {one} ({hint})" for place, (one, hint) in wrong)
+        )
 
 
 def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPolicy, ...]:
@@ -93,22 +115,22 @@ def command_policies(tables: Sequence[Mapping[str, object]]) -> tuple[CommandPol
     try:
         return validate.command_policies([dict(table) for table in tables], "policy.command_policies")
     except BundleProblems as error:
-        raise UsageError(f"configuration: {error}") from error
+        raise UsageError(*(f"configuration: {problem}" for problem in error.problems)) from error
 
 
 def _parse(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
     try:
         return read()
     except BundleProblems as error:
-        raise PolicyBundleInvalid(f"policy {source}: {error}") from error
+        raise PolicyBundleInvalid(*(f"{source}: {problem}" for problem in error.problems)) from error
 
 
 def _usable(bundle: PolicyBundle, source: str, session_id: str, now: datetime) -> PolicyBundle:
     if bundle.expires_at <= now:
-        raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
-    problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]
+        raise PolicyExpired(f"{source} expired at {bundle.expires_at.isoformat()}; get a new one")
+    problems = check_usable(bundle, session_id=session_id, now=now)
     if problems:
-        raise PolicyBundleInvalid(f"policy {source}: " + "; ".join(problems))
+        raise PolicyBundleInvalid(*(f"{source}: {problem}" for problem in problems))
     return bundle
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from codecs import BOM_UTF8
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
-from config.shapes import hint_at
+from config.shapes import meant_name
 from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
 from policy.bundle.model import RedactionRule
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from agent_host.judging.environment import Environment, Registry
     from agent_host.session.external_bundles import FileSource
     from config.settings import Settings
-    from policy.bundle.model import CommandPolicy, PolicyBundle
+    from policy.bundle.model import BundleProblem, CommandPolicy, PolicyBundle
+
+
+_POLICY = "host.policy"
 
 
 def load_bundle(
@@ -79,10 +83,11 @@ def policy_name(settings: Settings) -> str:
     """Return `host.policy`: a built-in's name or a bundle file. Raises UsageError for a name that is neither."""
     name = settings.host.policy
     if name not in BUILT_IN and not names_file(name):
-        near, file = hint_at(name, BUILT_IN), os.path.join(os.curdir, name)
+        meant, file = meant_name(name, BUILT_IN), os.path.join(os.curdir, name)
         raise UsageError(
-            f"policy {name!r} is no built-in: give a bundle file or one of {', '.join(BUILT_IN)}; a file's name has "
-            f"a slash in it or ends in .json, as {file!r}{near if 'did you mean' in near else ''}"
+            f"{settings.name_of(_POLICY)} {name!r} is no built-in: give a bundle file or one of {', '.join(BUILT_IN)}; "
+            f"a file's name has a slash in it or ends in .json, as {file!r}"
+            f"{'' if meant is None else f'; did you mean {meant}?'}"
         )
     return name
 
@@ -94,7 +99,7 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
     name = policy_name(settings)
     if name in BUILT_IN:
         return PolicySource(name, digest(name))
-    return PolicySource(name, sha256(_content(name)).hexdigest())
+    return PolicySource(name, sha256(_content(settings)).hexdigest())
 
 
 def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[RedactionRule] | None:
@@ -112,7 +117,7 @@ def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[Redact
         return None
     if sha256(content).hexdigest() != started.get("policyHash"):
         return None
-    rules = json_text.loads(content)["redactionRules"]  # it was validated when the session began
+    rules = json_text.loads(content.removeprefix(BOM_UTF8))["redactionRules"]  # it was validated when the session began
     return [RedactionRule(one["redactionRuleId"], one["pattern"], "", one.get("replacement")) for one in rules]
 
 
@@ -148,10 +153,21 @@ def bundle_in_file(
     raw: bytes, environment: Environment, *, state_dir: str, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """The bundle of a file's content, before any settings; `held`: a sandbox holds commands. Raises BundleProblems."""
+    return _source_of(raw).read(_places(environment, state_dir, ANY_SESSION), now, held=held)
+
+
+def suspicions_in_file(
+    raw: bytes, environment: Environment, *, state_dir: str, now: datetime, hints: bool = False
+) -> list[BundleProblem]:
+    """Entries of the good bundle of a file's content that have no effect; none of one that is not good. `hints`: look
+    for the path that may have been meant, which takes a while."""
+    return _source_of(raw).suspicions(_places(environment, state_dir, ANY_SESSION), now, hints=hints)
+
+
+def _source_of(raw: bytes) -> FileSource:
     from agent_host.session import external_bundles
 
-    file = external_bundles.FileSource("", raw, models=(), steering=own_files())
-    return file.read(_places(environment, state_dir, ANY_SESSION), now, held=held)
+    return external_bundles.FileSource("", raw, models=(), steering=own_files())
 
 
 SESSION_TO_TRY = "SESSION"
@@ -238,23 +254,26 @@ def _file(settings: Settings) -> FileSource:
     """The file that `host.policy` names. Raises UsageError when there is none."""
     from agent_host.session import external_bundles
 
-    name = settings.host.policy
     return external_bundles.FileSource(
-        name,
-        _content(name),
+        f"{settings.name_of(_POLICY)} {settings.host.policy}",
+        _content(settings),
         models=_models(settings),
         more_models=settings.llm.fallback_models,
         steering=own_files(),
     )
 
 
-def _content(path: str) -> bytes:
-    """The content of a bundle file. Raises UsageError when there is none."""
+def _content(settings: Settings) -> bytes:
+    """The content of the bundle file. Raises UsageError when there is none."""
+    path = settings.host.policy
     try:
         return read_regular_file(path)
     except OSError as error:
+        from config.near_paths import hint_at_path
+
         raise UsageError(
-            f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
+            f"{settings.name_of(_POLICY)} {path!r}: {error.strerror}; give a bundle file or one of "
+            f"{', '.join(BUILT_IN)}{hint_at_path(path)}"
         ) from error
 
 

@@ -372,4 +372,4 @@ def _content(path: str, room: int) -> bytes | None:
 
 def _displayable(data: bytes) -> str:
     """The text without what a terminal obeys, or what has text read in another order than it stands."""
-    return re.sub(_CONTROLS, "", data.decode("utf-8", "replace").replace("\r\n", "\n")).strip()
+    return re.sub(_CONTROLS, "", data.decode("utf-8-sig", "replace").replace("\r\n", "\n")).strip()

@@ -187,7 +187,11 @@ ALWAYS = "always"
 
 
 class ScriptError(ValueError):
-    """A script cannot be used. The message is one line: file, turn number, key, problem."""
+    """A script cannot be used. Each of `problems` is one line: file, turn number, key, problem."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +326,14 @@ class Script:
             ScriptError: a turn is not valid.
         """
 
-        read = []
+        read, wrong = [], list[str]()
         for number, raw in enumerate(turns, 1):
             try:
                 read.append(read_turn(number, raw))
             except BadValue as problem:
-                raise cls._error(name, number, problem.path, problem.text) from None
+                wrong.append(cls._problem(name, number, problem.path, problem.text))
+        if wrong:
+            raise ScriptError(*wrong)
         if not read:
             raise ScriptError(f"{name}: the script has no turns")
         try:
@@ -349,12 +355,12 @@ class Script:
                     if name not in known and name not in placeholders.BUILT_IN:
                         names: Sequence[str] = sorted({*known, *placeholders.BUILT_IN})
                         text = f"unknown placeholder ${{{name}}}; known: {', '.join(names)}"
-                        raise self._error(self.name, turn.number, key, text)
+                        raise ScriptError(self._problem(self.name, turn.number, key, text))
         return Script(self.turns, known, self.name, self.count_tokens)
 
     @staticmethod
-    def _error(name: str, number: int, key: str, text: str) -> ScriptError:
-        return ScriptError(f"{name}: turn {number}: {f'key {key!r} ' if key else ''}{text}")
+    def _problem(name: str, number: int, key: str, text: str) -> str:
+        return f"{name}: turn {number}: {f'key {key!r} ' if key else ''}{text}"
 
 
 # The keys of a turn as tables: which there are, how each is read, and which go together.

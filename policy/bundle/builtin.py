@@ -172,7 +172,7 @@ def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) 
     found: list[str] = []
     for entry in entries:
         for one in places.groups[entry[1:]] if entry.startswith("@") else (entry,):
-            path = _expand_path(one, places)
+            path = expand_path(one, places)
             if path is not None:
                 found.append(path)
             elif allowed and one[2:].partition("}")[0] not in _OPTIONAL:
@@ -180,7 +180,7 @@ def _paths(entries: Sequence[str], places: PlaceholderValues, *, allowed: bool) 
     return found
 
 
-def _expand_path(entry: str, places: PlaceholderValues) -> str | None:
+def expand_path(entry: str, places: PlaceholderValues) -> str | None:
     """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
     path is one of the workspace; an absolute one stays as it is."""
     if entry.startswith("${"):

@@ -20,16 +20,17 @@ from policy.bundle.builtin import (
     STARS,
     adapt_to_sandbox,
     asks_in_lines,
+    expand_path,
     expiry,
     fill,
     is_for_configured_tools,
     paths_of_groups,
 )
-from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning
+from policy.bundle.meaning import CONTROL, ENTRY_CHECKS, command_entry, meaning, objects
 from policy.bundle.model import BundleProblem, BundleProblems, PolicyBundle, json_names, nearest, together
 from policy.bundle.validate import MISSING, UNKNOWN, read_shape, read_typed
 from policy.names import ANY_SESSION
-from policy.paths import is_absolute
+from policy.paths import is_absolute, is_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -165,6 +166,57 @@ def _types(shape: Mapping[str, Any]) -> Iterator[BundleProblem]:
             continue
         is_top = one.message == UNKNOWN and one.path in shape
         yield one._replace(hint=nearest(one.path, (*json_names(PolicyBundle), EXTENDS))) if is_top else one
+
+
+# What a good bundle says to no effect: each is worth a warning.
+
+
+def suspicions(
+    shape: Mapping[str, Any], places: PlaceholderValues, find: Callable[[str], str | None]
+) -> Iterator[BundleProblem]:
+    """Entries of a good file's lists that name what is not there, or allow what the same capability blocks. `find` is
+    given an absolute path: None if this machine has it, else a hint at another one, or nothing."""
+    for place, entry in objects(shape.get("capabilities")):
+        at = f"capabilities[{place}]"
+        lists = {field: entry.get(field) or () for pair in _PAIRS for field in pair}
+        for field in ("allowedPaths", "blockedPaths"):
+            for number, value in enumerate(lists[field]):
+                path = _plain_path(value, places)
+                hint = None if path is None else find(path)
+                if hint is not None:
+                    yield BundleProblem(f"{at}.{field}[{number}]", f"{value!r} does not exist here", hint or None)
+        for allowed, blocked in _PAIRS:
+            for number, value in enumerate(lists[allowed]):
+                by = next((i for i, one in enumerate(lists[blocked]) if _blocks(one, value, allowed, places)), None)
+                if by is not None:
+                    yield BundleProblem(
+                        f"{at}.{allowed}[{number}]",
+                        f"{value!r} is blocked as well, and what is blocked is never allowed",
+                        f"{at}.{blocked}[{by}] is {lists[blocked][by]!r}: take one of them out",
+                    )
+
+
+_PAIRS = (
+    ("allowedPaths", "blockedPaths"),
+    ("allowedCommands", "blockedCommands"),
+    ("allowedDomains", "blockedDomains"),
+)
+
+
+def _plain_path(value: str, places: PlaceholderValues) -> str | None:
+    """The absolute path of an entry; None for a group, a pattern, a path of another system and what every session has
+    of its own."""
+    if value.startswith(("@", "${tmp}", "${stepFiles}")) or "*" in value:
+        return None
+    path = expand_path(value, places)
+    return path if path is not None and is_absolute(path, places.os) else None
+
+
+def _blocks(blocked: str, value: str, field: str, places: PlaceholderValues) -> bool:
+    if field != "allowedPaths":
+        return blocked == value
+    outer, inner = _plain_path(blocked, places), _plain_path(value, places)
+    return outer is not None and inner is not None and is_under(inner, outer, places.os)
 
 
 # What is wrong with the forms that only a bundle given by file may have: `${workspace}`, `@credentials`, `src`.

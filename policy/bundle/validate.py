@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from config.json_text import TooDeep, check_depth
 from config.lean_typing import NamedTuple
+from config.text_formats import describe_bytes, describe_json
 from policy.bundle import model
 from policy.bundle.meaning import command_policy_problems, meaning
 from policy.bundle.model import (
@@ -61,6 +62,7 @@ _EXAMPLES = {
     "index": "0",
 }
 """What a required field may look like, by its name."""
+_TEMPLATE = "`agent-host policy show NAME` prints a bundle to start from"
 
 
 def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
@@ -95,7 +97,7 @@ def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], list[Bundle
     problems: list[BundleProblem] = []
     shape = _read(raw, problems) if isinstance(raw, bytes) else _load_json(raw)
     if not isinstance(shape, dict):
-        raise BundleProblems(tuple(problems) or (BundleProblem("", "is not a JSON object"),))
+        raise BundleProblems(tuple(problems) or (BundleProblem("", f"is not a JSON object, but {_kind(shape)}"),))
     return shape, problems
 
 
@@ -129,13 +131,22 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
 
+    text = ""
     try:
         text = raw.decode(json.detect_encoding(raw), "surrogatepass")
         check_depth(text)
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except json.JSONDecodeError as fault:
+        problems.append(BundleProblem("", describe_json(text, fault.msg, fault.pos), _TEMPLATE))
+    except UnicodeDecodeError as fault:
+        problems.append(BundleProblem("", describe_bytes(raw, fault)))
     except ValueError as fault:
         problems.append(BundleProblem("", f"is not JSON: {fault}"))
-        return None
+    return None
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else "text" if isinstance(value, str) else json.dumps(value)
 
 
 def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:

@@ -77,13 +77,13 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["run", "Do", "it."], ["it."]),
     (["run", ""], ["prompt is empty"]),
     (["run", " \n\t"], ["prompt is empty"]),
-    (["run", "x", "--max-steps", "0"], ["max_steps", "1", "10,000", "0"]),
-    (["run", "x", "--max-steps", "10001"], ["max_steps", "10001"]),
-    (["run", "x", "--max-steps", "-1"], ["max_steps", "-1"]),
+    (["run", "x", "--max-steps", "0"], ["--max-steps", "1", "10,000", "0"]),
+    (["run", "x", "--max-steps", "10001"], ["--max-steps", "10001"]),
+    (["run", "x", "--max-steps", "-1"], ["--max-steps", "-1"]),
     (["run", "x", "--max-steps", "x"], ["--max-steps", "'x'"]),
-    (["run", "x", "--output", "yaml"], ["output", "json", '"yaml"']),
-    (["run", "x", "--toolset", "magic"], ["toolset", "desktop", '"magic"']),
-    (["run", "x", "--dialect", "latin"], ["dialect", "anthropic", '"latin"']),
+    (["run", "x", "--output", "yaml"], ["--output", "json", "yaml"]),
+    (["run", "x", "--toolset", "magic"], ["--toolset", "desktop", "magic"]),
+    (["run", "x", "--dialect", "latin"], ["--dialect", "anthropic", "latin"]),
     (["run", "x", "--workspace", "no/such"], ["--workspace no/such", "no such directory"]),
     (["run", "x", "--gateway", "ftp://x"], ["ftp://x", "http://"]),
     (["run", "x", "--gateway", "mock:no-such.toml"], ["no-such.toml", "No such file"]),
@@ -144,7 +144,9 @@ def test_an_invalid_policy_names_every_problem(host: Host) -> None:
     del shape["tenantId"]
     path = host.root / "bad.json"
     path.write_text(json.dumps(shape))
-    line = refused(host.task(NOWHERE, policy=path), str(path))
+    outcome = host.task(NOWHERE, policy=path)
+    assert (outcome.code, outcome.stdout, len(outcome.lines)) == (2, b"", 5)
+    assert all(line.startswith(f"agent-host: error: --policy {path}: ") for line in outcome.lines)
     for problem in (
         "capabilities[0].allowedPaths[0]",
         "capabilities[5].name",
@@ -154,12 +156,12 @@ def test_an_invalid_policy_names_every_problem(host: Host) -> None:
         "did you mean approvalRules?",
         "tenantId: is missing",
     ):
-        assert problem in line
+        outcome.names_once(problem)
     assert host.checkpoints() == []
 
 
 def test_a_policy_that_is_no_bundle(host: Host) -> None:
-    contents = [(b"", "not JSON"), (b"{", "not JSON"), (b"[]", "not a JSON object"), (b"\xff\xfe", "not JSON")]
+    contents = [(b"", "is empty"), (b"{", "not JSON"), (b"[]", "not a JSON object"), (b"\xff\xff", "not UTF-8")]
     running = []
     for number, (content, _) in enumerate(contents):
         path = host.root / f"{number}.json"

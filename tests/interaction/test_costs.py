@@ -185,7 +185,7 @@ def test_the_configuration_and_a_workspace_may_limit(host: Host) -> None:
         (("--max-cost", "0"), "--max-cost: give an amount above 0, not 0"),
         (("--max-cost", "nan"), "--max-cost: give an amount above 0, not nan"),
         (("--max-cost", "much"), "--max-cost: give an amount above 0, not much"),
-        (("--max-cost", "inf"), "llm.max_cost must be a number from 0 to 1,000,000,000, not Infinity"),
+        (("--max-cost", "inf"), "--max-cost must be a number from 0 to 1,000,000,000, not Infinity"),
         (("--max-cost", "1", "--model", "another"), "another has no price"),
     ],
 )

@@ -234,7 +234,7 @@ async def test_a_task_is_cancelled_for_good(host: Host) -> None:
         ({"model": "\ud800"}, agent_host.UsageError, "SessionOptions: '\\ud800' is not UTF-8"),
         ({"approvals": ["\ud800"]}, agent_host.UsageError, "is not UTF-8"),
         ({"approvals": ["WriteFil"]}, agent_host.UsageError, "WriteFil"),
-        ({"max_steps": 0}, agent_host.UsageError, "host.max_steps"),
+        ({"max_steps": 0}, agent_host.UsageError, "SessionOptions.max_steps"),
     ],
 )
 async def test_what_cannot_be_used_is_one_error(

@@ -15,7 +15,8 @@ import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from config import json_text
-from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, first_problem, number, one_of
+from config.shapes import ANYTHING, FLAG, TEXT, ListOf, MapOf, Record, all_problems, number, one_of
+from config.text_formats import describe_toml
 from tool_runtime.families.answers import DESKTOP
 from tool_runtime.families.catalogue import RESERVED
 from tool_runtime.families.commands import command_params, environment_under
@@ -52,7 +53,7 @@ class ProjectTools:
         self._run_program = run
         self._pool = DaemonPool(2)
         self._tools: dict[str, _ProjectTool] = {}
-        self.unusable: dict[str, str] = {}
+        self.unusable: dict[str, tuple[str, ...]] = {}
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
@@ -128,11 +129,29 @@ class ProjectTools:
         return ToolOutput(text, (tool_output(call.request, data, part="result"),), capped=True)
 
 
-def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, str]]:
+def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, tuple[str, ...]]]:
     """The tools of a workspace without a session, and what is wrong with the other manifests, by their names.
     Blocking."""
     usable, unusable = _tools_in(workspace)
     return [tool.spec for tool in usable.values()], unusable
+
+
+def missing_programs(workspace: str, search_path: str) -> dict[str, str]:
+    """The usable manifests of a workspace whose programs could not be started now, by name, and why. Blocking."""
+    usable, _ = _tools_in(workspace)
+    found = {name: _program_problem(workspace, tool.argv, search_path) for name, tool in usable.items()}
+    return {name: why for name, why in found.items() if why is not None}
+
+
+def _program_problem(workspace: str, argv: Sequence[str], search_path: str) -> str | None:
+    program = _command_line(workspace, argv)[0]
+    if os.sep not in program:
+        found = any(os.access(os.path.join(one, program), os.X_OK) for one in search_path.split(os.pathsep))
+        return None if found else f"its program {program} is not in PATH"
+    path = os.path.join(workspace, program)
+    if not os.path.isfile(path):
+        return f"its program {argv[0]} does not exist"
+    return None if os.access(path, os.X_OK) else f"its program {argv[0]} may not be run: chmod +x {path}"
 
 
 # Manifests of a project's own tools, `.agent/tools/NAME.toml`, and what a tool consists of (NT, interface section
@@ -165,10 +184,18 @@ class _ProjectTool(NamedTuple):
     output: Mapping[str, Any] | None
 
 
-def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, str]]:
+class _UnusableManifest(ToolFault):
+    """A manifest with these problems."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__(FaultKind.INVALID_ARGUMENT, "; ".join(problems))
+        self.problems = problems
+
+
+def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, tuple[str, ...]]]:
     """The tools of a workspace, by name, and what is wrong with the other manifests, by their names. Blocking."""
     usable: dict[str, _ProjectTool] = {}
-    unusable: dict[str, str] = {}
+    unusable: dict[str, tuple[str, ...]] = {}
     for name in _names(os.path.join(workspace, FOLDER)):
         field = "input"
         try:
@@ -178,10 +205,12 @@ def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, str]]:
             if tool.output is not None:
                 judge_of(tool.output, foreign=True)
             usable[name] = tool
+        except _UnusableManifest as fault:
+            unusable[name] = fault.problems
         except ToolFault as fault:
-            unusable[name] = str(fault)
+            unusable[name] = (str(fault),)
         except UnusableSchema as error:
-            unusable[name] = f"$.{field}: {error}"
+            unusable[name] = (f"$.{field}: {error}",)
     return usable, unusable
 
 
@@ -226,12 +255,12 @@ def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
     try:
         said = tomllib.loads(raw.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not valid TOML: {error}") from error
-    problem = first_problem(_SHAPE, said, "$")
-    if problem is not None:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, str(problem))
+        raise _UnusableManifest(describe_toml(raw, error)) from error
+    found = all_problems(_SHAPE, said, "$")
+    if found:
+        raise _UnusableManifest(*map(str, found))
     effect = said.get("effect", "other" if said["side_effects"] else "none")
-    for is_wrong, why in (
+    checks = (
         (said["name"] != name, f"$.name: has to be that of its file, {name}"),
         (not re.fullmatch(NAME, name) or name.startswith(RESERVED), f"$.name: {name!r} cannot be the name of a tool"),
         (not said["description"].strip(), "$.description: is empty"),
@@ -244,9 +273,10 @@ def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
         ),
         (said["input"].get("type") != "object", '$.input: is the schema of an object: type = "object"'),
         (not _is_json(said), "$: a date or a time has to be a text"),
-    ):
-        if is_wrong:
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, why)
+    )
+    wrong = [why for is_wrong, why in checks if is_wrong]
+    if wrong:
+        raise _UnusableManifest(*wrong)
     argv = tuple(said["argv"])
     spec = ToolSpec(
         name,

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from config.lean_typing import NamedTuple
+from config.shapes import meant_name
 from tool_runtime.files.paths import Scope, open_below, open_parent, open_regular
 from tool_runtime.tool import FaultKind, ToolFault
 
@@ -37,6 +38,7 @@ _MAX_FIELDS_BYTES: Final = 64 * 1024
 """What is read of a file to know what skill it is."""
 _MAX_SKILLS: Final = 1000
 _MAX_RESOURCES: Final = 200
+_FIELDS: Final = ("name", "description", "allowed-tools")
 _TOOL: Final = r"[^\s,()]+(?:\([^)]*\))?"
 
 
@@ -96,8 +98,9 @@ class SkillIndex:
         skill = skills.usable.get(name)
         if skill is None:
             why = skills.unusable.get(name)
-            there = ", ".join(skills.usable) or "none"
-            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {there}"
+            meant = meant_name(name, skills.usable)
+            there = f"did you mean {meant}?" if meant else f"there are: {', '.join(skills.usable) or 'none'}"
+            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; {there}"
             raise ToolFault(FaultKind.NOT_FOUND, said)
         return skill
 
@@ -117,7 +120,9 @@ class SkillIndex:
                 head = os.read(fd, _MAX_FIELDS_BYTES)
             finally:
                 os.close(fd)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return _misnamed(folder)
+        except NotADirectoryError:
             return None
         except OSError as error:
             return error.strerror or type(error).__name__
@@ -129,6 +134,16 @@ class SkillIndex:
             skill = str(fault)
         self._seen[folder] = stamp, skill
         return skill
+
+
+def _misnamed(folder: str) -> str | None:
+    """What is wrong with a folder whose file has not quite the name that it has to have; None if there is none."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    other = next((name for name in names if name.lower() == FILE.lower()), None)
+    return None if other is None else f"its file is called {other}, and has to be {FILE}"
 
 
 @contextmanager
@@ -207,7 +222,12 @@ def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) ->
             f"name: {given!r} has to be that of its folder, in up to {MAX_NAME} lower-case letters, digits and hyphens",
         )
     if not isinstance(description, str) or not description.strip():
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, "description: is missing")
+        others = [one for one in fields if one not in _FIELDS]
+        hint = next(
+            (f"; {one} is not known: did you mean description?" for one in others if meant_name(one, ("description",))),
+            "",
+        )
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"description: is missing{hint}")
     described = " ".join(description.split())[:MAX_DESCRIPTION]
     return Skill(name, described, _tools(fields.get("allowed-tools")), folder, of_workspace)
 
@@ -272,6 +292,8 @@ class Document(NamedTuple):
 def split(text: str) -> Document:
     """The fields and the body. Raises NoFrontMatter."""
     first = _FIRST.match(text)
+    if first is None and not text.strip("\ufeff \t\r\n"):
+        raise NoFrontMatter("it is empty")
     if first is None:
         raise NoFrontMatter("it does not begin with a line of three hyphens")
     last = _LAST.search(text, first.end())

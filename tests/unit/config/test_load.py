@@ -148,7 +148,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
             "[zzzzzzzz]\nq = 1",
             "unknown section [zzzzzzzz]; known are approvals, backend, host, limits, llm, loop, mcp, models, ",
         ),
-        ("max_steps = 3", "unknown section [max_steps]"),
+        ("max_steps = 3", "max_steps stands outside of any section; did you mean host.max_steps?"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
         ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number from 1 to 10,000, not 3.0"),
         ("[host]\nmax_steps = true", "host.max_steps must be a whole number from 1 to 10,000, not true"),
@@ -190,7 +190,7 @@ def test_a_byte_order_mark_is_read_over(layers: Layers, tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_utf_8_is_named(layers: Layers, tmp_path: Path) -> None:
     (tmp_path / "user.toml").write_bytes(b"# \xff\n")
-    with pytest.raises(ConfigError, match="not valid TOML"):
+    with pytest.raises(ConfigError, match="is not UTF-8"):
         layers.load()
 
 

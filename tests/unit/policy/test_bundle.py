@@ -243,7 +243,7 @@ def test_a_field_that_stands_twice_is_told_beside_its_value() -> None:
     ("raw", "path", "words"),
     [
         (b"{", "", "not JSON"),
-        (b"\xff", "", "not JSON"),
+        (b"\xff", "", "not UTF-8"),
         (b"[]", "", "not a JSON object"),
         (b"[" * 100_000, "", "not JSON"),
         (b'{"tenantId": "a", "tenantId": "b"}', "tenantId", "twice"),

@@ -333,7 +333,7 @@ def test_rules_of_the_same_id_replace() -> None:
             "approvalRules[0].description: is missing"
         ]),
         (b'{"extends": "ci", "extends": "full"}', ["extends: the field stands twice in one object"]),
-        (b"[]", ["the bundle: is not a JSON object"]),
+        (b"[]", ["the bundle: is not a JSON object, but a list"]),
     ],
 )  # fmt: skip
 def test_problems_name_the_path_in_the_file(raw: Any, said: list[str]) -> None:

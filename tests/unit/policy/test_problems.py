@@ -58,9 +58,9 @@ MISSING = [
     ("raw", "problems"),
     [
         ({}, MISSING),
-        (b"[]", ["the bundle: is not a JSON object"]),
+        (b"[]", ["the bundle: is not a JSON object, but a list"]),
         (b'{"a": NaN}', ["the bundle: is not JSON: NaN is not a JSON number"]),
-        (b"null", ["the bundle: is not a JSON object"]),
+        (b"null", ["the bundle: is not a JSON object, but null"]),
         (b" " * (16 * 1024 * 1024 + 1), ["the bundle: is longer than 16777216 bytes"]),
         (
             json.dumps(bundle_json()).replace('"userId"', '"userId": "v", "userId": "w", "userId"').encode(),
