@@ -18,6 +18,7 @@ from agent_host.events.kinds import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
+from agent_host.llm.urls import check_url, gateway_name
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import clean_message
 from agent_host.loop.progress import AnswerForm, instruction_on
@@ -286,7 +287,6 @@ async def ask_gateway(
     learned when it began (`recorded`), and nothing that was asked within the last hour, unless `anew`. Raises
     UsageError for a URL or a token that no request could carry."""
     from agent_host.llm.local_server import LLAMA_PAGE, ServerFacts, is_local  # a scripted gateway does without
-    from agent_host.llm.urls import check_url, gateway_name
     from state.remembered import server_key
 
     url, asked = settings.llm.gateway, "" if may_choose else model

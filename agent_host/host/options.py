@@ -13,6 +13,7 @@ from agent_host.llm.deferred import KnownModels
 from agent_host.session.opening import ResolvedOptions, read_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, user_skills
+from config.near_paths import file_in, why_no_directory
 from config.policies import BUILT_IN, names_file
 from config.settings import MOCK_PREFIX
 from state.errors import NoHomeDirectory
@@ -276,20 +277,14 @@ def existing_workspace(path: str, named_by: str) -> str:
     if not _is_text(root):
         raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
     if not os.path.isdir(root):
-        raise UsageError(f"{named_by} {path}: {_why_no_directory(root)}")
+        raise UsageError(f"{named_by} {path}: {why_no_directory(root)}")
     return root
 
 
 def existing_directory(workspace: str) -> None:
     """Raises UsageError where `workspace`, a real path from `--workspace`, is no directory."""
     if not os.path.isdir(workspace):
-        raise UsageError(f"--workspace {workspace}: {_why_no_directory(workspace)}")
-
-
-def _why_no_directory(path: str) -> str:
-    from config.near_paths import why_no_directory  # only a mistake pays for it
-
-    return why_no_directory(path)
+        raise UsageError(f"--workspace {workspace}: {why_no_directory(workspace)}")
 
 
 def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
@@ -401,8 +396,6 @@ def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_
 
 
 def _refuse_file(path: str, named_by: str) -> None:
-    from config.near_paths import file_in, why_no_directory
-
     if file_in(path) is not None:
         raise UsageError(f"{named_by} {path}: {why_no_directory(path)}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.host.environment import families_of, this_environment
 from agent_host.host.local_tools import built_in
 from agent_host.host.skills import skill_index
+from agent_host.session.handshake import suspicions_in_file
 from config.load import read_regular_file
 from config.policies import names_file
 from config.settings import ALL_TOOLS
@@ -49,8 +50,6 @@ def warnings_of(settings: Settings, workspace: str, state_dir: str) -> Iterator[
 
 
 def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]:
-    from agent_host.session.handshake import suspicions_in_file
-
     name = settings.host.policy
     try:
         raw = read_regular_file(name)

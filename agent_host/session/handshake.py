@@ -13,6 +13,7 @@ from agent_host.judging.environment import resolve_places
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
+from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import meant_name
 from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
@@ -269,8 +270,6 @@ def _content(settings: Settings) -> bytes:
     try:
         return read_regular_file(path)
     except OSError as error:
-        from config.near_paths import hint_at_path
-
         raise UsageError(
             f"{settings.name_of(_POLICY)} {path!r}: {error.strerror}; give a bundle file or one of "
             f"{', '.join(BUILT_IN)}{hint_at_path(path)}"
