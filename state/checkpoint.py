@@ -130,7 +130,8 @@ class Checkpoint:
     `tokens_known` are its input tokens as the gateway counted them and as they had been estimated, and
     `tokens_known_of` its model. `usage_by_model` is `usage` by the models that used it, as far as that is on record.
     `uploads` are the artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was
-    uploaded, by the call. `queue` are the tasks that follow, the next one first. `seen` are files as a call last read
+    uploaded, by the call. `queue` are the tasks that follow, the next one first; `steers` is what a person said
+    to the open task and the model has not read. `seen` are files as a call last read
     or wrote them, by path, in words of the tools: the ones that were seen last, in that order. `unseen` says by task
     why not all that its commands changed is known. `commands` are background commands that run, or whose end the model
     does not know yet, by id; `commands_started` is how many there have been. Requests leave out large results among the
@@ -156,6 +157,7 @@ class Checkpoint:
     uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
     artifact_uris: dict[str, list[str]] = field(default_factory=dict)
     queue: list[TaskQueued] = field(default_factory=list)
+    steers: list[str] = field(default_factory=list)
     seen: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
     commands: dict[str, CommandRow] = field(default_factory=dict)

@@ -442,6 +442,7 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "uploads": MapOf(_artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL)),
     "artifactUris": MapOf(ListOf(TEXT)),
     "queue": ListOf(_fields_shape(TaskQueued)),
+    "steers": ListOf(TEXT),
     "commands": MapOf(shape_of(CommandRow)),
     "commandsStarted": COUNT,
     "clearedMessages": COUNT,

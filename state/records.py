@@ -191,6 +191,7 @@ class TaskStarted(NamedTuple):
         if state.task is not None:
             state.earlier_tasks.append(_make_earlier(state.task))
         state.queue = [queued for queued in state.queue if queued.task_id != self.task_id]
+        state.steers = []
         state.task = Task(self.task_id, self.prompt, self.max_steps, options=dict(self.options))
         # It waits for nothing any more that kept it from being over.
         state.session_status = "SESSION_RUNNING"
@@ -226,6 +227,22 @@ class TaskQueued(NamedTuple):
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
         state.queue.append(self)
+
+
+@_record("task_steered")
+class TaskSteered(NamedTuple):
+    """A person said something to the task that is open; the model reads it before its next turn. With `taken_back` a
+    disk did not take the record of it, and nothing was said."""
+
+    text: str
+    taken_back: bool = False
+
+    def fold(self, state: Checkpoint) -> None:
+        """See Record."""
+        if self.taken_back:
+            state.steers.remove(self.text)
+        else:
+            state.steers.append(self.text)
 
 
 @_record("task_unqueued")
@@ -535,15 +552,17 @@ class StepCommitted(NamedTuple):
 @_record("note")
 class NoteAdded(NamedTuple):
     """A note of the host to the model. `of_damage`: it reports what damage to the record did. `of_commands` are the
-    background commands whose end it reports."""
+    background commands whose end it reports. It has the first `steers` of what a person said meanwhile."""
 
     message: SystemMessage
     of_damage: bool = False
     of_commands: Sequence[str] = ()
+    steers: int = 0
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""
         state.thread.append(self.message)
+        del state.steers[: self.steers]
         if self.of_damage:
             state.salvaged = None
         for command_id in self.of_commands:

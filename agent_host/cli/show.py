@@ -29,6 +29,7 @@ _MARKS = {
     "session_resumed": "resumed",
     "session_paused": "paused",
     "context_compacted": "requests show less from here",
+    "task_steered": "the user said",
     "task_completed": "task completed",
     "task_failed": "task failed",
     "task_cancelled": "task cancelled",
@@ -108,7 +109,9 @@ def _render_usage(turn: dict[str, Any] | None) -> str:
 
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
-        said = "".join(f": {escape(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
+        said = "".join(
+            f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
+        )
         level = f", commands in the {item['sandbox']['level']} sandbox" if "sandbox" in item else ""
         yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{level}{said}\n"
         if item.get("summary"):

@@ -18,6 +18,7 @@ class EventType(StrEnum):
     SESSION_FAILED = "session_failed"
     SESSION_CANCELLED = "session_cancelled"
     TASK_QUEUED = "task_queued"
+    TASK_STEERED = "task_steered"
     TASK_STARTED = "task_started"
     TASK_COMPLETED = "task_completed"
     TASK_FAILED = "task_failed"

@@ -125,6 +125,13 @@ PAYLOADS: dict[EventType, EventShape] = {
         "a prompt was taken that follows the task that is open",
         (Field("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
     ),
+    EventType.TASK_STEERED: EventShape(
+        "a person said something to the task that is open: the model reads it before its next turn",
+        (
+            Field("text", "string", "what was said"),
+            Field("position", "integer", "its place among what waits, from 1", telemetry=True),
+        ),
+    ),
     EventType.TASK_STARTED: EventShape("a prompt was taken", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: EventShape("the model is done", _ENDED),
     EventType.TASK_FAILED: EventShape("the task cannot go on", _ENDED_BADLY),

@@ -158,12 +158,14 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     count = ctx.task.step_count + 1
     encoded = None if note is None else ctx.encode(note)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
+    is_steered = status == "completed" and bool(ctx.state.steers)
+    status = None if is_steered else status  # the model has not read all that the person said
     ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded, dropped))
     if calls:
         if ctx.phase.may("execute"):  # nobody was asked after all
             ctx.phase.fire("execute")
         ctx.phase.fire("step_done")
-    elif cut_short:
+    elif cut_short or is_steered:
         ctx.phase.fire("cut_short")
     ctx.conversation.thread.add_exchange(step.assistant, results)
     ctx.conversation.open_picture_bytes = 0
@@ -203,13 +205,14 @@ def add_note(
     workspace: str | None = None,
     of_damage: bool = False,
     of_commands: Sequence[str] = (),
+    steers: int = 0,
 ) -> None:
     """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
     new one that the note is about, where it is about one; `of_damage`: it reports damage to the record; `of_commands`
-    are background commands whose end it reports."""
+    are background commands whose end it reports, `steers` counts what a person said that is in it."""
     note = ctx.conversation.note(text)._replace(workspace=workspace)
     encoded = ctx.encode(note)
-    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands), sync=False)
+    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands, steers), sync=False)
     ctx.conversation.thread.add_note(note)
 
 
@@ -217,6 +220,14 @@ def report_damage(ctx: LoopContext) -> None:
     """Say to the model that it was here before, where the session was saved from damage."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
+
+
+def report_steers(ctx: LoopContext) -> None:
+    """Say to the model what the person said since its last turn."""
+    said = list(ctx.state.steers)
+    if said:
+        text = "\n\n".join(said)
+        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
 
 
 def report_commands(ctx: LoopContext) -> None:

@@ -56,7 +56,7 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.recovery import take_replay
-from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
+from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, report_steers, take_turn
 from agent_host.thread.messages import last_answer
 from state.records import SessionStatusChanged, TaskEnded
 
@@ -123,6 +123,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
             ctx.cancellation.check()
             report_damage(ctx)
             report_commands(ctx)
+            report_steers(ctx)
             if resume_note is not None:
                 add_note(ctx, resume_note.text, workspace=resume_note.workspace)
                 resume_note = None
@@ -153,6 +154,8 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     end = ctx.progress.end_of_noise(step.meaning, step.assistant.content)
     if end is not None:
         return end
+    if step.meaning == "complete" and ctx.state.steers:
+        return None
     if step.meaning == "complete":
         return TaskEnd("completed", text=last_answer(ctx.state.thread))
     if step.meaning == "blocked":

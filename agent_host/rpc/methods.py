@@ -75,6 +75,7 @@ PROTOCOL_VERSIONS: Final = ("1.0",)
 """What this host speaks, the highest last."""
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
+_MAX_STEER: Final = 64 * 1024
 _MAX_EVENT_ID: Final = 2**53
 _MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 
@@ -238,6 +239,17 @@ async def cancel_task(served: Served, params: Mapping[str, Any]) -> dict[str, An
     session = served.host.running_session(params["sessionId"])
     session.cancel_task(params["taskId"], force=params.get("force", False))
     return {"taskId": params["taskId"], "status": "cancelling"}
+
+
+@_method(
+    {"sessionId": _ID, "taskId": _ID, "text": prose(_MAX_STEER, least_chars=1)},
+    result={**_TASK_ID, "status": "`accepted`"},
+    errors=(*_RUNNING_ERRORS, NoActiveTask, CheckpointWriteFailed),
+)
+async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Say something to the running task: the model reads it before its next turn."""
+    served.host.running_session(params["sessionId"]).steer(params["taskId"], params["text"])
+    return {"taskId": params["taskId"], "status": "accepted"}
 
 
 @_method(

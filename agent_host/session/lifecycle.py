@@ -363,6 +363,10 @@ class LiveSession:
         """End a task for good; see `TaskRunner.cancel`."""
         self._work.cancel(task_id, force=force, grace_s=_FORCE_GRACE_S)
 
+    def steer(self, task_id: str, text: str) -> None:
+        """Say something to the running task; see `TaskRunner.steer`."""
+        self._work.steer(task_id, text)
+
     def interrupt(self) -> None:
         """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
         self._work.stop(resumable=True)

@@ -24,7 +24,7 @@ from agent_host.session.reports import approvals_of_open_calls, calls_to_replay,
 from agent_host.session.tasks import note_of_move
 from agent_host.session.transcripts import History
 from agent_host.thread.messages import decode, last_answer
-from state.records import SessionStatusChanged, TaskEnded, TaskReopened
+from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -50,6 +50,8 @@ _ENDED_AS: dict[TaskStatus, EndStatus] = {
 }
 _AGAIN = "[The user has you go on with the task. Nothing was done since your last answer.]"
 _GIVEN_UP = "the next task was started instead"
+MAX_STEERS = 16
+MAX_STEER_BYTES = 64 * 1024
 
 
 class TaskRunner:
@@ -203,6 +205,26 @@ class TaskRunner:
             ctx.begin_task(task)
             ctx.phase.fire("resume")
             self._run(self._drive())
+
+    def steer(self, task_id: str, text: str) -> None:
+        """Have the model read `text` before its next turn of the task; on return it is durable. Raises NoActiveTask
+        where the task's end is on record, UsageError beyond a bound, CheckpointWriteFailed."""
+        ctx, task = self._ctx, self._ctx.state.task
+        if task is None or task.task_id != task_id or task.status != "running":
+            raise NoActiveTask(f"no task {task_id[:128]!r} is running")
+        if len(ctx.state.steers) >= MAX_STEERS:
+            raise UsageError(f"{MAX_STEERS} messages wait already: the model reads them before its next turn")
+        if len(text.encode("utf-8", "replace")) > MAX_STEER_BYTES:
+            raise UsageError(f"text: must have at most {MAX_STEER_BYTES:,} bytes")
+        said = ctx.scrubber.text(text.encode("utf-8", "replace").decode())
+        ctx.journal.try_record(TaskSteered(said))
+        try:
+            ctx.journal.write_ahead()
+        except CheckpointWriteFailed:
+            ctx.journal.checkpoint(None, TaskSteered(said, taken_back=True))
+            raise
+        ctx.emit(EventType.TASK_STEERED, None, text=said, position=len(ctx.state.steers))
+        ctx.emitter.flush()  # a transcript shows it by this event
 
     def stop(self, *, resumable: bool, time_limit: str | None = None) -> None:
         """Ask the task to stop at its next safe point; `resumable`: it stays open on record. `time_limit` is the reason

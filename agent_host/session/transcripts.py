@@ -33,12 +33,13 @@ _MARKS = frozenset(
         EventType.TASK_FAILED,
         EventType.TASK_CANCELLED,
         EventType.CONTEXT_COMPACTED,
+        EventType.TASK_STEERED,
     )
 )
 _CRASHED = "crashed"
 _OF_MARK = (
     "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary",
-    "sandbox", "verdict", "endedBy", "retryable",
+    "sandbox", "verdict", "endedBy", "retryable", "text",
 )  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
 _OF_TURN = (

@@ -212,7 +212,7 @@ def full() -> Checkpoint:
         [EarlierTask("t1", "first", "completed", None, 14, {"/e": "b2"}),
          EarlierTask("t2", "second", "cancelled", "stop", 15, {})],
         [ApprovalGranted("session", "appr_0")], 16, "a record", 17, (18, 19), {"art_1": WAITS}, {"c9": ["uri"]},
-        [TaskQueued("t4", "fourth", 20, {"model": "m"}), TaskQueued("t5", "fifth", 21)],
+        [TaskQueued("t4", "fourth", 20, {"model": "m"}), TaskQueued("t5", "fifth", 21)], ["stop that"],
         {"/seen": "1:2:3"},
         {"task-1": "2 more file(s) changed"},
         {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
@@ -287,6 +287,7 @@ def test_a_snapshot_to_the_letter() -> None:
             {"taskId": "t4", "prompt": "fourth", "maxSteps": 20, "options": {"model": "m"}},
             {"taskId": "t5", "prompt": "fifth", "maxSteps": 21},
         ],
+        "steers": ["stop that"],
         "seen": {"/seen": "1:2:3"},
         "unseen": {"task-1": "2 more file(s) changed"},
         "commands": {
