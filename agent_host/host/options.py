@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from state.errors import NoHomeDirectory
 from state.locations import STATE_DIR_VARIABLE, default_state_dir, expand_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from config.settings import Settings
     from tool_runtime.families.python_tools import PythonTool
@@ -56,7 +57,9 @@ class SessionOptions:
     """Options to start or resume a session with; None leaves a question to the configuration, or to the session on
     record.
 
-    `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `max_cost` is what the session may
+    `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`, `provider` a provider of the
+    configuration or a known one in its place, `dialect` the wire of the gateway. `sandbox` is the level at which
+    commands are held, and `toolsets` are the families of tools that the model sees. `max_cost` is what the session may
     cost, in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend
     services' and `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter.
     None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`. `approvals`
@@ -69,7 +72,11 @@ class SessionOptions:
     workspace: str | os.PathLike[str] | None = None
     policy: str | os.PathLike[str] | None = None
     gateway: str | None = None
+    provider: str | None = None
+    dialect: str | None = None
     model: str | None = None
+    sandbox: str | None = None
+    toolsets: Collection[str] | None = None
     max_steps: int | None = None
     max_cost: float | None = None
     token: str | None = None
@@ -87,16 +94,56 @@ class SessionOptions:
     @property
     def flags(self) -> dict[str, Any]:
         """The settings that are given, by key; paths in them are absolute. Raises UsageError."""
+        self._refuse_wrong_types()
         if self.max_cost is not None and not self.max_cost > 0:
             raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
         given = {
             "host.policy": _policy(self.policy),
             "llm.gateway": self.gateway,
+            _PROVIDER: self.provider,
+            "llm.dialect": self.dialect,
             "llm.model": self.model,
+            _SANDBOX: self.sandbox,
+            _TOOLSET: None if self.toolsets is None else list(self.toolsets),
             _MAX_STEPS: self.max_steps,
             "llm.max_cost": self.max_cost,
         }
         return portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
+
+    def _refuse_wrong_types(self) -> None:
+        """Raise UsageError with a line for each field that holds another type than it takes."""
+        problems = []
+        for names, kinds, words in _TYPES:
+            for name in names:
+                value = getattr(self, name)
+                is_fine = value is None or (isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)))
+                if not is_fine:
+                    problems.append(f"SessionOptions.{name}: give {words}, not {type(value).__name__}")
+        for name in _COLLECTIONS:
+            value = getattr(self, name)
+            entries = () if value is None or isinstance(value, str) or not isinstance(value, Collection) else value
+            if isinstance(value, str) or (value is not None and not isinstance(value, Collection)):
+                problems.append(f"SessionOptions.{name}: give a list of strings, not {type(value).__name__}")
+            elif not all(isinstance(one, str) for one in entries):
+                problems.append(f"SessionOptions.{name}: all of the list has to be strings")
+        if problems:
+            raise UsageError(*problems)
+
+
+_TYPES: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
+    (("workspace", "policy", "state_dir"), (str, os.PathLike), "a path"),
+    (
+        ("gateway", "provider", "dialect", "model", "sandbox", "token", "services_token", "tools_token", "grant_key"),
+        (str,),
+        "a string",
+    ),
+    (("session_id",), (str,), "a string"),
+    (("max_steps",), (int,), "a whole number"),
+    (("max_cost",), (int, float), "a number"),
+    (("approve_all", "guard_processes"), (bool,), "True or False"),
+    (("settings",), (Mapping,), "a mapping of settings by their keys"),
+)
+_COLLECTIONS = ("approvals", "toolsets")
 
 
 def _name_as_given(_: str, value: str) -> str:
@@ -117,6 +164,10 @@ class OptionNames(NamedTuple):
     option_of: Mapping[str, str] = {
         "host.policy": "SessionOptions.policy",
         "llm.gateway": "SessionOptions.gateway",
+        _PROVIDER: "SessionOptions.provider",
+        "llm.dialect": "SessionOptions.dialect",
+        _SANDBOX: "SessionOptions.sandbox",
+        _TOOLSET: "SessionOptions.toolsets",
         "llm.model": "SessionOptions.model",
         _MAX_STEPS: "SessionOptions.max_steps",
         "llm.max_cost": "SessionOptions.max_cost",

@@ -57,9 +57,10 @@ class Closing(NamedTuple):
 class Session:
     """An open session, for one task after the other. Made by `open_session` and `resume_session`."""
 
-    def __init__(self, session: OpenSession, resolved: ResolvedOptions) -> None:
+    def __init__(self, session: OpenSession, resolved: ResolvedOptions, events: _Events | None = None) -> None:
         self._session = session
         self._resolved = resolved
+        self._events = events
         approved = session.replays_approved(resolved.approvals, everything=resolved.approve_all)
         self._replays = resolved.replays | approved
 
@@ -133,6 +134,16 @@ class Session:
         self._replays = frozenset()
         return await self._ended()
 
+    async def events(self) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield the events from now on, as `on_event` gets them, until the session is over. An iterator that is behind
+        by more than 10,000 loses the oldest; `droppedEvents` of the next one says how many. Raises UsageError in a
+        process that shows the events itself."""
+        if self._events is None:
+            raise UsageError("this session's events go to the process that runs it")
+        queue = self._events.listen()
+        while (event := await queue.get()) is not None:
+            yield event
+
     def cancel(self, *, force: bool = False) -> None:
         """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
         nothing where no task runs."""
@@ -200,11 +211,11 @@ async def open_recorded(
     options: SessionOptions, approve: Approve | None, on_event: OnEvent | None, recorded: RecordedToolService | None
 ) -> AsyncIterator[Session]:
     """As `open_session`, with `recorded` in place of the Backend Tool Service."""
-    resolved = LayeredOptions(options).new()
-    opener = _opener(resolved, options, approve, on_event, recorded)
+    resolved, events = LayeredOptions(options).new(), _Events(on_event)
+    opener = _opener(resolved, options, approve, events, recorded)
     opened = await opener.create(new_session(resolved, "desktop"))
     opened.session.announce("desktop")
-    async with _hold(opened.session, resolved) as session:
+    async with _hold(opened.session, resolved, events) as session:
         yield session
 
 
@@ -218,9 +229,9 @@ async def resume_session(
 ) -> AsyncIterator[Session]:
     """A session that another process left, as it was started, with `options` over it; see `open_session`."""
     options = options or SessionOptions()
-    resolved = LayeredOptions(options).resolve_resume(session_id)
-    opened = await _opener(resolved, options, approve, on_event).resume(session_id, cursor=None)
-    async with _hold(opened.session, resolved) as session:
+    resolved, events = LayeredOptions(options).resolve_resume(session_id), _Events(on_event)
+    opened = await _opener(resolved, options, approve, events).resume(session_id, cursor=None)
+    async with _hold(opened.session, resolved, events) as session:
         yield session
 
 
@@ -241,13 +252,13 @@ def _opener(
     resolved: ResolvedOptions,
     options: SessionOptions,
     approve: Approve | None,
-    on_event: OnEvent | None,
+    events: _Events,
     recorded: RecordedToolService | None = None,
 ) -> SessionOpener:
     return SessionOpener(
         FixedOptions(resolved),
         gate=lambda _: gate_of(resolved, approve),
-        watch=lambda _: sinks_of(on_event),
+        watch=lambda _: [events],
         tokens=tokens_of(options),
         owns_process=options.guard_processes,
         tools=tuple(options.tools),
@@ -256,16 +267,17 @@ def _opener(
 
 
 @contextlib.asynccontextmanager
-async def _hold(session: OpenSession, resolved: ResolvedOptions) -> AsyncIterator[Session]:
+async def _hold(session: OpenSession, resolved: ResolvedOptions, events: _Events) -> AsyncIterator[Session]:
     is_clean = False
     try:
-        yield Session(session, resolved)
+        yield Session(session, resolved, events)
         is_clean = True
     finally:
         if is_clean and session.incomplete_task is None:
             await session.shut_down("closed")
         else:
             await session.leave()
+        events.end()
         await asyncio.sleep(0)  # for the events of the end
 
 
@@ -298,9 +310,9 @@ def gate_of(resolved: ResolvedOptions, approve: Approve | None) -> ApprovalGate:
     return _Callback(resolved, approve)
 
 
-def sinks_of(on_event: OnEvent | None) -> list[_EventCallback]:
+def sinks_of(on_event: OnEvent | None) -> list[_Events]:
     """The sinks of a session whose events `on_event` takes."""
-    return [] if on_event is None else [_EventCallback(on_event)]
+    return [] if on_event is None else [_Events(on_event)]
 
 
 class _Callback:
@@ -321,19 +333,48 @@ class _Callback:
         return decided if isinstance(decided, ApprovalAnswer) else ApprovalAnswer(bool(decided), "")
 
 
-class _EventCallback:
+class _Events:
     """A sink that hands events to the embedding program in the next turn of the event loop, where a fault of the
-    callback is that program's and stops nothing here."""
+    callback is that program's and stops nothing here, and to those who iterate over them."""
 
-    def __init__(self, on_event: OnEvent) -> None:
+    def __init__(self, on_event: OnEvent | None) -> None:
         self._on_event = on_event
+        self._queues: list[asyncio.Queue[Mapping[str, Any] | None]] = []
+        self._is_over = False
+
+    def listen(self) -> asyncio.Queue[Mapping[str, Any] | None]:
+        """A queue of the events from now on; None is behind the last one."""
+        queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
+        self._queues.append(queue)
+        if self._is_over:
+            queue.put_nowait(None)
+        return queue
 
     def take(self, event: Event) -> None:
         """See Sink."""
-        asyncio.get_running_loop().call_soon(self._on_event, json.loads(event.line()))
+        if self._on_event is None and not self._queues:
+            return
+        line = json.loads(event.line())
+        if self._on_event is not None:
+            asyncio.get_running_loop().call_soon(self._on_event, line)
+        for queue in self._queues:
+            dropped = 0
+            while queue.qsize() >= _MOST_BEHIND:
+                lost = queue.get_nowait() or {}
+                dropped += 1 + lost.get("droppedEvents", 0)
+            queue.put_nowait({**line, "droppedEvents": dropped} if dropped else line)
 
     def flush(self) -> None:
         """See Sink."""
+
+    def end(self) -> None:
+        """The session is over."""
+        self._is_over = True
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+
+_MOST_BEHIND = 10_000
 
 
 # One task from start to end, in a session of its own.

@@ -339,3 +339,34 @@ def test_the_example_of_the_page_runs(host: Host, tmp_path: Path) -> None:
     lines = ended.stdout.splitlines()
     assert (lines[0], lines[-2:]) == ("session_started", ["TASK_COMPLETED Written.", "session_completed"])
     assert lines.count("task_completed") == 2
+
+
+async def test_events_are_iterated_over_until_the_session_is_over(tmp_path: Path) -> None:
+    with gateway(use(call("ListDirectory", path=".")), say("Done.")) as model:
+        options = agent_host.SessionOptions(
+            workspace=tmp_path, state_dir=tmp_path / "state", gateway=model.url, sandbox="none", toolsets=["slim"]
+        )
+        seen: list[str] = []
+
+        async def watch(session: agent_host.Session) -> None:
+            seen.extend([event["eventType"] async for event in session.events()])
+
+        async with agent_host.open_session(options) as session:
+            watching = asyncio.ensure_future(watch(session))
+            await asyncio.sleep(0)
+            assert (await session.run("Look.")).completed
+        await watching
+        assert "tool_completed" in seen
+        assert seen[-1] == "session_completed"
+        assert {tool["name"] for tool in model.bodies[0]["tools"]} == {
+            "ReadFile", "WriteFile", "EditFile", "ListDirectory", "Grep", "RunCommand",
+        }  # fmt: skip
+
+
+def test_fields_of_a_wrong_type_are_all_named() -> None:
+    wrong = agent_host.SessionOptions(gateway=5, max_steps="3", approvals="File.Delete", toolsets=[1], approve_all=1)  # type: ignore[arg-type,list-item]  # what a program without types may do
+    with pytest.raises(agent_host.UsageError) as refused:
+        _ = wrong.flags
+    said = str(refused.value)
+    for field in ("gateway: give a string", "max_steps", "approvals: give a list", "toolsets: all", "approve_all"):
+        assert f"SessionOptions.{field}" in said
