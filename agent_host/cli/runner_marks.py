@@ -33,6 +33,7 @@ MOST_ANNOTATIONS: Final = 10
 MAX_SUMMARY_BYTES: Final = 1024 * 1024
 """Of the summary of a step; the runner takes no larger one."""
 _MESSAGE_BYTES: Final = 1000
+_MOST_REPLAYS: Final = 10
 _MAX_LINES: Final = 20_000
 _MAX_LINE_CHARS: Final = 1000
 _CUT: Final = "\n\nThe rest of the summary is left out: it was too long for this page.\n"
@@ -115,22 +116,22 @@ def _annotate(
         rows.append((kind, _words_of_end(result, resume), {"title": f"agent-host: {title_of_end(result.details)}"}))
     for one in findings_of(items, workspace):
         place: dict[str, str | int] = {"file": one.file, "line": one.line}
-        rows.append((one.kind, one.message, place | ({"col": one.column} if one.column else {})))
+        rows.append((one.kind, one_line(one.message, _MESSAGE_BYTES), place | ({"col": one.column} if one.column else {})))
     given = dict.fromkeys(("error", "warning"), 0)
     for kind, message, properties in rows:
         given[kind] += 1
         if given[kind] <= MOST_ANNOTATIONS:
-            runner_log.give_github(stream, kind, one_line(message, _MESSAGE_BYTES), **properties)
+            runner_log.give_github(stream, kind, message, **properties)
 
 
 def _words_of_end(result: Result, resume: str | None) -> str:
-    parts = [result.message or title_of_end(result.details)]
+    parts = [one_line(result.message or title_of_end(result.details), _MESSAGE_BYTES)]
     if resume is not None and result.unfinished:
         parts.append(f"resume with: {resume}")
     elif resume is not None:
         denied = (row["replay"] for row in result.details["deniedApprovals"])
         replays = dict.fromkeys(replay["id"] for replay in denied if "id" in replay)
-        parts += [f"to have that call run after all: {resume} --approve {one}" for one in replays]
+        parts += [f"to have that call run after all: {resume} --approve {one}" for one in list(replays)[:_MOST_REPLAYS]]
     return "; ".join(parts)
 
 
