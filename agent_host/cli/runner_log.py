@@ -51,7 +51,8 @@ _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 
 def install() -> None:
     """Have this process's standard output and error write for a runner."""
-    log = _Log(_MARKERS if any(os.environ.get(name) for name in RUNNERS if name != GITLAB) else (_SECTION,))
+    named = [name for name in RUNNERS if os.environ.get(name)]
+    log = _Log((_SECTION,) if named == [GITLAB] else _MARKERS)
     sys.stdout, sys.stderr = _Text(sys.stdout, log), _Text(sys.stderr, log)
 
 

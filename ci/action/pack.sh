@@ -20,6 +20,6 @@ if [ -n "$AH_RESUME_COMMAND" ]; then
         printf '    gh workflow run %s -f resume-run=%s -f resume-session=%s \\\n' \
             "${workflow##*/}" "$GITHUB_RUN_ID" "$AH_SESSION"
         printf '        -f resume-sha256=%s -f ref=%s -f approve=ID\n\n' "$(cat sha256)" "$(cat commit)"
-        printf 'The ids are in the commands above, after `--approve`; without one the session goes on as it is.\n'
+        printf 'The ids are in the commands above, after --approve; without one the session goes on as it is.\n'
     } >>"$GITHUB_STEP_SUMMARY"
 fi
