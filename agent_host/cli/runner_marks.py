@@ -116,7 +116,9 @@ def _annotate(
         rows.append((kind, _words_of_end(result, resume), {"title": f"agent-host: {title_of_end(result.details)}"}))
     for one in findings_of(items, workspace):
         place: dict[str, str | int] = {"file": one.file, "line": one.line}
-        rows.append((one.kind, one_line(one.message, _MESSAGE_BYTES), place | ({"col": one.column} if one.column else {})))
+        rows.append(
+            (one.kind, one_line(one.message, _MESSAGE_BYTES), place | ({"col": one.column} if one.column else {}))
+        )
     given = dict.fromkeys(("error", "warning"), 0)
     for kind, message, properties in rows:
         given[kind] += 1

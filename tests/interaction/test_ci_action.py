@@ -425,7 +425,7 @@ def test_inputs_reach_a_script_by_variables_alone(path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_scripts_pass_shellcheck() -> None:
-    scripts = sorted((ROOT / "ci/action").glob("*.sh"))
+    scripts = [str(path) for path in sorted((ROOT / "ci/action").glob("*.sh"))]
     words = ["shellcheck", "--shell=sh", "--external-sources", f"--source-path={ROOT / 'ci/action'}", *scripts]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "")

@@ -50,7 +50,7 @@ def test_a_step_of_github_actions_may_leave_its_outputs(host: Host, output: str,
 @pytest.mark.parametrize("policy", ["ci", "full"])
 def test_under_the_action_a_step_leaves_no_files(host: Host, policy: str) -> None:
     folder = host.root / "_temp" / "_runner_file_commands"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     env = {"GITHUB_OUTPUT": str(folder / "out"), "GITHUB_PATH": str(host.root / "path"), "AGENT_HOST_ACTION": "1"}
     for path in (folder / "out", folder / "new", host.root / "path"):
         for tool, arguments in (

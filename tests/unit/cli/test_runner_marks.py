@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.cli import runner_marks
+from agent_host.cli import runner_log, runner_marks
 from agent_host.cli.runner_log import _Log, _Text, begin_gitlab_section, give_github
 from agent_host.cli.runner_marks import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
 
@@ -119,7 +119,7 @@ def written(first: str, message: str, title: str) -> str:
     give_github(stream, "error", message, title=title)
     stream.write("after\n")
     under.flush()
-    data = under.buffer.getvalue()  # type: ignore[attr-defined]
+    data = under.buffer.getvalue()
     assert isinstance(data, bytes)
     return data.decode()
 
@@ -187,9 +187,7 @@ def test_what_is_no_file_of_the_step_is_left_alone(
 def test_ten_of_a_kind_are_annotated(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     given_commands: list[str] = []
-    monkeypatch.setattr(
-        runner_marks.runner_log, "give_github", lambda _, kind, text, **properties: given_commands.append(kind)
-    )
+    monkeypatch.setattr(runner_log, "give_github", lambda _, kind, text, **properties: given_commands.append(kind))
     output = "".join(f"x.c:{n}:1: error: e\nx.c:{n}:1: warning: w\n" for n in range(1, 20))
 
     details = {"verdict": "paused", "reason": "TIME_LIMIT", "endedBy": "limit", "deniedApprovals": []}
