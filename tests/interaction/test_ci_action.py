@@ -415,6 +415,53 @@ def test_the_examples_know_the_inputs_and_outputs() -> None:
                 assert value.split(".")[-1].rstrip(" }") in said["outputs"], name
 
 
+GITLAB = ROOT / "examples/ci/gitlab.yml"
+
+
+def gitlab_job(name: str, checkout: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a job of the example as a runner of GitLab does: variables, then the lines of both scripts in one shell."""
+    said = yaml.safe_load(GITLAB.read_text())
+    job = {**said[".agent"], **said[name]}
+    known = {"CI": "true", "GITLAB_CI": "true", "CI_PROJECT_DIR": str(checkout), **env}
+    own = {key: re.sub(r"\$(\w+)", lambda found: known[found[1]], value) for key, value in job["variables"].items()}
+    script = "\n".join([*job["before_script"], *job["script"]])
+    return subprocess.run(
+        ["sh", "-e", "-c", script], cwd=checkout, env={**own, **known}, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_example_for_gitlab_denies_and_approves_later(host: Host) -> None:
+    base = commit(host.workspace, {"ci/agent-policy.json": json.dumps(ASKS)})
+    commit(host.workspace, {"ci/agent-policy.json": json.dumps({"extends": "full"})})
+    subprocess.run(["git", "remote", "add", "origin", "https://x:token@h/o/p.git"], cwd=host.workspace, check=True)
+    env = {
+        **host.environment({"PATH": f"{Path(PROGRAM).parent}:{host.environment()['PATH']}"}),
+        "CI_MERGE_REQUEST_DIFF_BASE_SHA": base, "CI_COMMIT_SHA": base, "CI_JOB_TOKEN": "t",
+        "CI_SERVER_URL": "https://h", "CI_PROJECT_PATH": "o/p",
+    }  # fmt: skip
+    env.pop("AGENT_HOST_STATE_DIR")
+    write = call("WriteFile", path="new.txt", content="new\n")
+    with gateway(use(write, shell("echo yes > made")), say("I could not.")) as model:
+        first = gitlab_job("agent", host.workspace, {**env, "LLM_GATEWAY_ENDPOINT": model.url})
+    assert first.returncode == 4, first
+    remote = subprocess.run(["git", "remote", "get-url", "origin"], cwd=host.workspace, capture_output=True, check=True)
+    assert remote.stdout == b"https://h/o/p.git\n"
+    assert not (host.workspace / "made").exists()
+    (replay,) = re.findall(r"run after all, .* --approve (\S+)", first.stderr)
+    for name in ("new.txt", "agent.json", "agent.xml"):
+        (host.workspace / name).unlink()
+    shutil.rmtree(f"{host.workspace}.state")
+    reported = dict(line.split("=", 1) for line in (host.workspace / "agent.env").read_text().splitlines())
+    with gateway(*[say("Done.")] * 4) as model:
+        later_env = {**env, **reported, "LLM_GATEWAY_ENDPOINT": model.url, "APPROVE": replay}
+        wrong = gitlab_job("approve", host.workspace, {**later_env, "STATE_SHA256": "0" * 64})
+        assert (wrong.returncode, (host.workspace / "new.txt").exists()) == (1, False)
+        second = gitlab_job("approve", host.workspace, later_env)
+    assert second.returncode == 0, second
+    assert (host.workspace / "made").read_text() == "yes\n"
+    assert (host.workspace / "new.txt").read_text() == "new\n"
+
+
 @pytest.mark.parametrize("path", ["action.yml", "ci/comment/action.yml"])
 def test_inputs_reach_a_script_by_variables_alone(path: str) -> None:
     for step in yaml.safe_load((ROOT / path).read_text())["runs"]["steps"]:
