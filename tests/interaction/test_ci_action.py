@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -182,6 +183,24 @@ def test_a_program_of_the_checkout_is_refused(host: Host, runner: Runner) -> Non
 def test_a_wrong_option_is_the_exit_code_of_the_step(runner: Runner) -> None:
     job = run(runner, "http://127.0.0.1:9", max_steps="no")
     assert (job.code, job.failed, job.outputs["exit-code"]) == (2, "End as the task ended", "2")
+
+
+@pytest.mark.slow
+def test_the_action_installs_its_own_version_and_nothing_of_the_checkout(host: Host, runner: Runner) -> None:
+    """Needs a package index."""
+    runner.sha = commit(
+        host.workspace, {f"{name}.py": "raise SystemExit(9)\n" for name in ("pip", "venv", "agent_host")}
+    )
+    names = ("PIP_CERT", "PIP_CONFIG_FILE", "PIP_FIND_LINKS", "PIP_INDEX_URL", "SSL_CERT_FILE")
+    runner.environment = {
+        **runner.environment, **{name: os.environ[name] for name in names if name in os.environ}, "PYTHONPATH": ".",
+    }  # fmt: skip
+    with gateway(say("Done.")) as model:
+        job = run(runner, model.url, program="")
+    if job.failed == "Install agent-host" and "Could not find a version" in job.log:
+        pytest.skip("there is no package index")
+    assert job.code == 0, job.log
+    assert list(runner.temporary.glob("agent-host.*/program/bin/agent-host"))
 
 
 # The files of the step

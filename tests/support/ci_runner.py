@@ -129,7 +129,7 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=120,
+            timeout=300,
         )
         job.log += done.stdout.decode(errors="replace")
         job.summary += files["STEP_SUMMARY"].read_text()
