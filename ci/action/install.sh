@@ -20,7 +20,9 @@ else
     cd -- "$AH_FOLDER"
     python3 -I -m venv program
     program/bin/python -I -m pip install --quiet --no-input --disable-pip-version-check "$AH_SOURCE"
-    program=$AH_FOLDER/program/bin/agent-host
+    program=$AH_FOLDER/agent-host
+    printf '#!/bin/sh\nexec "%s/program/bin/python" -I -m agent_host "$@"\n' "$AH_FOLDER" >"$program"
+    chmod 700 "$program"
 fi
 "$program" --version
 put_output program "$program"

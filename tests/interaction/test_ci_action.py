@@ -200,7 +200,7 @@ def test_the_action_installs_its_own_version_and_nothing_of_the_checkout(host: H
     if job.failed == "Install agent-host" and "Could not find a version" in job.log:
         pytest.skip("there is no package index")
     assert job.code == 0, job.log
-    assert list(runner.temporary.glob("agent-host.*/program/bin/agent-host"))
+    assert list(runner.temporary.glob("agent-host.*/program/bin/python"))
 
 
 # The files of the step
