@@ -23,7 +23,7 @@ push | workflow_dispatch | schedule) base=$GITHUB_SHA ;;
     nested=$(find "$root" -mindepth 2 -name .git -print | head -n 1)
     [ -z "$nested" ] || refuse "$where, and there is another checkout in ${nested%/.git}"
     [ "$(git -C "$workspace" rev-parse --show-toplevel)" = "$root" ] || refuse "$where, at the root of the workspace"
-    [ -z "$(git -C "$root" status --porcelain --untracked-files=no)" ] || refuse "$where, and its files were changed"
+    [ -z "$(git -C "$root" status --porcelain)" ] || refuse "$where, and it has new or changed files"
     ;;
 esac
 printf '%s\n' "$base" | grep -Eqx '[0-9a-f]{40}([0-9a-f]{24})?' || refuse "the event names no base revision"

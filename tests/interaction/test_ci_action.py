@@ -132,8 +132,11 @@ def test_a_head_beside_the_base_is_refused(host: Host, runner: Runner) -> None:
     assert "there is another checkout in" in refused(runner)
     assert "only the base revision" in refused(runner, workspace="head")
     shutil.rmtree(host.workspace / "head")
+    (host.workspace / "unpacked").write_text("of the head")
+    assert "it has new or changed files" in refused(runner)
+    (host.workspace / "unpacked").unlink()
     (host.workspace / "README").write_text("of the head")
-    assert "its files were changed" in refused(runner)
+    assert "it has new or changed files" in refused(runner)
 
 
 def test_the_base_itself_may_be_worked_on_with_its_secrets(runner: Runner) -> None:
