@@ -162,7 +162,7 @@ def findings_of(items: Sequence[Mapping[str, Any]], workspace: str) -> list[Find
             last.pop(key, None)
             last[key] = item
     found: dict[Finding, None] = {}
-    places = _Places(workspace)
+    places = _WorkspaceFiles(workspace)
     for item in last.values():
         if item.get("exitCode"):
             folder = os.path.join(workspace, _folder_of(item))
@@ -179,7 +179,7 @@ def _folder_of(item: Mapping[str, Any]) -> str:
     return folder if isinstance(folder, str) else ""
 
 
-class _Places:
+class _WorkspaceFiles:
     """Files of the workspace, as the runner names them: from the root of the repository, where that is known."""
 
     def __init__(self, workspace: str) -> None:
@@ -233,7 +233,7 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*[mK]")
 
 def _findings_in(output: str) -> Iterator[Finding]:
     """All findings in what a command printed, whatever the files are."""
-    reader = _Reader()
+    reader = _OutputReader()
     for line in output.splitlines()[:_MAX_LINES]:
         if len(line) <= _MAX_LINE_CHARS:
             found = reader.read(_COLOUR.sub("", line).rstrip())
@@ -241,7 +241,7 @@ def _findings_in(output: str) -> Iterator[Finding]:
                 yield found
 
 
-class _Reader:
+class _OutputReader:
     """Reads output line by line; some forms name the file on another line than the message."""
 
     def __init__(self) -> None:
