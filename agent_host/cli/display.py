@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from agent_host.cli.markdown import MarkdownBlocks, load_soon, render
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
 from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
 from agent_host.cli.shared import tokens_in_words
-from agent_host.cli.streams import notice, put, reason_of
+from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
 from agent_host.display_text import count_noun
 from agent_host.errors import CANCELLED
 from agent_host.events.kinds import EventType
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from agent_host import Result
     from agent_host.cli.progress import Clock, Timer
+    from agent_host.cli.runner_marks import StepMarks
     from agent_host.events.emitter import Event, Sink
 
 # What each form puts on stdout.
@@ -51,6 +53,7 @@ class Display:
         # For a CI runner stdout is one of `cli.runner_log`, which these lines go past.
         clean = getattr(sys.stdout.buffer, "clean", None)
         self._lines = JsonLines(sys.stdout.buffer, clean=clean) if form == "jsonl" else None
+        self.marks = _marks(self._progress.flush)
         self._result: bytes | None = None
         self._refused: Exception | None = None
         self._lost_file = False
@@ -63,7 +66,7 @@ class Display:
     @property
     def sinks(self) -> list[Sink]:
         """The observers of the session."""
-        return [sink for sink in (self._progress, self._lines) if sink is not None]
+        return [sink for sink in (self.marks, self._progress, self._lines) if sink is not None]
 
     @property
     def lost(self) -> str | None:
@@ -88,6 +91,8 @@ class Display:
     def stop(self) -> None:
         """The task runs no longer, however it ended: nothing is shown by itself any more."""
         self._progress.stop()
+        if self.marks is not None:
+            self.marks.end()
 
     def close(self) -> None:
         """Wait for a reader of events that is behind, say how many it did not get, and show the result behind the last
@@ -129,6 +134,15 @@ class Display:
     def repeat(self, result: Result, resume_command: str) -> None:
         """Show a stored result. No event comes with it, so the result is the one line of the form `jsonl`."""
         self.end(result, resume_command)
+
+
+def _marks(flush: Callable[[], None]) -> StepMarks | None:
+    """Marks for the CI runner that shows the log, where it knows such."""
+    if not (os.environ.get(GITHUB) or os.environ.get(GITLAB)):
+        return None
+    from agent_host.cli.runner_marks import StepMarks
+
+    return StepMarks(flush)
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:

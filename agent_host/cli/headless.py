@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -266,6 +267,10 @@ async def _run(
             display.note_lost_file(is_whole=is_whole)
         shown.append(result)
         display.end(result, command, session.patch(result.task_id) if display.is_text else "")
+        if display.marks is not None:
+            code = _code_of(result, stopped_by)
+            taken = functools.partial(session.transcript, result.task_id)
+            display.marks.annotate(result, taken, resolved.workspace, code=code, resume=command)
 
     approve = None
     if display.asks:

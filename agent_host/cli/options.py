@@ -223,6 +223,7 @@ def _output_files(parser: argparse.ArgumentParser) -> None:
         ("--junit", "a test report: the task, its commands and what was denied"),
     ):
         group.add_argument(option, metavar="FILE", help=text)
+    group.add_argument("--no-summary", action="store_true", help="add nothing to the summary of a GitHub Actions step")
 
 
 def _resume(commands: Any) -> None:

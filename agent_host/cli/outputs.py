@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.streams import notice
+from agent_host.cli import exit_codes
+from agent_host.cli.streams import GITHUB, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
 
@@ -112,14 +113,16 @@ def take_away(
 ) -> tuple[Result, bool]:
     """Write the files of a run that ended with `result` and will exit with `code`: the result with what it says of
     them, and whether all were written. `items` are those of the task's transcript."""
+    from agent_host.cli import runner_marks
     from agent_host.cli.pipeline import junit_of, summary_of
 
     patch, is_whole, of_files = None, True, dict[str, Any]()
-    if "patch" in files or "summary" in files:
+    if "patch" in files or "summary" in files or files.step_summary:
         try:
             patch = make_patch(files.places)
         except AgentHostError as error:
-            notice(f"error: there is no patch: {error}")
+            if "patch" in files or "summary" in files:
+                notice(f"error: there is no patch: {error}")
             is_whole = "patch" not in files
     if patch is not None and "patch" in files:
         for row in patch.omitted:
@@ -131,21 +134,41 @@ def take_away(
             is_whole = False
     result = dataclasses.replace(result, details={**result.details, **of_files})
     prompt = next((item["text"] for item in items if item.get("role") == "user"), "")
-    if "summary" in files:
+    if "summary" in files or files.step_summary:
         text = summary_of(result, items, patch, prompt=prompt, resume=resume)
         is_whole &= files.write("summary", text.encode("utf-8", "replace"))
+        if files.step_summary:
+            runner_marks.append_summary(files.step_summary, text)
     if "junit" in files:
         is_whole &= files.write("junit", junit_of(result, items, code, prompt=prompt, resume=resume))
+    again = resume if result.resumable or result.details["deniedApprovals"] else None
     if "result" in files:
         shown = {**result.details, "resumeCommand": resume if result.resumable else None}
         is_whole &= files.write("result", lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
+    if files.step_outputs:
+        outputs = {
+            "patch-file": str(of_files.get("patchFile", "")),
+            "session-id": result.session_id,
+            "exit-code": str(code if is_whole else code or exit_codes.FAILED),
+            "verdict": str(result.details["verdict"]),
+            "resume-command": again or "",
+        }
+        runner_marks.append_outputs(files.step_outputs, outputs)
     return result, is_whole
 
 
 class OutputFiles:
-    """All of them, by option, those of an earlier run removed. Raises UsageError."""
+    """All of them, by option, those of an earlier run removed. Raises UsageError.
+
+    `step_summary` and `step_outputs` are the files of the step of GitHub Actions that the run is, None outside of one:
+    the summary unless `--no-summary`, the outputs with `--patch`.
+    """
 
     def __init__(self, namespace: argparse.Namespace) -> None:
+        step = os.environ if os.environ.get(GITHUB) else dict[str, str]()
+        summarizes = not getattr(namespace, "no_summary", True)
+        self.step_summary = step.get("GITHUB_STEP_SUMMARY") or None if summarizes else None
+        self.step_outputs = step.get("GITHUB_OUTPUT") or None if getattr(namespace, "patch", None) else None
         self._files: dict[str, OutputFile] = {}
         given = {option: getattr(namespace, option, None) for option in OPTIONS}
         try:
@@ -165,7 +188,7 @@ class OutputFiles:
         return option in self._files
 
     def __bool__(self) -> bool:
-        return bool(self._files)
+        return bool(self._files or self.step_summary)
 
     @property
     def places(self) -> frozenset[str]:

@@ -72,7 +72,7 @@ def _changes(patch: WholePatch | None) -> Iterator[str]:
 
 
 def _commands(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    commands = [item for item in items if _is_command(item)]
+    commands = [item for item in items if is_command(item)]
     if not commands:
         return
     yield from ("", "### Commands", "", "| exit code | command |", "| --- | --- |")
@@ -118,7 +118,7 @@ def junit_of(
             case = _case("agent-host.denied", f"{item['toolName']} {_subject(item)}", item.get("latencyMs", 0))
             SubElement(case, "skipped", message=_xml(one_line(_why(item), _TEXT_CHARS)))
             cases.append(case)
-        elif _is_command(item):
+        elif is_command(item):
             case = _case("agent-host.command", _subject(item), item.get("latencyMs", 0))
             SubElement(case, "system-out").text = _xml(f"{_outcome(item)}\n{item.get('output', '')[:_TEXT_CHARS]}")
             cases.append(case)
@@ -168,12 +168,13 @@ def _xml(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
-def _is_command(item: Mapping[str, Any]) -> bool:
+def is_command(item: Mapping[str, Any]) -> bool:
     """True for a call that ran a command, or was to."""
-    return item.get("kind") == "call" and item.get("status") != "denied" and _line_of(item) is not None
+    return item.get("kind") == "call" and item.get("status") != "denied" and command_line_of(item) is not None
 
 
-def _line_of(item: Mapping[str, Any]) -> str | None:
+def command_line_of(item: Mapping[str, Any]) -> str | None:
+    """The line of a call that runs a command; None for any other call."""
     given = item.get("editedArguments", item.get("arguments"))
     if not isinstance(given, dict):
         return None
@@ -188,7 +189,7 @@ def _line_of(item: Mapping[str, Any]) -> str | None:
 def _subject(item: Mapping[str, Any]) -> str:
     """The command, path or URL of a call, in one line."""
     given = item.get("editedArguments", item.get("arguments"))
-    line = _line_of(item)
+    line = command_line_of(item)
     if line is None and isinstance(given, dict):
         line = next((given[name] for name in ("path", "url", "from") if isinstance(given.get(name), str)), "")
     return one_line(line or "", _LINE_BYTES)

@@ -1,20 +1,30 @@
 """Standard streams that end in the log of a CI runner, which obeys some of its lines.
 
 GitHub Actions, Azure Pipelines and TeamCity take commands from what a program prints: `::error::`, `##[group]`,
-`##vso[task.setvariable]`, `##teamcity[buildNumber]`. A model, a program, a server or a file's name could give them.
-So a marker of a command gets a space before its last character, and a carriage return that ends no line is written as
-its escape. JSON has no place for a space: there the character is an escape, which a parser reads as it was.
+`##vso[task.setvariable]`, `##teamcity[buildNumber]`. GitLab takes `section_start:` and `section_end:` before a carriage
+return. A model, a program, a server or a file's name could give them. So a marker of a command gets a space before its
+last character, and a carriage return that ends no line is written as its escape. JSON has no place for a space: there
+the character is an escape, which a parser reads as it was.
+
+The host's own commands pass by `give`. It takes a name of its list, properties and a message, never a line, and it
+escapes both, so that no text of a model or a command can begin or end a command there.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from agent_host.cli.streams import GITLAB, RUNNERS, put
+from agent_host.display_text import escape
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import BinaryIO, TextIO
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import BinaryIO, Literal, TextIO
+
+    GithubCommand = Literal["group", "endgroup", "error", "warning"]
 
 # Between the characters of a marker there may be some without a look, over which a comparison of texts passes.
 _SEEN: Final = r"[!-~\w]"
@@ -33,14 +43,56 @@ _MARKER: Final = re.compile(
 )
 """One may begin within another, and each ends in the character that makes it one. `::` is one at the start of a line
 and behind white space, wherever that is; `##[` and its like are anywhere."""
+_SECTION: Final = re.compile(r"(?=(section_(?:start|end):))", re.IGNORECASE)
+_MARKERS: Final = (_MARKER, _SECTION)
 _LONGEST: Final = 512  # characters of the longest marker, and more
 _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 
 
 def install() -> None:
     """Have this process's standard output and error write for a runner."""
-    log = _Log()
+    named = [name for name in RUNNERS if os.environ.get(name)]
+    log = _Log((_SECTION,) if named == [GITLAB] else _MARKERS)
     sys.stdout, sys.stderr = _Text(sys.stdout, log), _Text(sys.stderr, log)
+
+
+def give_github(stream: TextIO, command: GithubCommand, message: str = "", **properties: str | int) -> None:
+    """Give the runner of GitHub a command on `stream`, on a line of its own. Nothing happens on a stream that is not
+    one of `install`."""
+    shown = ",".join(f"{name}={_escape_property(str(value))}" for name, value in properties.items())
+    _write_raw(stream, f"::{command}{' ' if shown else ''}{shown}::{_escape_data(message)}\n")
+
+
+def begin_gitlab_section(stream: TextIO, name: str, title: str, at: int) -> None:
+    """Begin a section of GitLab's log; `name` is letters, digits and `_`, `at` the time in seconds."""
+    _write_raw(stream, f"\x1b[0Ksection_start:{at}:{_section_name(name)}\r\x1b[0K{escape(title, keep='')}\n")
+
+
+def end_gitlab_section(stream: TextIO, name: str, at: int) -> None:
+    """End a section of GitLab's log."""
+    _write_raw(stream, f"\x1b[0Ksection_end:{at}:{_section_name(name)}\r\x1b[0K\n")
+
+
+def _section_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9_]", "_", name)
+
+
+def _escape_data(text: str) -> str:
+    """A message as the runner reads it back. Line ends stay such; nothing in it is a marker, also where the runner
+    writes the message into its log."""
+    text = escape(text.replace("\r\n", "\n"), keep="\n\t")
+    text = _join(text, _ends_of_markers(text), lambda char: f" {char}")
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _write_raw(stream: TextIO, line: str) -> None:
+    write: Callable[[str], None] | None = getattr(stream, "write_command", None)
+    if write is not None:
+        write(line)
 
 
 def clean_json(data: bytes) -> bytes:
@@ -52,8 +104,8 @@ def clean_json(data: bytes) -> bytes:
     return _join(text, places, lambda char: f"\\u{ord(char):04x}").encode("utf-8", "surrogateescape")
 
 
-def _ends_of_markers(text: str) -> set[int]:
-    return {found.end(1) - 1 for found in _MARKER.finditer(text)}
+def _ends_of_markers(text: str, markers: Sequence[re.Pattern[str]] = _MARKERS) -> set[int]:
+    return {found.end(1) - 1 for marker in markers for found in marker.finditer(text)}
 
 
 def _join(text: str, places: set[int], written: Callable[[str], str]) -> str:
@@ -62,10 +114,12 @@ def _join(text: str, places: set[int], written: Callable[[str], str]) -> str:
 
 
 class _Log:
-    """The common part of both streams: the runner may read them as one."""
+    """The common part of both streams: the runner may read them as one. `markers` are those that it obeys."""
 
-    tail = ""
-    """The end of what was written last, on either."""
+    def __init__(self, markers: Sequence[re.Pattern[str]] = _MARKERS) -> None:
+        self.markers = markers
+        self.tail = ""
+        """The end of what was written last, on either."""
 
 
 class _Text:
@@ -97,10 +151,17 @@ class _Text:
         for line in lines:
             self.write(line)
 
+    def write_command(self, line: str) -> None:
+        """Write a command of the host's own, at the start of a line on both streams: they may be one."""
+        if self._return or not {self._tail[-1:], self._log.tail[-1:]} <= {"", "\n"}:
+            self.write("\n")
+        put(self._stream, line)
+        self._tail = self._log.tail = "\n"
+
     def _clean(self, text: str) -> str:
         places: set[int] = set()
         for tail in {self._tail, self._log.tail}:
-            places |= {place - len(tail) for place in _ends_of_markers(tail + text)}
+            places |= {place - len(tail) for place in _ends_of_markers(tail + text, self._log.markers)}
         self._tail, self._log.tail = ((tail + text)[-_LONGEST:] for tail in (self._tail, self._log.tail))
         return _LONE_RETURN.sub(r"\\r", _join(text, places, lambda char: f" {char}"))
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-RUNNERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+GITHUB, GITLAB = "GITHUB_ACTIONS", "GITLAB_CI"
+RUNNERS = (GITHUB, "TF_BUILD", "TEAMCITY_VERSION", GITLAB)
 """Variables of CI runners that obey what a program prints."""
 
 

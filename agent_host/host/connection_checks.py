@@ -33,7 +33,6 @@ from config.policies import BUILT_IN, template
 from state.temporary import scratch
 from tool_runtime.families.schemas import definition_of, parameters, text
 from tool_runtime.platform.environment import path_to_trust
-from tool_runtime.remote.mcp.oauth import Browser
 from tool_runtime.remote.mcp.servers import Http, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.router import LocalToolRouter
@@ -265,7 +264,7 @@ async def _check_server(
 async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     from mcp.shared.auth import AuthorizationCodeResult
 
-    from tool_runtime.remote.mcp.oauth import DEFAULT_PORT
+    from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 
     answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 

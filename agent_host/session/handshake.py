@@ -16,7 +16,7 @@ from config.load import read_regular_file, user_files
 from config.near_paths import hint_at_path
 from config.policies import BUILT_IN, digest, is_built_in, names_file, template
 from config.shapes import meant_name
-from policy.bundle.builtin import PlaceholderValues, instantiate, step_files
+from policy.bundle.builtin import PlaceholderValues, instantiate, kept_step_files, step_files
 from policy.bundle.model import RedactionRule
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
@@ -208,10 +208,12 @@ def own_files() -> tuple[str, ...]:
 
 def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
     """Return what no tool and no command of a session may change, whatever its bundle says: the bundle file, as it is
-    named and where it leads, and what this program runs from in the workspace (design, invariant 12)."""
+    named and where it leads, what this program runs from in the workspace (design, invariant 12), and the files of a
+    step of GitHub Actions that are the host's alone."""
     name = settings.host.policy
     bundle = () if not names_file(name) else (os.path.abspath(name), os.path.realpath(name))
-    return tuple(dict.fromkeys((*bundle, *places_in(workspace))))
+    kept = kept_step_files(os.environ, "windows" if os.name == "nt" else "posix")
+    return tuple(dict.fromkeys((*bundle, *places_in(workspace), *kept, *map(os.path.realpath, kept))))
 
 
 def _models(settings: Settings) -> tuple[str, ...]:

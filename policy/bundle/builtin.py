@@ -195,15 +195,33 @@ def expand_path(entry: str, places: PlaceholderValues) -> str | None:
 _FIELDS = {
     "workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir", "stepFiles": "step_files",
 }  # fmt: skip
+STEP_FILES = ("GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
+"""The variables that name the files of a step."""
+KEEP_STEP_FILES = "AGENT_HOST_ACTION"
+"""The variable that is set if the files of a step are the host's alone; `action.yml` sets it."""
 _STEP_FILES = r"(.*[/\\]_runner_file_commands)[/\\][^/\\]+"
 
 
 def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
     """The directory of the files that a step of GitHub Actions writes its outputs and variables to (`$GITHUB_OUTPUT`,
-    `$GITHUB_ENV` and their like); None outside of such a step.
+    `$GITHUB_ENV` and their like); None outside of such a step, and if they are kept (`kept_step_files`).
 
     Only a directory of the runner's own name counts, so that no other value opens anything.
     """
+    return None if environ.get(KEEP_STEP_FILES) else _directory_of_step_files(environ, os)
+
+
+def kept_step_files(environ: Mapping[str, str], os: OsFamily) -> tuple[str, ...]:
+    """The files of the step, and their directory, if `KEEP_STEP_FILES` says that no tool and no command may write
+    them, whatever the bundle says."""
+    if not environ.get(KEEP_STEP_FILES):
+        return ()
+    folder = _directory_of_step_files(environ, os)
+    named = [normalize(path, os) for name in STEP_FILES if is_absolute(path := environ.get(name, ""), os)]
+    return (*([] if folder is None else [folder]), *named)
+
+
+def _directory_of_step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
     found = re.fullmatch(_STEP_FILES, environ.get("GITHUB_OUTPUT", ""))
     return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 

@@ -47,6 +47,21 @@ def test_a_step_of_github_actions_may_leave_its_outputs(host: Host, output: str,
     assert host.run(*asked, own, env=env).result["decision"] == decision
 
 
+@pytest.mark.parametrize("policy", ["ci", "full"])
+def test_under_the_action_a_step_leaves_no_files(host: Host, policy: str) -> None:
+    folder = host.root / "_temp" / "_runner_file_commands"
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {"GITHUB_OUTPUT": str(folder / "out"), "GITHUB_PATH": str(host.root / "path"), "AGENT_HOST_ACTION": "1"}
+    for path in (folder / "out", folder / "new", host.root / "path"):
+        for tool, arguments in (
+            ("RunCommand", {"command": f"echo a=b >> {path}"}),
+            ("WriteFile", {"path": str(path), "content": "a=b"}),
+            ("DeleteFile", {"path": str(path)}),
+        ):
+            asked = host.run("policy", "check", tool, json.dumps(arguments), "--exit-code", "--policy", policy, env=env)
+            assert asked.code == 1, (path, tool, asked)
+
+
 @pytest.mark.slow
 def test_a_built_in_judges_by_the_disk(host: Host) -> None:
     (host.workspace / "a").mkdir()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.support.process import Host, Outcome
 
 RUNNERS = [{"GITHUB_ACTIONS": "true"}, {"TF_BUILD": "True"}, {"TEAMCITY_VERSION": "2026.1"}]
+SECTION = "section_start:1:x\r\x1b[0Kx section_end:1:x\r\x1b[0K"
 GITHUB = RUNNERS[0]
 HOSTILE = (
     "::stop-commands::x\n \u00a0::error file=a,line=1::x\nb\r::add-mask::y\r\n\t::warning::z\n"
@@ -26,10 +27,18 @@ ARGUMENTS = json.dumps({"path": f"/etc/{NAME}"})
 FORMS = [["text"], ["text", "--verbose"], ["json"], ["jsonl"]]
 
 
+OWN = re.compile(
+    r"^::(?:group::step \d+|endgroup::"
+    r"|(?:error|warning) (?:title=agent-host%3A [^:,\r\n]*|file=[^:,\r\n]+,line=\d+)::)",
+    re.MULTILINE,
+)
+
+
 def obeyed(outcome: Outcome) -> list[str]:
+    """What a runner would obey besides the host's own groups and annotations, whose messages count."""
     found = []
     for stream in (outcome.stdout, outcome.stderr.encode()):
-        log = stream.decode()
+        log = OWN.sub("own ", stream.decode())
         found += [line for line in re.split(r"[\r\n\u2028\x85]", log) if line.strip().startswith("::")]
         found += re.findall(r"\s::|##(?:vso|teamcity)?\[|\r(?!\n)", log)
     return found
@@ -131,3 +140,44 @@ def test_a_gateway_says_nothing_to_the_runner(host: Host) -> None:
         outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", host.policy(), env=GITHUB)
     assert outcome.code != 0
     assert obeyed(outcome) == []
+
+
+def test_a_step_is_a_group_and_the_end_an_annotation(host: Host) -> None:
+    with gateway(use(shell("true")), {"status": 400, "error": {"message": HOSTILE}}) as model:
+        outcome = host.run("run", "x", "--gateway", model.url, "--policy", host.policy(), env=GITHUB)
+    assert outcome.code != 0
+    commands = [line for line in outcome.lines if line.startswith("::")]
+    assert commands[:-1] == ["::group::step 1", "::endgroup::", "::group::step 2", "::endgroup::"]
+    assert re.match(r"::error title=agent-host%3A \w+%3A LLM_\w+%2C by infrastructure::", commands[-1]), commands
+    assert re.search(r"; resume with: agent-host resume sess_\w+( |$)", commands[-1])
+
+
+def test_a_section_of_gitlab_is_the_hosts_alone(host: Host) -> None:
+    with gateway(use(shell("true"), text=SECTION), say(SECTION)) as model:
+        options = ("--gateway", model.url, "--policy", str(host.policy()))
+        outcome = host.run("run", "x", *options, env={"GITLAB_CI": "true"})
+    log = outcome.text + outcome.stderr
+    own = re.findall(r"^\x1b\[0Ksection_(start|end):(\d{10,}):(step_\d)\r\x1b\[0K(step \d)?$", log, re.MULTILINE)
+    assert [(kind, name, title) for kind, _, name, title in own] == [
+        ("start", "step_1", "step 1"), ("end", "step_1", ""), ("start", "step_2", "step 2"), ("end", "step_2", ""),
+    ]  # fmt: skip
+    assert len(re.findall(r"section_\w+:", log)) == len(own)
+    assert outcome.text.count("section_start :1:x\\r") == 2
+
+
+def test_the_summary_of_a_step_is_added_to(host: Host) -> None:
+    summary, outputs = host.root / "summary", host.root / "outputs"
+    step = {**GITHUB, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(outputs)}
+    summary.write_text("before\n")
+    options = ("--policy", str(host.policy()), "--patch", str(host.root / "x.patch"))
+    with gateway(say(HOSTILE), say("two")) as model:
+        assert host.run("run", "x", "--gateway", model.url, *options, env=step).code == 0
+        assert host.run("run", "x", "--gateway", model.url, *options, "--no-summary", env=step).code == 0
+    text = summary.read_text()
+    assert text.startswith("before\n## agent-host: ` completed")
+    assert text.count("## agent-host") == 1
+    names = re.findall(r"^([a-z-]+)<<", outputs.read_text(), re.MULTILINE)
+    assert names == ["patch-file", "session-id", "exit-code", "verdict", "resume-command"] * 2
+    plain = host.run("run", "x", "--gateway", "mock:none", env={**step, "GITHUB_ACTIONS": ""})
+    assert plain.code == 2
+    assert summary.read_text() == text

@@ -49,6 +49,14 @@ def test_a_session_starts_without_what_only_some_sessions_need() -> None:
     assert not found & (HEAVY | {"httpx", "opentelemetry"})
 
 
+def test_commands_start_without_the_extras() -> None:
+    of_extras = {"mcp", "tool_service"}
+    names = [path.stem for path in (_ROOT / "agent_host/cli").glob("*.py") if path.stem not in of_extras]
+    found = imported_by(f"import importlib\nfor one in {names}: importlib.import_module('agent_host.cli.' + one)")
+    assert "agent_host" in found
+    assert not found & {"boto3", "mcp", "mcp_types", "opentelemetry", "psycopg", "pypdf", "starlette", "uvicorn"}
+
+
 # Serves until the reply to CreateSession, and says then what was imported.
 _FIRST_REPLY = """
 import sys, typing

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
     "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
+    "agent_host/cli/runner_marks.py": "the summary and the outputs of a pipeline's step, which its runner names",
     "agent_host/cli/streams.py": "the null device",
     "agent_host/host/cost_check.py": "a temporary directory of its own, for copies of recorded workspaces",
     "agent_host/events/otel_export.py": "the state directory",
