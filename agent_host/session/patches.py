@@ -330,7 +330,7 @@ def _renames(
     patches: dict[str, FilePatch] = {}
     for path, (old, alike) in find_renames(gone, new).items():
         old_name, name = _patch_name(old, workspace), _patch_name(path, workspace)
-        was = mode_and_blob(found[old].before or "")[0]
+        was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if indexed else None)
         patch = git_rename(old_name, name, gone[old], new[path], alike, mode=_mode(path), old_mode=was, indexed=indexed)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)

@@ -304,8 +304,8 @@ def test_a_file_of_any_name_at_the_top(tmp_path: Path, name: str) -> None:
     check_applies(tmp_path, {file: plain(b"x\n")}, {file: program(b"x\n")})
 
 
-@pytest.mark.parametrize("name", ["edit of a program", "gone program", "new program", "rename of a program with edit"])
-def test_a_mode_that_nothing_changed_need_not_be_on_record(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["edit of a program", "gone program", "new program", "rename and chmod +x"])
+def test_a_mode_need_not_be_on_record_where_nothing_changed_it_or_of_a_plain_file(tmp_path: Path, name: str) -> None:
     check_applies(tmp_path, *TREES[name], modes=False)
 
 
