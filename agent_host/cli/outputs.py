@@ -50,6 +50,8 @@ class OutputFile:
             found = self._status()
             if found is not None and stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(0, "it is a directory")
+            if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+                raise OSError(0, "it is no regular file, and would be replaced by one")
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(0, "its directory cannot be written to")
         except OSError as error:
@@ -66,7 +68,7 @@ class OutputFile:
 
     def write(self, data: bytes) -> bool:
         """Put `data` there, all of it or nothing; False, with a line about it, where that fails."""
-        temporary = f".{self._name[:100]}.{secrets.token_hex(8)}.tmp"
+        temporary = f".agent-host-{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         try:
             fd = os.open(self._place(temporary), flags, 0o666, dir_fd=self._folder)
@@ -127,6 +129,8 @@ def take_away(
     if patch is not None and "patch" in files:
         for row in patch.omitted:
             notice(f"{escape(row['path'], keep='')} is not in the patch: {escape(row['why'], keep='')}")
+        if "changesUnseen" in result.details:
+            notice(f"the patch may lack changes by commands: {escape(result.details['changesUnseen'], keep='')}")
         of_files["patchOmitted"] = patch.omitted
         if files.write("patch", patch.to_bytes()):
             of_files["patchFile"] = files.path_of("patch")

@@ -49,7 +49,7 @@ def summary_of(
         lines += ["", _code(one_line(result.message, _TEXT_CHARS))]
     if result.unfinished and resume is not None:
         lines += ["", f"It continues with {_code(resume)}."]
-    lines += _changes(patch)
+    lines += _changes(patch, details.get("changesUnseen"))
     lines += _commands(items)
     lines += _denials(result, items, resume)
     if result.text:
@@ -57,11 +57,11 @@ def summary_of(
     return "\n".join(lines) + "\n"
 
 
-def _changes(patch: WholePatch | None) -> Iterator[str]:
+def _changes(patch: WholePatch | None, unseen: str | None) -> Iterator[str]:
     if patch is None:
         return
     yield from ("", "### Changes", "")
-    if not patch.files and not patch.omitted:
+    if not patch.files and not patch.omitted and unseen is None:
         yield "No file was changed."
     for file in patch.files[:_LISTED]:
         yield f"- {_code(file.name)} {file.status}, +{file.additions} -{file.deletions}"
@@ -69,6 +69,8 @@ def _changes(patch: WholePatch | None) -> Iterator[str]:
         yield f"- and {len(patch.files) - _LISTED} more"
     for row in patch.omitted:
         yield f"- {_code(row['path'])} is **not in the patch**: {_code(row['why'])}"
+    if unseen is not None:
+        yield f"- **not all changes** by commands are known: {_code(unseen)}"
 
 
 def _commands(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:

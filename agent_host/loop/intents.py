@@ -11,7 +11,7 @@ from agent_host.safe_open import link_at, read_real
 from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
-from state.blobs import LINK, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
+from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
 from state.records import FileEffect
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def capture_intent(
     if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
-    sets_mode = spec.effect == "replace" and isinstance(arguments.get("mode"), str)
-    before, data, kept = _found(facts, versions, will_hold, baselines, sets_mode=sets_mode)
+    mode = mode_at(facts.real_path) if _changes_mode(spec, arguments) else None
+    if spec.effect != "replace" and mode == PLAIN_FILE:  # what is gone is taken for one
+        mode = None
+    before, data, kept = _found(facts, versions, will_hold, baselines, mode)
     content = _content_after(spec, arguments, data)
     after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
     intent: Intent = {"path": facts.real_path, "before": before, "after": after}
@@ -77,16 +79,19 @@ def file_to_write(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None
     return facts if spec.changes_file and isinstance(facts, PathFacts) and not facts.tree else None
 
 
+def _changes_mode(spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    return spec.effect in ("delete", "move") or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
+
+
 def _found(
     facts: PathFacts,
     versions: Versions,
     will_hold: dict[str, Held],
     baselines: dict[str, str | None],
-    *,
-    sets_mode: bool = False,
+    mode: str | None = None,
 ) -> tuple[str | None, bytes | str | None, str | None]:
     """Return what a call finds at a path: its hash, its content, and the name under which it is kept, None if there is
-    nothing to keep. A first version goes into `baselines`, with its mode where the call sets that."""
+    nothing to keep. A first version goes into `baselines`, with the mode that is to be on record."""
     path = facts.real_path
     if path in will_hold:
         before, data = will_hold[path]
@@ -99,7 +104,7 @@ def _found(
     if not (is_first or versions.all):
         return before, data, None
     kept = versions.keep(facts, data) if isinstance(data, bytes) else data
-    mode = mode_and_blob(before or "")[0] or (mode_at(path) if sets_mode else None)
+    mode = mode_and_blob(before or "")[0] or mode
     if kept is not None and mode is not None:
         kept = add_mode(mode, kept)
     if is_first:

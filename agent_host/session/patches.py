@@ -236,8 +236,14 @@ def _inside(path: str, workspace: str) -> bool:
     return path.startswith(workspace.rstrip(os.sep) + os.sep)
 
 
-def _is_gone(path: str) -> bool:
-    """True where no file is: nothing, or a folder. What cannot be looked at may be there."""
+def _is_gone(path: str, workspace: str | None = None) -> bool:
+    """True where no file is: nothing, or a folder. What cannot be looked at may be there. With a `workspace` also where
+    a link there has taken the place of a folder on the way: for git the file is gone then, wherever the link leads."""
+    folder = os.path.dirname(path)
+    while workspace is not None and _inside(folder, workspace):
+        if os.path.islink(folder):
+            return True
+        folder = os.path.dirname(folder)
     try:
         found = LOCAL_DISK.status(path)
     except OSError:
@@ -262,7 +268,7 @@ def _file_patch(
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
         return None
-    gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
+    gone = span.after is None or (span.after == ON_DISK and _is_gone(path, workspace if indexed else None))
     if gone and span.before is None:
         return None
     name = _patch_name(path, workspace)
@@ -307,7 +313,7 @@ def _renames(
         return {}
     room = _MAX_RENAMED_BYTES
     for path, span in found.items():
-        is_gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
+        is_gone = span.after is None or (span.after == ON_DISK and _is_gone(path, workspace if indexed else None))
         if path in lost or is_gone == (span.before is None) or room < 0:
             continue
         version = span.before if is_gone else span.after
@@ -324,8 +330,8 @@ def _renames(
     patches: dict[str, FilePatch] = {}
     for path, (old, alike) in find_renames(gone, new).items():
         old_name, name = _patch_name(old, workspace), _patch_name(path, workspace)
-        mode = _mode(path) if indexed else None
-        patch = git_rename(old_name, name, gone[old], new[path], alike, mode=mode)
+        was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if indexed else None)
+        patch = git_rename(old_name, name, gone[old], new[path], alike, mode=_mode(path), old_mode=was, indexed=indexed)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
@@ -469,13 +475,20 @@ def git_patch(
 
 
 def git_rename(
-    old_name: str, name: str, before: bytes, after: bytes, alike: int, *, mode: str | None = None
+    old_name: str,
+    name: str,
+    before: bytes,
+    after: bytes,
+    alike: int,
+    *,
+    mode: str = PLAIN_FILE,
+    old_mode: str | None = None,
+    indexed: bool = False,
 ) -> GitPatch | None:
     """The patch that renames the file, and turns `before` into `after`; None if they differ and one is no text, or too
-    long for a diff of lines. `alike` is how much of them is the same, in percent; with a `mode` the names of git's
-    objects are in it."""
+    long for a diff of lines. `alike` is how much of them is the same, in percent; for the others see `git_patch`."""
     text = (
-        f"diff --git {quote(f'a/{old_name}')} {quote(f'b/{name}')}\n"
+        f"{_header(old_name, before, after, mode, old_mode, name)}"
         f"similarity index {alike}%\nrename from {quote(old_name)}\nrename to {quote(name)}\n"
     )
     if before == after:
@@ -483,7 +496,7 @@ def git_rename(
     if not all(_is_text(one) and _is_short(one) for one in (before, after)):
         return None
     diff = compare(before, after)
-    text += "" if mode is None else _index_line(before, after, mode)
+    text += _index_line(before, after, mode if old_mode in (None, mode) else None) if indexed else ""
     text += f"--- {quote(f'a/{old_name}')}\n+++ {quote(f'b/{name}')}\n{diff.hunks.decode()}"
     return GitPatch(text, diff.additions, diff.deletions)
 
@@ -519,8 +532,10 @@ def _index_line(before: bytes | None, after: bytes | None, mode: str | None) -> 
     return f"index {_object_name(before)}..{_object_name(after)}{'' if mode is None else f' {mode}'}\n"
 
 
-def _header(name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None) -> str:
-    header = f"diff --git {quote(f'a/{name}')} {quote(f'b/{name}')}\n"
+def _header(
+    name: str, before: bytes | None, after: bytes | None, mode: str, old_mode: str | None, to: str | None = None
+) -> str:
+    header = f"diff --git {quote(f'a/{name}')} {quote(f'b/{name if to is None else to}')}\n"
     if before is None:
         header += f"new file mode {mode}\n"
     if after is None:
