@@ -118,24 +118,7 @@ def take_away(
     from agent_host.cli import runner_marks
     from agent_host.cli.pipeline import junit_of, summary_of
 
-    patch, is_whole, of_files = None, True, dict[str, Any]()
-    if "patch" in files or "summary" in files or files.step_summary:
-        try:
-            patch = make_patch(files.places)
-        except AgentHostError as error:
-            if "patch" in files or "summary" in files:
-                notice(f"error: there is no patch: {error}")
-            is_whole = "patch" not in files
-    if patch is not None and "patch" in files:
-        for row in patch.omitted:
-            notice(f"{escape(row['path'], keep='')} is not in the patch: {escape(row['why'], keep='')}")
-        if "changesUnseen" in result.details:
-            notice(f"the patch may lack changes by commands: {escape(result.details['changesUnseen'], keep='')}")
-        of_files["patchOmitted"] = patch.omitted
-        if files.write("patch", patch.to_bytes()):
-            of_files["patchFile"] = files.path_of("patch")
-        else:
-            is_whole = False
+    patch, of_files, is_whole = _write_patch(files, result, make_patch)
     result = dataclasses.replace(result, details={**result.details, **of_files})
     prompt = next((item["text"] for item in items if item.get("role") == "user"), "")
     if "summary" in files or files.step_summary:
@@ -159,6 +142,33 @@ def take_away(
         }
         runner_marks.append_outputs(files.step_outputs, outputs)
     return result, is_whole
+
+
+def _write_patch(
+    files: OutputFiles, result: Result, make_patch: Callable[[Collection[str]], WholePatch]
+) -> tuple[WholePatch | None, dict[str, Any], bool]:
+    """Make the patch where something is to be said of it, and write it where it was asked for: the patch, the fields of
+    the result about it, and False where it is missing."""
+    wanted, of_files = "patch" in files, dict[str, Any]()
+    if not (wanted or "summary" in files or files.step_summary):
+        return None, of_files, True
+    try:
+        patch = make_patch(files.places)
+    except AgentHostError as error:
+        if wanted or "summary" in files:
+            notice(f"error: there is no patch: {error}")
+        return None, of_files, not wanted
+    if not wanted:
+        return patch, of_files, True
+    for row in patch.omitted:
+        notice(f"{escape(row['path'], keep='')} is not in the patch: {escape(row['why'], keep='')}")
+    if "changesUnseen" in result.details:
+        notice(f"the patch may lack changes by commands: {escape(result.details['changesUnseen'], keep='')}")
+    of_files["patchOmitted"] = patch.omitted
+    is_whole = files.write("patch", patch.to_bytes())
+    if is_whole:
+        of_files["patchFile"] = files.path_of("patch")
+    return patch, of_files, is_whole
 
 
 class OutputFiles:
