@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
+from agent_host.cli.exit_codes import FAILED
 from agent_host.cli.streams import notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
@@ -139,6 +140,7 @@ def take_away(
         text = summary_of(result, items, patch, prompt=prompt, resume=resume)
         is_whole &= files.write("summary", text.encode("utf-8", "replace"))
     if "junit" in files:
+        code = code if is_whole else code or FAILED
         is_whole &= files.write("junit", junit_of(result, items, code, prompt=prompt, resume=resume))
     if "result" in files:
         shown = {**result.details, "resumeCommand": resume if result.resumable else None}
