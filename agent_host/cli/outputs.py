@@ -127,6 +127,7 @@ def take_away(
         if files.step_summary:
             runner_marks.append_summary(files.step_summary, text)
     if "junit" in files:
+        code = code if is_whole else code or exit_codes.FAILED
         is_whole &= files.write("junit", junit_of(result, items, code, prompt=prompt, resume=resume))
     again = resume if result.resumable or result.details["deniedApprovals"] else None
     if "result" in files:

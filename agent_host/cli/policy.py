@@ -146,7 +146,8 @@ def test(namespace: argparse.Namespace) -> int:
     if report is not None:
         report.remove_old()
     runs = DryRuns(policy, datetime.now(UTC))
-    found = [_test_case(runs, number, line) for number, line in enumerate(_lines(namespace.file), 1) if line.strip()]
+    lines = enumerate(_lines(namespace.file, "policy test"), start=1)
+    found = [_test_case(runs, number, line) for number, line in lines if line.strip()]
     wrong, unread = [one for one in found if one.problem], any(one.error for one in found)
     answer("".join(f"{'error' if one.error else 'FAIL '} {_line(one.name)}: {_line(one.problem)}\n" for one in wrong))
     answer(f"{count_noun(len(found), 'case')}, {len(found) - len(wrong)} as expected\n")
@@ -165,7 +166,7 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
         name += f" ({raw['id']})" if "id" in raw else ""
         expected = raw.pop("expect", None)
         row = {"decision": expected} if isinstance(expected, str) else expected
-        if not (isinstance(row, dict) and row.get("decision") in _CODES and row.keys() <= {"decision", "rule"}):
+        if not _is_expectation(row):
             raise InvalidCase(f"expect is one of {', '.join(_CODES)}, or {{decision, rule?}} with one of these")
         if wrong is not None:
             raise InvalidCase(wrong)
@@ -179,9 +180,18 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
     return Tested(name, f"expected {row['decision']}{rule}, is {said}")
 
 
+def _is_expectation(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and row.keys() <= {"decision", "rule"}
+        and row.get("decision") in list(_CODES)  # it may be of any kind
+        and isinstance(row.get("rule"), str | None)
+    )
+
+
 def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
     unread, number, seen = 0, 0, set[int]()
-    for number, line in enumerate(_lines(file), start=1):
+    for number, line in enumerate(_lines(file, "--batch"), start=1):
         if not line.strip():
             continue
         row: dict[str, Any] = {}
@@ -224,7 +234,7 @@ def _once(line: bytes) -> tuple[Any, str | None]:
     return raw, f"{twice[0]!r} stands twice in one object" if twice else None
 
 
-def _lines(file: str) -> Iterator[bytes]:
+def _lines(file: str, given_by: str) -> Iterator[bytes]:
     """The lines of `file`, `-` for standard input. Raises UsageError."""
     if file == "-":
         yield from _read_bounded(sys.stdin.buffer)
@@ -233,7 +243,7 @@ def _lines(file: str) -> Iterator[bytes]:
         with open(anchor(file), "rb") as handle:
             yield from _read_bounded(handle)
     except OSError as error:
-        raise UsageError(f"--batch {file}: {error.strerror}") from error
+        raise UsageError(f"{given_by} {file}: {error.strerror}") from error
 
 
 def _read_bounded(handle: Any) -> Iterable[bytes]:

@@ -332,8 +332,8 @@ async def refuse_unknown_host(settings: Settings) -> None:
         return
     try:
         await asyncio.get_running_loop().getaddrinfo(place.host, place.port or 443, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        if error.errno == socket.EAI_NONAME:
+    except (socket.gaierror, UnicodeError) as error:  # a label is empty, or longer than one may be
+        if isinstance(error, UnicodeError) or error.errno == socket.EAI_NONAME:
             raise UsageError(
                 f"the gateway at {displayable_url(url)}: there is no host with the name {place.host}: check the URL"
             ) from error

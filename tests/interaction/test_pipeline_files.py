@@ -362,6 +362,19 @@ def test_a_directory_that_a_tool_moves_away_gets_the_files_all_the_same(host: Ho
     assert Taken(host.workspace / "away").there == list(OPTIONS)
 
 
+def test_a_directory_that_a_tool_removes_fails_the_run_and_the_report_says_so(host: Host, taken: Taken) -> None:
+    lost = host.workspace / "lost"
+    lost.mkdir()
+    with gateway(use(shell("rmdir lost")), say("Done.")) as served:
+        outcome = host.task(served.url, *taken.options, "--patch", str(lost / "patch"))
+    assert outcome.code == 1
+    assert "patchFile" not in outcome.result
+    outcome.names_once("--patch", "was not written")
+    failure = taken.cases[0].find("failure")
+    assert failure is not None
+    assert "exit code 1" in failure.get("message", "")
+
+
 def test_a_file_of_the_longest_name(host: Host, taken: Taken) -> None:
     name = "名" * 85
     with gateway(say("Done.")) as served:
