@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.support.ci_runner import Api, Job
     from tests.support.process import Host
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = str(Path(sys.executable).parent / "agent-host")
 HOSTILE = (
     "::error file=a.py,line=1::x\n::stop-commands::x\n::add-mask::y\n@owner <img src=x onerror=alert(1)>\n"

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.process import gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def test_no_kind_of_session_costs_more_than_the_baseline(host: Host) -> None:
     assert all(row["tokenEquivalents"] > 0.9 * row["baseline"]["tokenEquivalents"] for row in rows), rows
 
 
+@pytest.mark.slow
 def test_a_session_is_measured_by_its_id_and_growth_is_seen(host: Host) -> None:
     with gateway(use(shell("echo one")), say("Done.")) as model:
         assert host.task(model.url, "--session-id", "s").code == 0

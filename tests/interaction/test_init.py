@@ -157,6 +157,7 @@ def test_a_local_server_is_listed_without_a_key_and_taken_only_by_its_name(host:
     assert written(host)["default"] == name
 
 
+@pytest.mark.slow
 def test_only_init_and_doctor_ask_local_servers_and_only_if_they_have_to(host: Host) -> None:
     with model_server(PROOF, models=["qwen"]) as server, model_server(PROOF) as far:
         headers = f'headers = {{ authorization = "Bearer {OTHER_KEY}" }}'
@@ -446,6 +447,7 @@ def typed(host: Host, place: str, *, env: Mapping[str, str], proof: int = 0, tex
     return terminal, out
 
 
+@pytest.mark.slow
 def test_a_typed_key_goes_into_the_keyring(host: Host, tmp_path: Path) -> None:
     ring = keyring(tmp_path)
     secrets = tmp_path / "site" / "keyring" / "secrets.json"

@@ -375,6 +375,7 @@ def test_a_keyring_that_does_not_give_the_key(host: Host, tmp_path: Path, holds:
 # --- a resume ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_resume_goes_on_with_the_provider_and_the_model_that_the_session_began_with(host: Host) -> None:
     trouble = {"status": 500}
     with (
@@ -515,6 +516,7 @@ def fresh_key() -> str:
     ("name", "variable"),
     [("work", "WORK_KEY"), pytest.param("anthropic", "ANTHROPIC_API_KEY", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_no_child_and_no_record_has_the_key(host: Host, name: str, variable: str) -> None:
     """Nor has a process that helps, such as the one that ends what a background command has left."""
     host.cold, key = True, fresh_key()

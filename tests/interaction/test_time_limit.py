@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.process import Outcome
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals")
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals"), pytest.mark.slow]
 
 HANG: dict[str, Any] = {"hang": True}
 LIMIT_S = 2

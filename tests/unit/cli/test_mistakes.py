@@ -135,6 +135,7 @@ def test_a_mistake_is_answered(world: World, mistake: Mistake) -> None:
     _check(mistake, answer, world)
 
 
+@pytest.mark.slow
 def test_a_sample_of_them_as_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = MISTAKES[:: len(MISTAKES) // _BY_PROCESS][:_BY_PROCESS]
     started = []
