@@ -170,7 +170,8 @@ class CrashRun:
     def reports_the_end(self, ended: Ended) -> bool:
         """True if the process printed the result of the task. A paused task has one too, and is not over with it."""
         reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
-        return reported and f"resume {SESSION_ID}" not in ended.err
+        said = [line for line in ended.err.splitlines() if "go on with:" not in line]  # with another task
+        return reported and not any(f"resume {SESSION_ID}" in line for line in said)
 
     def wait_until_held(self, process: StartedProcess) -> None:
         """Until `process` has the session or has ended; a start takes differently long."""
