@@ -317,6 +317,8 @@ async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]
         "tokenUsage": "{inputTokens, outputTokens, totalTokens, remaining, maxSessionTokens, cachedInputTokens?, "
         "cacheWriteTokens?, cacheWrite1hTokens?, cost?, costCurrency?, maxCost?} ([costs.md](costs.md))",
         "pendingApprovals": "approvals that wait for an answer",
+        "grants?": "[{tool, scope, since, beforeRestart}], the approvals for the task or the session that count; "
+        "`beforeRestart`: given to an earlier process",
         "queuedTasks?": "ids of the tasks that wait",
         "resumable?": "true if a resume continues it",
     },

@@ -94,6 +94,7 @@ class LiveSession:
         self._paths = paths
         self._settings = settings
         self._undelivered = undelivered
+        self._granted_before = len(ctx.state.grants)
         self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
@@ -181,7 +182,7 @@ class LiveSession:
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
         pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
-        state = session_state(self._ctx, self._life.state, pending)
+        state = session_state(self._ctx, self._life.state, pending, granted_before=self._granted_before)
         return {**state, "queuedTasks": self.queue} if self.queue else state
 
     def flush(self) -> None:

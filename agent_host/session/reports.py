@@ -13,7 +13,7 @@ from agent_host.thread.messages import decode
 from state.blobs import NOT_KEPT, mode_and_blob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
     from agent_host.thread.messages import ToolCall
@@ -52,8 +52,11 @@ def is_result(kept: dict[str, Any]) -> bool:
     )
 
 
-def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was."""
+def session_state(
+    ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]], *, granted_before: int = 0
+) -> dict[str, Any]:
+    """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was.
+    `granted_before` counts the approvals that were granted in processes before this one."""
     state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
     at_work = ctx.phase.state is not TaskPhase.IDLE
     verdict = {"verdict": "running"} if at_work else verdict_on_record(state, is_live=True)
@@ -76,7 +79,17 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
         **({"maxCost": ctx.conversation.max_cost} if ctx.conversation.max_cost else {}),
     }
     fields["pendingApprovals"] = list(pending)
-    return fields
+    grants = list(_grants(state, granted_before))
+    return {**fields, "grants": grants} if grants else fields
+
+
+def _grants(state: Checkpoint, granted_before: int) -> Iterator[dict[str, Any]]:
+    """{tool, scope, since, beforeRestart} of each approval for a task or the session that still counts."""
+    task_id = None if state.task is None else state.task.task_id
+    for place, grant in enumerate(state.grants):
+        if grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id):
+            row = {"tool": grant.tool_name, "scope": grant.scope, "since": grant.granted_at}
+            yield {**row, "beforeRestart": place < granted_before}
 
 
 def cost_fields(ctx: LoopContext, owner: Checkpoint | Task) -> dict[str, Any]:

@@ -96,3 +96,26 @@ def test_a_session_is_removed_by_its_whole_id(host: Host) -> None:
     assert host.run("sessions").text == f"no sessions under {host.state}\n"
     again = host.run("run", "Do it.", "--session-id", "over", "--or-resume", "--gateway", "http://127.0.0.1:9")
     assert (again.code, again.result if again.stdout else None) != (3, None), "its stub says that it was done"
+
+
+def test_grants_are_shown_and_those_of_an_earlier_process_as_such(servers: Servers) -> None:
+    asks = ("--policy", "workspace", "--sandbox", "none")
+    with gateway(use(shell("true")), say("One."), use(shell("true")), say("Two.")) as model:
+        serve, client = servers.session(model.url, *asks)
+        assert "grants" not in client.ask("GetSessionState")
+        client.task()
+        question = client.event("approval_requested")["payload"]
+        client.call("ApproveAction", approvalId=question["approvalId"], decision="approved", scope="session")
+        client.event("task_completed")
+        (grant,) = client.ask("GetSessionState")["grants"]
+        assert (grant["tool"], grant["scope"], grant["beforeRestart"]) == ("RunCommand", "session", False)
+        client.done()
+        serve.ended_well()
+        again, other = servers.client(model.url, *asks)
+        other.resume(client.session_id)
+        assert other.ask("GetSessionState")["grants"] == [{**grant, "beforeRestart": True}]
+        other.task("b", "Again.")
+        other.event("task_completed")
+        assert "approval_requested" not in other.kinds
+        other.call("Shutdown")
+        again.ended_well()
