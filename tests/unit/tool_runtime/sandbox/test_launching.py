@@ -127,10 +127,14 @@ def await_end_of(launcher: Launcher, helper: int) -> None:
 
 @pytest.mark.parametrize("killed", ["launcher", "first", "ready"])
 def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, killed: str) -> None:
+    def rests() -> bool:
+        launcher.reap()
+        return len(helpers_of(launcher)) == len(children()) == 3
+
     run(launcher)
     before = os.listdir("/proc/self/fd")
     for _ in range(5):
-        eventually(lambda: len(helpers_of(launcher)) == 3, "the next process to be ready")
+        eventually(rests, "the next process to be ready, and nobody else to be left")
         there = helpers_of(launcher)
         os.kill(there[killed], signal.SIGKILL)
         if killed == "launcher":
@@ -138,11 +142,6 @@ def test_a_program_starts_although_a_helper_was_killed(launcher: Launcher, kille
         else:  # the first process of a namespace takes the others with it only once it comes to run
             await_end_of(launcher, there["ready"])
         run(launcher)
-
-    def rests() -> bool:
-        launcher.reap()
-        return len(helpers_of(launcher)) == len(children()) == 3
-
     eventually(rests, "the next process to be ready, and nobody else to be left")
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
