@@ -298,6 +298,21 @@ def test_a_repeated_run_writes_all_again(host: Host, taken: Taken) -> None:
     assert served.count == 3
 
 
+def test_a_repeated_run_of_which_only_the_result_is_left(host: Host, taken: Taken) -> None:
+    once = ("--session-id", "s", "--or-resume")
+    with gateway(WRITES, say("Done.")) as served:
+        first = host.task(served.url, *once)
+        host.run("sessions", "--prune", "--max-size", "1")
+        patched = host.task(served.url, *once, *taken.options)
+        there = taken.there
+        others = host.task(served.url, *once, *taken.options[2:])
+    assert (first.code, patched.code, others.code) == (0, 1, 0)
+    assert there == ["summary", "junit", "result"]
+    assert others.result == first.result == patched.result
+    patched.names_once("there is no patch: there is no session s with its history on this disk")
+    taken.check_whole(there)
+
+
 def test_a_run_that_cannot_begin_leaves_none_of_an_older_one(host: Host, taken: Taken) -> None:
     taken.fill()
     outcome = host.task("http://127.0.0.1:9", *taken.options, policy=str(host.root / "none.json"))
