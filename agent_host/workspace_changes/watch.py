@@ -24,7 +24,7 @@ from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.safe_open import SAYS_PATHS, open_there
 from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, Tracked, Unreadable, blob_name
 from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
-from state.blobs import OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
+from state.blobs import LINK, OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -276,11 +276,13 @@ def _only_mode(then: Stamp, there: Stamp) -> bool:
 
 
 def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
-    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file."""
+    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file; of a
+    link always."""
     if then is None:
         return None
     before = git_mode(then.mode)
-    return None if before == (PLAIN_FILE if there is None else git_mode(there.mode)) else before
+    is_same = before == (PLAIN_FILE if there is None else git_mode(there.mode))
+    return None if is_same and before != LINK else before
 
 
 def _content_of(path: str, size: int) -> bytes | None:
