@@ -123,8 +123,8 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     (work / "src").mkdir()
     for name, content in {
         "a.txt": b"one\ntwo", "gone.txt": b"x\n", "src/tool.sh": b"#!/bin/sh\n" * 20, "move.sh": b"\n" * 9,
-        "logo.bin": bytes(range(256)),
-        "crlf.txt": b"a\r\nb\r\n", "real": b"to be a link\n", "src/grün": b"gr\xfcn\n", "del.sh": b"#!/bin/sh\n" * 9,
+        "logo.bin": bytes(range(256)), "crlf.txt": b"a\r\nb\r\n",
+        "real": b"to be a link\n", "back": b"#!/bin/sh\n", "src/grün": b"gr\xfcn\n", "del.sh": b"#!/bin/sh\n" * 9,
     }.items():  # fmt: skip
         (work / name).write_bytes(content)
     (work / "lnk").symlink_to("a.txt")
@@ -137,7 +137,8 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     line = (
         "chmod +x src/tool.sh && mv src/tool.sh 'src/the \"tool\"' && rm gone.txt real && ln -s src/nowhere real "
         "&& printf '\\0\\1' >> logo.bin && printf 'c\\r\\n' >> crlf.txt && mkdir -p deep/er && : > deep/er/empty "
-        "&& ln -sfn elsewhere lnk && printf 'bl\\344u\\n' >> src/grün && printf '#!/bin/sh\\n' > run && chmod 755 run"
+        "&& ln -sfn elsewhere lnk && printf 'bl\\344u\\n' >> src/grün && printf '#!/bin/sh\\n' > run "
+        "&& chmod 755 run && cp -p run back"
     )
     (host.root / "line.sh").write_text(line)
     tools = use(
@@ -146,7 +147,7 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
         call("DeleteFile", path="del.sh"),
         call("WriteFile", path="again.sh", content="#!/bin/sh\n" * 9),
     )
-    with gateway(tools, use(shell(f"sh {host.root}/line.sh")), say("Done.")) as served:
+    with gateway(tools, use(shell("rm back")), use(shell(f"sh {host.root}/line.sh")), say("Done.")) as served:
         outcome = host.task(served.url, *taken.options)
     assert outcome.code == 0
     assert outcome.result["patchOmitted"] == []
