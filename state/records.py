@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol, TypedDict
 
 from config.lean_typing import NamedTuple
-from state.blobs import add_mode, mode_and_blob
+from state.blobs import PLAIN_FILE, add_mode, mode_and_blob
 from state.checkpoint import EarlierTask, Task, open_step_from
 from state.errors import Damaged, UnknownVersion
 from state.usage import NO_TOKENS, TokenUsage
@@ -741,9 +741,12 @@ def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
 
 
 def _copy_mode(first: str | None, later: str | None) -> str | None:
-    """A first version with the mode that a later call found, where none had changed it until then."""
-    if first is None or later is None or mode_and_blob(first)[0] is not None:
+    """A first version with the mode that a later call found, where none had changed it until then. One that was gone
+    for a while without a mode on record was a plain file's."""
+    if first is None or mode_and_blob(first)[0] is not None:
         return first
+    if later is None:
+        return add_mode(PLAIN_FILE, first)
     mode = mode_and_blob(later)[0]
     return first if mode is None else add_mode(mode, first)
 

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
@@ -41,10 +41,11 @@ from state.locations import check_session_id
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from agent_host import Result, Session
     from agent_host.host.options import ResolvedOptions
+    from agent_host.host.records import WholePatch
 
 _SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 # The disk may have refused records before it refused the end.
@@ -110,15 +111,29 @@ def _repeat(line: CommandLine, result: Result) -> int:
     command = line.resume_command(result.session_id)
     code = exit_codes.code_of_result(result)
     if line.outputs:
-        record = stored_sessions(line.source.state_dir).record(result.session_id)
-        items = record.items(result.task_id)
-        result, is_whole = take_away(line.outputs, result, items, record.whole_patch, code=code, resume=command)
+        items, make_patch = _history(line.source.state_dir, result)
+        result, is_whole = take_away(line.outputs, result, items, make_patch, code=code, resume=command)
         code = code if is_whole else code or exit_codes.FAILED
     display.repeat(result, command)
     display.close()
     if result.completed and display.lost is not None:
         return exit_codes.FAILED
     return code
+
+
+def _history(state_dir: str, result: Result) -> tuple[list[dict[str, Any]], Callable[[Collection[str]], WholePatch]]:
+    """The items of the task of a session that ended, and its patch when that is called for; of one that was pruned
+    nothing is left but its result."""
+    try:
+        record = stored_sessions(state_dir).record(result.session_id)
+    except SessionNotFound as error:
+        pruned = error
+
+        def refuse(_: Collection[str]) -> WholePatch:
+            raise pruned
+
+        return [], refuse
+    return record.items(result.task_id), record.whole_patch
 
 
 def resume(namespace: argparse.Namespace) -> int:

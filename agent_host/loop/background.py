@@ -186,7 +186,7 @@ async def see_background_changes(ctx: LoopContext) -> bool:
     files = {
         path: before
         for path, before in found.files.items()
-        if path not in ctx.task.baselines or mode_and_blob(before or "")[0] is not None
+        if path not in ctx.task.baselines or before is None or mode_and_blob(before)[0] is not None
     }
     if files or found.unseen is not None:
         ctx.journal.checkpoint(None, ChangesSeen(files, found.unseen), sync=False)

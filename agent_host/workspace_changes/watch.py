@@ -24,7 +24,7 @@ from agent_host.ids import OWN_PREFIX, is_own_name
 from agent_host.safe_open import SAYS_PATHS, open_there
 from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, Tracked, Unreadable, blob_name
 from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
-from state.blobs import OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
+from state.blobs import LINK, OVERWRITTEN, PLAIN_FILE, UNAVAILABLE, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -65,7 +65,8 @@ class WatchWindow:
         self.objects = objects
         self.problems = problems
         self.same_as_index: frozenset[str] = frozenset()
-        """Files that may have changed since the index was written without a trace on the disk, and have not."""
+        """Files that hold what the index says, though that may have changed without a trace on the disk, or though they
+        were written again."""
 
     def saw(self, path: str) -> bool:
         """True if the look says of the file that it is there, or that it is not."""
@@ -74,11 +75,10 @@ class WatchWindow:
     def blob_of(self, path: str) -> bytes | None:
         """The name of the blob that the file held, where the index says so."""
         tracked, there = self.index.files.get(path), self.found.files.get(path)
-        if tracked is None or there is None or not _lies_as(tracked, there):
+        if tracked is None or there is None:
             return None
-        if path in self.index.doubtful and path not in self.same_as_index:
-            return None
-        return tracked.blob
+        is_clean = path not in self.index.doubtful and _lies_as(tracked, there)
+        return tracked.blob if is_clean or path in self.same_as_index else None
 
 
 class Watch:
@@ -92,6 +92,7 @@ class Watch:
         self._guard = threading.Lock()
         # Stamps of files whose content was found to be that of the index, so that it is read once.
         self._read: dict[str, tuple[Stamp, bytes]] = {}
+        self._touched: set[str] = set()  # files that a command wrote again as they were
 
     def begin(self) -> WatchWindow:
         """Look at the files before a command. `end` or `give_up` follows."""
@@ -139,9 +140,11 @@ class Watch:
     def _same_as_index(self, window: WatchWindow) -> list[str]:
         room = _MAX_HASHED_BYTES
         same: list[str] = []
-        for path in sorted(window.index.doubtful):
-            tracked, there = window.index.files[path], window.found.files.get(path)
-            if there is None or not stat.S_ISREG(there.mode) or not _lies_as(tracked, there):
+        for path in sorted(window.index.doubtful | self._touched):
+            tracked, there = window.index.files.get(path), window.found.files.get(path)
+            if tracked is None or there is None or not stat.S_ISREG(there.mode):
+                continue
+            if path not in self._touched and not _lies_as(tracked, there):
                 continue
             if self._read.get(path) != (there, tracked.blob):
                 room -= there.size
@@ -172,6 +175,7 @@ class Watch:
                 now, then = after.files.get(path), first.found.files.get(path)
                 mode = _other_mode(then, now)
                 if mode is None and contents.is_only_touched(first, path, real, now):
+                    self._touched.add(path)
                     continue
                 # A folder that was exchanged for a link during the walk leads to names of another place.
                 if path in after.files and not is_below_folders(self._workspace, path, folders):
@@ -276,11 +280,13 @@ def _only_mode(then: Stamp, there: Stamp) -> bool:
 
 
 def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
-    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file."""
+    """The mode that a file had, as git has it, where it has another one now, or is gone and was no plain file; of a
+    link always."""
     if then is None:
         return None
     before = git_mode(then.mode)
-    return None if before == (PLAIN_FILE if there is None else git_mode(there.mode)) else before
+    is_same = before == (PLAIN_FILE if there is None else git_mode(there.mode))
+    return None if is_same and before != LINK else before
 
 
 def _content_of(path: str, size: int) -> bytes | None:

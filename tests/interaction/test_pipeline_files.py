@@ -16,6 +16,7 @@ import pytest
 from tests.support.git import commit_all, git
 from tests.support.process import Host, call, gateway, say, shell, use
 from tests.support.stopped_outputs import STEPS
+from tests.unit.session import test_whole_patch as hostile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,14 @@ def tree(root: Path) -> dict[str, tuple[object, bool]]:
     return found
 
 
+def is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 WRITES = use(call("WriteFile", path="a.txt", content="new\n"))
 
 
@@ -114,10 +123,11 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     (work / "src").mkdir()
     for name, content in {
         "a.txt": b"one\ntwo", "gone.txt": b"x\n", "src/tool.sh": b"#!/bin/sh\n" * 20, "move.sh": b"\n" * 9,
-        "logo.bin": bytes(range(256)),
-        "crlf.txt": b"a\r\nb\r\n", "real": b"to be a link\n", "src/grün": b"gr\xfcn\n", "del.sh": b"#!/bin/sh\n" * 9,
+        "logo.bin": bytes(range(256)), "crlf.txt": b"a\r\nb\r\n",
+        "real": b"to be a link\n", "back": b"#!/bin/sh\n", "src/grün": b"gr\xfcn\n", "del.sh": b"#!/bin/sh\n" * 9,
     }.items():  # fmt: skip
         (work / name).write_bytes(content)
+    (work / "lnk").symlink_to("a.txt")
     for name in ("del.sh", "move.sh"):
         (work / name).chmod(0o755)
     commit_all(work)
@@ -127,7 +137,8 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     line = (
         "chmod +x src/tool.sh && mv src/tool.sh 'src/the \"tool\"' && rm gone.txt real && ln -s src/nowhere real "
         "&& printf '\\0\\1' >> logo.bin && printf 'c\\r\\n' >> crlf.txt && mkdir -p deep/er && : > deep/er/empty "
-        "&& printf 'bl\\344u\\n' >> src/grün && printf '#!/bin/sh\\n' > run && chmod 755 run"
+        "&& ln -sfn elsewhere lnk && printf 'bl\\344u\\n' >> src/grün && printf '#!/bin/sh\\n' > run "
+        "&& chmod 755 run && cp -p run back"
     )
     (host.root / "line.sh").write_text(line)
     tools = use(
@@ -136,7 +147,7 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
         call("DeleteFile", path="del.sh"),
         call("WriteFile", path="again.sh", content="#!/bin/sh\n" * 9),
     )
-    with gateway(tools, use(shell(f"sh {host.root}/line.sh")), say("Done.")) as served:
+    with gateway(tools, use(shell("rm back")), use(shell(f"sh {host.root}/line.sh")), say("Done.")) as served:
         outcome = host.task(served.url, *taken.options)
     assert outcome.code == 0
     assert outcome.result["patchOmitted"] == []
@@ -147,6 +158,41 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     assert (work / "run").exists()
     assert tree(clones[0]) == tree(work)
     assert tree(clones[1]) == tree(work)
+
+
+HOSTILE = [name for name, trees in hostile.TREES.items() if all(is_utf8(path) for tree in trees for path in tree)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["at once", "over nothing", "there and back"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_commands_make_of_a_hostile_tree(host: Host, taken: Taken, name: str, way: str) -> None:
+    before, after = hostile.TREES[name]
+    work, clones = host.workspace, [host.root / "one", host.root / "two"]
+    hostile.make(work, before)
+    commit_all(work)
+    for clone in clones:
+        git(host.root, "clone", "-q", str(work), str(clone))
+    stages = {"at once": [after], "over nothing": [{}, after], "there and back": [after, before]}[way]
+    calls = []
+    for number, tree_then in enumerate(stages):
+        stage, script = host.root / f"stage{number}", host.root / f"to{number}.sh"
+        stage.mkdir()
+        hostile.make(stage, tree_then)
+        script.write_text(f"find . -mindepth 1 -maxdepth 1 ! -name .git -exec rm -rf {{}} + && cp -a {stage}/. .")
+        calls.append(use(shell(f"sh {script}")))
+    with gateway(*calls, say("Done.")) as served:
+        outcome = host.task(served.url, *taken.options)
+    assert [row.get("exitCode") for row in outcome.result["toolCalls"]] == [0] * len(stages)
+    assert outcome.result["patchOmitted"] == []
+    if way == "there and back":
+        assert taken.patch == b""
+    if taken.patch:
+        git(clones[0], "apply", str(taken.path("patch")))
+        git(clones[1], "apply", "--3way", str(taken.path("patch")))
+    assert hostile.read(work) == stages[-1]
+    assert hostile.read(clones[0]) == stages[-1], taken.patch
+    assert hostile.read(clones[1]) == stages[-1], taken.patch
 
 
 def test_each_file_says_what_happened(host: Host, taken: Taken) -> None:
@@ -296,6 +342,21 @@ def test_a_repeated_run_writes_all_again(host: Host, taken: Taken) -> None:
     assert {option: taken.path(option).read_bytes() for option in OPTIONS} == kept
     assert second.result == first.result
     assert served.count == 3
+
+
+def test_a_repeated_run_of_which_only_the_result_is_left(host: Host, taken: Taken) -> None:
+    once = ("--session-id", "s", "--or-resume")
+    with gateway(WRITES, say("Done.")) as served:
+        first = host.task(served.url, *once)
+        host.run("sessions", "--prune", "--max-size", "1")
+        patched = host.task(served.url, *once, *taken.options)
+        there = taken.there
+        others = host.task(served.url, *once, *taken.options[2:])
+    assert (first.code, patched.code, others.code) == (0, 1, 0)
+    assert there == ["summary", "junit", "result"]
+    assert others.result == first.result == patched.result
+    patched.names_once("there is no patch: there is no session s with its history on this disk")
+    taken.check_whole(there)
 
 
 def test_a_run_that_cannot_begin_leaves_none_of_an_older_one(host: Host, taken: Taken) -> None:

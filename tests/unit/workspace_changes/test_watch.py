@@ -73,6 +73,32 @@ def test_git_has_what_a_command_overwrote(project: Path) -> None:
     assert changes == Changes({"a.txt": b"a\n", "b.txt": b"b\n", "new.txt": None, **moved})
 
 
+def test_git_has_what_a_command_overwrote_that_was_written_again_before(project: Path) -> None:
+    one, path = Watch(str(project)), project / "a.txt"
+    window = one.begin()
+    path.write_bytes(path.read_bytes())
+    assert one.end(window, allowed) == Changes({})
+    window = one.begin()
+    path.write_text("changed\n")
+    assert one.end(window, allowed) == Changes({str(path): b"a\n"})
+    window = one.begin()  # which finds what is none of git's
+    path.write_text("b\n")
+    assert one.end(window, allowed) == Changes({str(path): OVERWRITTEN})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_link_that_leads_elsewhere_has_its_mode(project: Path) -> None:
+    path = project / "link"
+    path.symlink_to("a.txt")
+    commit_all(project)
+
+    def work() -> None:
+        path.unlink()
+        path.symlink_to("b.txt")
+
+    assert seen(project, work) == Changes({"link": b"a.txt"}, None, {str(path): "120000"})
+
+
 def test_packed_content_is_found_as_well(project: Path) -> None:
     git(project, "gc", "-q")
     assert seen(project, lambda: change_all(project)).files["a.txt"] == b"a\n"
