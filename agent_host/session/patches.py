@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from agent_host.safe_open import link_at, open_real, read_real
 from agent_host.session.tasks import ON_DISK, FirstVersions, first_versions, spans, workspaces
 from agent_host.text_diff import compare, count_replaced
+from agent_host.workspace_changes.repository import find_repository
 from policy.redaction import PLACEHOLDER
 from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
 from state.disk import LOCAL_DISK
@@ -119,8 +120,9 @@ class ChangedFile(NamedTuple):
 
 
 class WholePatch(NamedTuple):
-    """All changes as `git apply` and `git apply --3way` take them in the workspace; `omitted` has {path, why} of the
-    files that are not in it."""
+    """All changes as `git apply` and `git apply --3way` take them: names are relative to the root of the repository
+    that the workspace is in, and to the workspace where it is in none. `omitted` has {path, why} of the files that are
+    not in it."""
 
     text: str
     files: list[ChangedFile]
@@ -157,14 +159,16 @@ def whole_patch(
 
     places, lost = _places(versions.session, workspace, former)
     found = {path: span for path, span in sorted(spans(versions, None, places).items()) if path not in without}
-    renames = _renames(found, kept_whole, refuse_secret, workspace, lost, indexed=True)
+    repository = find_repository(workspace)
+    root = workspace if repository is None else workspace.removesuffix(os.sep + os.path.normpath(repository.prefix))
+    renames = _renames(found, kept_whole, refuse_secret, root, lost, indexed=True)
     whole = WholePatch("", [], [])
     texts = []
     for path, span in found.items():
-        patch = renames.get(path) or _file_patch(path, span, kept_whole, refuse_secret, workspace, lost, indexed=True)
+        patch = renames.get(path) or _file_patch(path, span, kept_whole, refuse_secret, root, lost, indexed=True)
         if patch is None or patch.renamed_to is not None:
             continue
-        name = _patch_name(path, workspace)
+        name = _patch_name(path, root)
         if not _inside(path, workspace):
             whole.omitted.append({"path": path, "why": "it lies outside of the workspace"})
         elif patch.diff.startswith("#"):

@@ -160,6 +160,25 @@ def test_the_patch_makes_fresh_clones_equal(host: Host, taken: Taken) -> None:
     assert tree(clones[1]) == tree(work)
 
 
+@pytest.mark.parametrize("given_in", [".", "packages/one"])
+def test_a_workspace_below_the_root_of_its_repository(host: Host, taken: Taken, given_in: str) -> None:
+    root, work = host.root / "all", host.root / "all/packages/one"
+    work.mkdir(parents=True)
+    (work / "a.txt").write_text("old\n")
+    (root / "a.txt").write_text("of the root\n")
+    commit_all(root)
+    clone = host.root / "clone"
+    git(host.root, "clone", "-q", str(root), str(clone))
+    with gateway(
+        use(shell("mv a.txt moved.txt"), call("WriteFile", path="new.txt", content="n\n")), say("Done.")
+    ) as served:
+        outcome = host.task(served.url, *taken.options, "--workspace", str(work))
+    assert outcome.result["patchOmitted"] == []
+    git(clone / given_in, "apply", str(taken.path("patch")))
+    assert tree(clone) == tree(root)
+    assert (clone / "packages/one/moved.txt").read_text() == "old\n"
+
+
 HOSTILE = [name for name, trees in hostile.TREES.items() if all(is_utf8(path) for tree in trees for path in tree)]
 
 
