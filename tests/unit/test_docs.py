@@ -11,6 +11,8 @@ import pytest
 from agent_host.errors import ErrorCode
 from config.settings import SETTINGS
 from policy.bundle.validate import parse_bundle
+from tests.support.api_page import PAGE as API_PAGE
+from tests.support.api_page import page as api_page
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
 from tests.support.house import modules, word_shares
@@ -69,6 +71,10 @@ def test_the_error_codes_are_the_interface_s() -> None:
 
 def test_the_page_of_events_is_made_from_the_tables() -> None:
     assert PAGE.read_text(encoding="utf-8") == event_page(), "python -m tests.support.event_page"
+
+
+def test_the_page_of_the_public_api_is_made_from_its_docstrings() -> None:
+    assert API_PAGE.read_text(encoding="utf-8") == api_page(), "python -m tests.support.api_page"
 
 
 def test_the_tables_of_methods_are_made_from_their_functions() -> None:
