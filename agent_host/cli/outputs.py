@@ -21,10 +21,12 @@ from agent_host.cli import exit_codes
 from agent_host.cli.streams import GITHUB, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
+from config.policies import names_file
+from config.settings import MOCK_PREFIX
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from agent_host.host.records import Result, WholePatch
 
@@ -36,7 +38,7 @@ class OutputFile:
     """One of the files. Raises UsageError for a place that cannot be written to; then nothing was removed."""
 
     def __init__(self, option: str, path: str) -> None:
-        self._option = option
+        self.option = option
         self.path = os.path.abspath(path)
         folder, self._name = os.path.split(self.path)
         self.real_path = os.path.join(os.path.realpath(folder), self._name)
@@ -64,7 +66,7 @@ class OutputFile:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._place(self._name), dir_fd=self._folder)
         except OSError as error:
-            raise UsageError(f"--{self._option} {self.path}: {error.strerror}") from error
+            raise UsageError(f"--{self.option} {self.path}: {error.strerror}") from error
 
     def write(self, data: bytes) -> bool:
         """Put `data` there, all of it or nothing; False, with a line about it, where that fails."""
@@ -84,7 +86,7 @@ class OutputFile:
                     os.unlink(self._place(temporary), dir_fd=self._folder)
                 raise
         except OSError as error:
-            notice(f"error: --{self._option} {self.path} was not written: {error.strerror}")
+            notice(f"error: --{self.option} {self.path} was not written: {error.strerror}")
             return False
         return True
 
@@ -102,6 +104,17 @@ class OutputFile:
             return os.stat(self._place(self._name), dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+
+def check_apart(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:
+    """Raises UsageError where one would take the place of a file that the command reads."""
+    given = {name: getattr(namespace, name, None) for name in ("schema", "policy", "gateway", "file")}
+    read = {name: path.removeprefix(MOCK_PREFIX) for name, path in given.items() if isinstance(path, str)}
+    for name, path in read.items():
+        for one in files:
+            if (name != "policy" or names_file(path)) and one.real_path == os.path.realpath(path):
+                said = "FILE" if name == "file" else f"--{name}"
+                raise UsageError(f"--{one.option} {one.path}: {said} is read from there")
 
 
 def take_away(
@@ -193,6 +206,7 @@ class OutputFiles:
             places = [one.real_path for one in self._files.values()]
             if len(set(places)) < len(places):
                 raise UsageError(f"{' and '.join(f'--{one}' for one in self._files)}: each needs a file of its own")
+            check_apart(self._files.values(), namespace)
             for one in self._files.values():
                 one.remove_old()
         except UsageError:

@@ -13,7 +13,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.cli import exit_codes
-from agent_host.cli.outputs import OutputFile
+from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.pipeline import Tested, junit_of_policy
 from agent_host.cli.shared import scope_in_words, settings_of_options, state_dir_of, tell_if_empty
 from agent_host.cli.streams import answer, notice
@@ -144,6 +144,7 @@ def test(namespace: argparse.Namespace) -> int:
     policy = policy_to_try(flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     report = None if namespace.junit is None else OutputFile("junit", namespace.junit)
     if report is not None:
+        check_apart((report,), namespace)
         report.remove_old()
     runs = DryRuns(policy, datetime.now(UTC))
     lines = enumerate(_lines(namespace.file, "policy test"), start=1)

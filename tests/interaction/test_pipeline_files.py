@@ -478,6 +478,21 @@ def unusable(taken: Taken) -> dict[str, list[str]]:
     }
 
 
+def test_none_takes_the_place_of_a_file_that_is_read(host: Host, taken: Taken) -> None:
+    read = {"schema": b'{"type": "object"}', "policy": host.policy().read_bytes(), "gateway": b""}
+    paths = {name: host.root / f"{name}.json" for name in read}
+    for name, content in read.items():
+        paths[name].write_bytes(content)
+    given = ("--schema", paths["schema"], "--policy", paths["policy"], "--gateway", f"mock:{paths['gateway']}")
+    taken.fill()
+    for name, path in paths.items():
+        outcome = host.run("run", "Do it.", *given, *taken.options[:-2], "--junit", path)
+        assert (outcome.code, outcome.stdout) == (2, b"")
+        assert f"--junit {path}: --{name} is read from there" in outcome.stderr
+    assert {name: path.read_bytes() for name, path in paths.items()} == read
+    assert taken.there == list(OPTIONS)
+
+
 def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_removed(host: Host, taken: Taken) -> None:
     taken.path("result").write_text("of an older run")
     for why, options in unusable(taken).items():

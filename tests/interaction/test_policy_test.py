@@ -223,3 +223,14 @@ def test_a_report_that_cannot_be_written_is_said_before_a_case_is_judged(host: H
     assert outcome.code == 2
     assert "--junit" in outcome.error
     assert outcome.stdout == b""
+
+
+def test_a_report_takes_the_place_of_no_file_that_is_read(host: Host) -> None:
+    cases, policy = host.root / "own.jsonl", host.root / "policy.json"
+    cases.write_bytes(lines({**ALLOWED, "expect": "allowed"}))
+    for path, said in ((cases, "FILE"), (policy, "--policy")):
+        before = path.read_bytes()
+        outcome = host.run("policy", "test", *policy_of(host), "--junit", path, cases)
+        assert (outcome.code, outcome.stdout) == (2, b"")
+        assert f"--junit {path}: {said} is read from there" in outcome.stderr
+        assert path.read_bytes() == before
