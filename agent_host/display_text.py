@@ -6,9 +6,12 @@ shown as its escape. What is too long is cut and says so. Sizes are those of the
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LINE_BYTES: Final = 400
 KEPT: Final = "\n\t"
@@ -65,3 +68,21 @@ def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
 def json_size(text: str) -> int:
     """Bytes of `text` in JSON without its quotes."""
     return len(orjson.dumps(text)) - 2
+
+
+def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str:
+    """Tokens and, where it is known, their cost in one line: `1200 tokens in (800 cached, 100 written), 60 out, 0.0123
+    USD`; with `cache_last` what is in brackets stands behind the tokens out. `used` has the fields of a usage, and
+    `cost` and `costCurrency`."""
+    of_cache = ((used.get("cachedInputTokens"), "cached"), (used.get("cacheWriteTokens"), "written"))
+    cache = ", ".join(f"{count} {what}" for count, what in of_cache if count)
+    cache = f" ({cache})" if cache else ""
+    came, said = f"{used['inputTokens']} tokens in", f"{used['outputTokens']} out"
+    words = f"{came}, {said}{cache}" if cache_last else f"{came}{cache}, {said}"
+    cost = used.get("cost")
+    return words if cost is None else f"{words}, {_amount(cost)} {used.get('costCurrency', '')}"
+
+
+def _amount(cost: float) -> str:
+    """More digits the smaller it is."""
+    return f"{cost:.{2 if cost >= 1 else 4 if cost >= 0.01 else 6}f}"

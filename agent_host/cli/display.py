@@ -12,9 +12,8 @@ from agent_host import lenient_json
 from agent_host.cli.markdown import MarkdownBlocks, load_soon, render
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
 from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
-from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
-from agent_host.display_text import count_noun
+from agent_host.display_text import count_noun, tokens_in_words
 from agent_host.errors import CANCELLED
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import JsonLines

@@ -10,8 +10,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from agent_host.cli.shared import tokens_in_words
-from agent_host.display_text import count_noun, one_line
+from agent_host.display_text import count_noun, one_line, tokens_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

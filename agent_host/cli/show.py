@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.shared import sandbox_in_words, state_dir_of, tokens_in_words
+from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.display_text import escape, one_line
+from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
 from agent_host.host.records import session_id_of, stored_sessions
 

@@ -11,23 +11,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
-from agent_host.host.secrets import Tokens, scrubber_on_record
+from agent_host.host.secrets import Secrets, Tokens
 from agent_host.services.endpoints import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from config.settings import MOCK_PREFIX
+from policy.redaction import Redaction
 from state.errors import StateError
 from state.file_store import FileCheckpointStore
-from state.keys import session_of
+from state.keys import redaction_key, session_of
 from state.locations import SessionPaths
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.redaction import Scrubber
     from agent_host.session.opening import OptionsSource, ResolvedOptions
     from agent_host.session.patches import WholePatch as WholePatch
+    from config.settings import Settings
+    from policy.bundle.model import RedactionRule
     from state.checkpoint import Checkpoint
 
 __all__ = [
@@ -109,9 +114,22 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
             settings = with_provider(settings, options.get("started", {}))
             own = own.under(settings)
-        return scrubber_on_record(own, settings, state_dir, rules).data
+        return _scrubber_on_record(own, settings, state_dir, rules).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
+
+
+def _scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
+    """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
+    are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
+    from agent_host.host.mcp_servers import secret_values  # most of a start does without
+
+    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.redaction.detectors)
+    proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
+    servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
+    url = settings.llm.gateway
+    url = "" if url.startswith(MOCK_PREFIX) else url
+    return Secrets.collect(tokens, url, settings.llm.headers, redaction, proxies, servers).scrubber
 
 
 def own_sessions() -> Owner | None:

@@ -13,7 +13,6 @@ from agent_host.redaction import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
-from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
 from state.keys import redaction_key
 from tool_runtime.platform.environment import looks_secret
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from config.providers import Provider
     from config.settings import Settings
-    from policy.bundle.model import PolicyBundle, RedactionRule
+    from policy.bundle.model import PolicyBundle
 
 
 KEYRING_SERVICE: Final = "agent-host"
@@ -144,19 +143,6 @@ class Secrets(NamedTuple):
         values = secrets_in(check_headers(headers))
         passwords = [password_of(url) for url in (gateway_url, *proxies) if url]
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
-
-
-def scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
-    """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
-    are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
-    from agent_host.host.mcp_servers import secret_values  # most of a start does without
-
-    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.redaction.detectors)
-    proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
-    servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
-    url = settings.llm.gateway
-    url = "" if url.startswith(MOCK_PREFIX) else url
-    return Secrets.collect(tokens, url, settings.llm.headers, redaction, proxies, servers).scrubber
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
