@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     GithubCommand = Literal["group", "endgroup", "error", "warning"]
 
 # Between the characters of a marker there may be some without a look, over which a comparison of texts passes.
-_SEEN: Final = r"[!-~\w]"
+_SEEN: Final = r"[!-9;-~\w]"  # but for the colon: of three in a row the last two would be left behind a space
 _UNSEEN_LETTERS: Final = "[\u115f\u1160\u3164\uffa0]"
 _UNSEEN: Final = rf"(?:[^\t\n\r -~\w]|{_UNSEEN_LETTERS}){{0,32}}"
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_host.cli import runner_log, runner_marks
@@ -124,6 +124,7 @@ def written(first: str, message: str, title: str) -> str:
     return data.decode()
 
 
+@example("", ":::error::", "")
 @given(st.lists(PIECES).map("".join), st.lists(PIECES).map("".join), st.lists(PIECES).map("".join))
 def test_a_command_is_one_line_that_the_runner_reads_back(first: str, message: str, title: str) -> None:
     lines = written(first, message, title).replace("\r\n", "\n").split("\n")
