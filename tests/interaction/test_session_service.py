@@ -156,7 +156,7 @@ def test_a_bundle_that_cannot_be_used(host: Host, kind: str) -> None:
     assert outcome.code == 2
     assert error["code"] == -32003
     for word in named:
-        assert word in outcome.error
+        assert word in outcome.stderr
         assert word in error["message"]
     # The service does not keep sessions open that never began.
     assert {session.status for session in services.sessions.values()} == {"cancelled"}
