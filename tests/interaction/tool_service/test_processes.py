@@ -191,8 +191,11 @@ async def test_a_worker_that_cannot_start_is_tried_again_beside_those_that_serve
 ) -> None:
     with process(tmp_path, file := sleeping(shop, database), "--workers", "2") as service:
         await status_of(service.url, 200)
+        first = workers_of(service.pid)[0]
+        os.kill(first, signal.SIGSTOP)
+        await status_of(service.url, 200)  # of the other one, which must not read the file any more
         (tmp_path / "tenants.json").write_text("{")
-        os.kill(workers_of(service.pid)[0], signal.SIGKILL)
+        os.kill(first, signal.SIGKILL)
         until(lambda: "is tried again" in service.errors(), "a start that failed")
         await status_of(service.url, 200)
         (tmp_path / "tenants.json").write_bytes(orjson.dumps(file))
