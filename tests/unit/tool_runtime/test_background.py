@@ -291,8 +291,9 @@ async def test_the_end_of_the_session_ends_and_counts_what_is_left(
     end = await session.end()
     assert end == CommandEnd("cmd_1", "exited", 0, left=1)
     assert "1 of its processes still run" in await session.output("cmd_1")
-    os.mkfifo(workspace / "up")
-    await session.start("trap '' TERM; echo > up; while :; do sleep 0.01; done")
+    for name in ("up", "never"):
+        os.mkfifo(workspace / name)
+    await session.start("trap '' TERM; echo > up; while :; do : < never; done")  # no process but the shell
     await asyncio.to_thread((workspace / "up").read_bytes)
     left = await session.router.end_commands()
     assert await session.end() == CommandEnd("cmd_2", "session_ended", 137)
