@@ -166,7 +166,6 @@ class ClientConnection:
         self._lines: deque[bytes | FramingError] = deque()  # came with the last bytes, and wait for their turn
         self._serving: set[asyncio.Task[None]] = set()
         self._paused = False
-        self._after: list[Notification] = []
         self._events = asyncio.ensure_future(self._send_events())
 
     # Receiver
@@ -238,25 +237,26 @@ class ClientConnection:
 
     async def _serve_line(self, asked: RpcLine) -> None:
         replies = [await self._serve(request) for request in asked.requests]
-        answers = [reply for reply in replies if reply is not None]
+        answers = [answer for answer, _ in replies if answer is not None]
         if not answers:
             return
         answer = b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]
-        after, self._after = self._after, []
-        self._channel.write(b"".join(map(self.framing.wrap, (answer, *(one.encode() for one in after)))))
+        after = (one.encode() for _, rest in replies for one in rest)
+        self._channel.write(b"".join(map(self.framing.wrap, (answer, *after))))
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drain()  # the request counts as in flight until there is room again
 
-    async def _serve(self, request: RpcRequest) -> bytes | None:
-        """The answer to one request, None for a notification."""
+    async def _serve(self, request: RpcRequest) -> tuple[bytes | None, Sequence[Notification]]:
+        """The answer to one request, and what follows that; None for a notification."""
         outcome = request.fault if request.fault is not None else await self._call(request)
         if request.id_json is None:
-            return None
+            return None, ()
         if isinstance(outcome, RpcError):
-            return encode_fault(request.id_json, outcome)
-        return encode_result(request.id_json, outcome)
+            return encode_fault(request.id_json, outcome), ()
+        after = outcome.pop(AFTER, ())
+        return encode_result(request.id_json, outcome), after
 
-    async def _call(self, request: RpcRequest) -> Mapping[str, Any] | RpcError:
+    async def _call(self, request: RpcRequest) -> dict[str, Any] | RpcError:
         method = self._methods.get(request.method)
         if method is None:
             known = ", ".join(self._methods)
@@ -264,7 +264,6 @@ class ClientConnection:
         try:
             check(method.shape, request.params)
             result = dict(await method.serve(dict(request.params)))
-            self._after += result.pop(AFTER, [])
             passed_over = list_ignored(method.shape, request.params)
             return {**result, "ignored": passed_over} if passed_over else result
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see

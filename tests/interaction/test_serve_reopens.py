@@ -54,8 +54,27 @@ def test_a_replay_comes_before_what_happens_now(servers: Servers) -> None:
         shown = [one["params"]["item"]["kind"] for one in other.replayed if one["method"] == "SessionItem"]
         assert {"message", "call"} <= set(shown)
         assert all("Two." not in str(one) for one in other.replayed)
+        kinds = ["reply" if "id" in one else "replay" if "replayed" in one["params"] else "live" for one in other.came]
+        first = kinds.index("reply")
+        assert kinds[: first + len(other.replayed) + 1] == ["reply", *["replay"] * len(other.replayed)]
+        assert "live" in kinds
         other.call("Shutdown")
         again.ended_well()
+
+
+def test_a_replay_that_nobody_asked_to_be_answered_follows_no_other_reply(servers: Servers) -> None:
+    host = servers.host
+    with gateway(say("One.")) as model:
+        assert host.task(model.url, "--session-id", "s").code == 0
+        serve, client = servers.client(model.url)
+        client.session_id = "s"
+        client.notify("ResumeSession", sessionId="s", replay=True)
+        client.event("session_resumed")
+        assert client.ask("GetSessionState")["sessionId"] == "s"
+        client.call("Shutdown")
+        serve.ended_well()
+        client.done()
+    assert client.replayed == []
 
 
 def test_a_session_is_deleted_once_it_has_ended(servers: Servers) -> None:

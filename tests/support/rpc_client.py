@@ -58,6 +58,8 @@ class Client:
         self.wrong: list[bytes] = []
         self.events: list[dict[str, Any]] = []
         self.replayed: list[dict[str, Any]] = []
+        self.came: list[dict[str, Any]] = []
+        """Every message, in order."""
         self.batches: list[list[dict[str, Any]]] = []
         self.cut_off = b""
         self.over = False
@@ -180,6 +182,7 @@ class Client:
             members = said
         else:
             members = [said]
+        self.came += members
         for member in members:
             if member.get("jsonrpc") != "2.0":
                 self.wrong.append(one)
