@@ -32,7 +32,7 @@ class Tightening(Enum):
 
 
 class Source(Enum):
-    """Where a value was chosen; a larger one goes over a smaller one."""
+    """The place in which a value was chosen; a larger one goes over a smaller one."""
 
     FILE = 0
     ENVIRONMENT = 1
@@ -270,7 +270,7 @@ class SandboxSection(Section, name="sandbox"):
 
 
 class PolicySection(Section, name="policy"):
-    """What takes away from the bundle, or adds commands to a built-in."""
+    """Settings that take away from the bundle, or add commands to a built-in."""
 
     risk_ceiling = text(Tightening.LOWER, choices=("low", "medium", "high"))
     allowed_commands = names()
@@ -328,7 +328,7 @@ class ServicesSection(Section, name="services"):
 
 
 class RetentionSection(Section, name="retention"):
-    """What stays of ended sessions."""
+    """The limits on ended sessions that are kept."""
 
     max_age_days = integer(low=0, zero_is_unset=True)
     max_sessions = integer(low=0, zero_is_unset=True)

@@ -22,7 +22,7 @@ def name_format(text: str) -> str | None:
 
 
 def describe_bytes(raw: bytes, error: UnicodeDecodeError) -> str:
-    """What is wrong with bytes that are not UTF-8."""
+    """Describe the fault in bytes that are not UTF-8."""
     if raw.startswith(_UTF_16):
         return "is UTF-16: save it as UTF-8"
     line = raw.count(b"\n", 0, error.start) + 1
@@ -30,7 +30,7 @@ def describe_bytes(raw: bytes, error: UnicodeDecodeError) -> str:
 
 
 def describe_toml(raw: bytes, error: Exception) -> str:
-    """What is wrong with a file that cannot be read as TOML."""
+    """Describe the fault in a file that is not TOML."""
     if isinstance(error, UnicodeDecodeError):
         return describe_bytes(raw, error)
     found = name_format(raw.decode("utf-8", "replace"))
@@ -41,7 +41,7 @@ def describe_toml(raw: bytes, error: Exception) -> str:
 
 
 def describe_json(text: str, message: str, position: int) -> str:
-    """What is wrong with a text that cannot be read as JSON: `message` is the parser's, about this `position`."""
+    """Describe the fault in a text that is not JSON: `message` is the parser's, about this `position`."""
     text = text.removeprefix("\ufeff")
     if not text.strip():
         return "is empty"

@@ -109,7 +109,7 @@ class _WaitingCall:
 
 class PendingApprovals:
     """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
-    at once; what nobody answers within `timeout_s` seconds, or those of the bundle, is denied.
+    at once; a call without an answer within `timeout_s` seconds, or those of the bundle, is denied.
 
     One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
     """
@@ -145,7 +145,7 @@ class PendingApprovals:
         reason: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Delivery:
-        """Hand over somebody's decision. An approval that is not waiting (any more) is `not_found`.
+        """Deliver a person's decision. An approval that is not waiting (any more) is `not_found`.
 
         `arguments` replace those of the call, or are the fields of a form; with a denial they mean nothing. Raises
         ValueError for arguments that could not be put on record, or are no answer to the form, and leaves the call

@@ -1,6 +1,6 @@
 """`agent-host completion SHELL`: the script of a shell, and the words that it offers at a Tab.
 
-The scripts are a few lines that ask this program: what it takes stands in `options` and nowhere else.
+The scripts are a few lines that ask this program, whose commands and options are defined in `options` alone.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _values_of(action: argparse.Action) -> Iterable[str]:
 
 
 def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iterable[str]:
-    """What can stand at this place among the arguments of a command: a session, or one of a few names."""
+    """The words for this place among the arguments of a command: sessions, or a few names."""
     actions = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001  as above
     if place >= len(actions):
         return ()

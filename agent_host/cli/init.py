@@ -162,7 +162,7 @@ def _read(question: str) -> str:
 
 def _is_confirmed(change: Change, *, yes: bool, asks: bool) -> bool:
     """True if the change may be written: there was nothing before, or the difference is shown and confirmed. Raises
-    UsageError where nobody can confirm it."""
+    UsageError if there is no terminal to confirm it at."""
     if not change.before or change.before == change.after:
         return True
     scrubber = change.scrubber()
@@ -190,6 +190,6 @@ def _write(change: Change) -> int:
         answer("".join(f"  {line}\n" for line in change.scrubber().text(change.after).splitlines()))
     other = first_provider.gateway_before_it()
     if other is not None:
-        notice(f"{other} names a gateway, which goes before it: take that away, or run with --provider")
+        notice(f"{other} names a gateway, which takes precedence: remove that, or run with --provider")
     answer('try: agent-host run "What does this project do?"\n')
     return exit_codes.COMPLETED

@@ -1,6 +1,6 @@
-"""What a pipeline shows of a run: a summary in Markdown, and the cases of a test report in JUnit's form.
+"""A run as a pipeline shows it: a summary in Markdown, and a test report in JUnit's form.
 
-All text of a model, a command or a file is inert in both: in Markdown it stands in code, in XML it is text.
+All text of a model, a command or a file is inert in both: it is code in Markdown, and text in XML.
 """
 
 from __future__ import annotations

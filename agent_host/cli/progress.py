@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_host.cli.screen import is_in_ci
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
-from agent_host.events.kinds import EventType
+from agent_host.events.kinds import RUN_ENDS, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,6 @@ OUTPUT_PREFIX = f"{'':13}| "
 _MAX_HELD_CHARS = 256 * 1024
 _THINKING = "thinking"
 _BEGINNINGS = (EventType.LLM_REQUEST_STARTED, EventType.TOOL_REQUESTED, EventType.APPROVAL_RESOLVED)
-_ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
 class ProgressLines:
@@ -65,7 +64,7 @@ class ProgressLines:
     def take(self, event: Event) -> None:
         """Show the event, if it has something to show."""
         kind = event.event_type
-        if kind in _ENDS:
+        if kind in RUN_ENDS:
             self.stop()
         elif not self._started:
             self._started = True

@@ -6,8 +6,8 @@ return. A model, a program, a server or a file's name could give them. So a mark
 last character, and a carriage return that ends no line is written as its escape. JSON has no place for a space: there
 the character is an escape, which a parser reads as it was.
 
-The host's own commands pass by `give`. It takes a name of its list, properties and a message, never a line, and it
-escapes both, so that no text of a model or a command can begin or end a command there.
+The host's own commands are written by `give_github` and the functions of GitLab's sections. They take names, properties
+and a message, never a line, and escape them, so that no text of a model or a command can begin or end a command.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from agent_host.cli import runner_log
 from agent_host.cli.pipeline import command_line_of, is_command, title_of_end
 from agent_host.cli.streams import GITHUB, notice
 from agent_host.display_text import one_line
-from agent_host.events.kinds import EventType
+from agent_host.events.kinds import RUN_ENDS, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +37,6 @@ _MOST_REPLAYS: Final = 10
 _MAX_LINES: Final = 20_000
 _MAX_LINE_CHARS: Final = 1000
 _CUT: Final = "\n\nThe rest of the summary is left out: it was too long for this page.\n"
-_ENDS: Final = frozenset(
-    {EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED}
-)
 
 
 class StepMarks:
@@ -58,7 +55,7 @@ class StepMarks:
         """Begin a group with a step, and end the one before."""
         if event.event_type is EventType.STEP_STARTED:
             self._begin(f"step {event.payload['stepCount']}")
-        elif event.event_type in _ENDS:
+        elif event.event_type in RUN_ENDS:
             self.end()
 
     def flush(self) -> None:

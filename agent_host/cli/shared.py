@@ -188,7 +188,7 @@ class TimeLimit:
 
     @property
     def words(self) -> str:
-        """Which time is over."""
+        """The message that the time is over."""
         return f"the time limit of {self._limit_s or 0:g} s is over (--timeout)"
 
     def watch(self, end: Callable[[], object], give_up: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Events on their way to a service (AH 12): in batches, in order, again until they are taken, and nobody waits.
+"""Events on their way to a service (AH 12): in batches and in order, retried until the service has them.
 
 The Audit Service gets records made of them (SK 7): one for each tool call, and who approved what, as it was said. Use:
 `BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.

@@ -101,6 +101,10 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.STORAGE_LIMIT_REACHED: ("state", "warning"),
 }
 
+RUN_ENDS = frozenset(
+    {EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED}
+)
+"""The last event of a run of a task."""
 # Pieces of a stream: shown live, never kept, since the whole is kept elsewhere.
 LIVE_ONLY = frozenset({EventType.TEXT_CHUNK, EventType.THINKING_CHUNK, EventType.TOOL_OUTPUT_CHUNK})
 

@@ -72,7 +72,7 @@ class _Meter:
 
     @property
     def cost(self) -> Cost:
-        """What was counted."""
+        """The sum so far."""
         return Cost(round(self.equivalents), self.first_request)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 LOCAL_S: Final = 1.0
-"""How long a server at a usual local port has to answer."""
+"""Seconds that a server at a usual local port has to answer."""
 _BY_URL: Final = "gateway"
 
 
@@ -223,7 +223,7 @@ def write(change: Change) -> None:
 
 
 def gateway_before_it() -> str | None:
-    """What names a gateway, which is asked in place of a default provider; None for nothing."""
+    """The setting that names a gateway, which is asked in place of a default provider; None if none does."""
     source = _users_settings().chosen.get("llm.gateway")
     if source is None:
         return None

@@ -18,7 +18,7 @@ from agent_host.events.kinds import EventType
 from agent_host.host.secrets import token_name
 from agent_host.http import displayable_url, is_loopback
 from agent_host.llm.deferred import DeferredClient, KnownModels
-from agent_host.llm.urls import check_url, gateway_name
+from agent_host.llm.urls import check_url, gateway_name, is_by_proxy, place_of
 from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import clean_message
 from agent_host.loop.progress import AnswerForm, instruction_on
@@ -324,8 +324,6 @@ async def refuse_unknown_host(settings: Settings) -> None:
     url = settings.llm.gateway
     if not url or url.startswith(MOCK_PREFIX):
         return
-    from agent_host.llm.urls import check_url, is_by_proxy, place_of
-
     host = check_url(url).host
     place = place_of(url)
     if is_loopback(host) or ":" in host or is_by_proxy(place.scheme):

@@ -133,11 +133,21 @@ class SessionOptions:
 _TYPES: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
     (("workspace", "policy", "state_dir"), (str, os.PathLike), "a path"),
     (
-        ("gateway", "provider", "dialect", "model", "sandbox", "token", "services_token", "tools_token", "grant_key"),
+        (
+            "gateway",
+            "provider",
+            "dialect",
+            "model",
+            "sandbox",
+            "token",
+            "services_token",
+            "tools_token",
+            "grant_key",
+            "session_id",
+        ),
         (str,),
         "a string",
     ),
-    (("session_id",), (str,), "a string"),
     (("max_steps",), (int,), "a whole number"),
     (("max_cost",), (int, float), "a number"),
     (("approve_all", "guard_processes"), (bool,), "True or False"),

@@ -77,7 +77,7 @@ class Session:
 
     @property
     def resumed_notice(self) -> str:
-        """What is resumed, in one line: the id, the task's prompt and step, and the directory."""
+        """The session that is resumed, in one line: its id, its directory, and the step and prompt of its task."""
         task = self._session.incomplete_task
         of_task = "" if task is None else f" at step {task['stepCount'] + 1}: {title_of(task['prompt'])}"
         return f"resuming {self.id} in {self._resolved.workspace}{of_task}"

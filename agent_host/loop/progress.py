@@ -96,7 +96,7 @@ class Answer(NamedTuple):
 
 
 def instruction_on(schema: str) -> str:
-    """What the model is told of the form of its final answer."""
+    """Tell the model the form of its final answer."""
     return (
         "\nThe user's program reads your final answer. It has to be one JSON value that fits this JSON Schema, and "
         f"nothing else, without a fence:\n{schema}\n"
@@ -123,7 +123,7 @@ class AnswerForm:
         return Answer(value) if problem is None else Answer(problem=problem)
 
     def note(self, text: str) -> str:
-        """What the model reads behind an answer that does not fit."""
+        """Tell the model that its answer does not fit, and why."""
         return f"{_BAD_ANSWER[:-1]} What is wrong with it: {self.read(text).problem}]"
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.display_text import one_line
-from agent_host.events.kinds import EventType
+from agent_host.events.kinds import RUN_ENDS, EventType
 from agent_host.ids import rfc3339
 from agent_host.services.approval import ApprovalDecision
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 # The task that asked has stopped; what is asked again by a resume is asked with all of it.
-_OVER = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
 class ApprovalReports:
@@ -60,7 +59,7 @@ class ApprovalReports:
     def take(self, event: Event) -> None:
         """Remember what was asked, and report what was answered."""
         payload = event.payload
-        if event.event_type in _OVER:
+        if event.event_type in RUN_ENDS:
             self._asked.clear()  # what was cancelled while it waited is never answered
         elif event.event_type is EventType.APPROVAL_REQUESTED:
             self._asked[payload["approvalId"]] = payload
