@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.cli import exit_codes
-from agent_host.cli.outputs import OutputFile
+from agent_host.cli.outputs import OutputFile, check_apart
 from agent_host.cli.shared import settings_of_options, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape
@@ -34,8 +34,12 @@ def cost_check(namespace: argparse.Namespace) -> int:
         raise UsageError(f"two recordings have one name: {', '.join(sorted(names))}")
     missing = [name for name in names if not namespace.write_baseline and name not in before]
     if missing:
-        raise UsageError(f"--baseline {namespace.baseline} has no {', '.join(missing)}: --write-baseline adds it")
+        raise UsageError(
+            f"--baseline {namespace.baseline} has no {', '.join(missing)}: --write-baseline, with all recordings, makes it anew"
+        )
     file = OutputFile("baseline", namespace.baseline) if namespace.write_baseline else None
+    if file is not None:
+        check_apart((file,), namespace)
     gc.enable()
     if os.path.isdir(_SHORT):  # prompts name directories: the same everywhere, or nearly
         os.environ["TMPDIR"] = _SHORT

@@ -108,12 +108,14 @@ class OutputFile:
 
 def check_apart(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:
     """Raises UsageError where one would take the place of a file that the command reads."""
-    given = {name: getattr(namespace, name, None) for name in ("schema", "policy", "gateway", "file")}
-    read = {name: path.removeprefix(MOCK_PREFIX) for name, path in given.items() if isinstance(path, str)}
-    for name, path in read.items():
+    named = {"--schema": "schema", "--policy": "policy", "--gateway": "gateway", "FILE": "file"}
+    read = [(said, getattr(namespace, name, None)) for said, name in named.items()]
+    read += [("RECORDING", path) for path in getattr(namespace, "recordings", ())]
+    for said, path in read:
+        if path is None or (said == "--policy" and not names_file(path)):
+            continue
         for one in files:
-            if (name != "policy" or names_file(path)) and one.real_path == os.path.realpath(path):
-                said = "FILE" if name == "file" else f"--{name}"
+            if one.real_path == os.path.realpath(path.removeprefix(MOCK_PREFIX)):
                 raise UsageError(f"--{one.option} {one.path}: {said} is read from there")
 
 

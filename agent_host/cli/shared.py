@@ -17,6 +17,7 @@ from agent_host.display_text import escape
 from agent_host.errors import UsageError
 from agent_host.host.options import (
     COMMAND_LINE,
+    OPTION_OF,
     LayeredOptions,
     SessionOptions,
     is_default_state_dir,
@@ -49,40 +50,33 @@ def _cost(text: str) -> float:
 
 
 # Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
-SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+_ARGUMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
-        "--policy",
         "host.policy",
         {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file (workspace)"},
     ),
     (
-        "--gateway",
         "llm.gateway",
         {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one ($LLM_GATEWAY_ENDPOINT)"},
     ),
     (
-        "--provider",
         "llm.provider",
         {"metavar": "NAME", "help": "a provider of the configuration, or a known one (the one that is found)"},
     ),
     (
-        "--dialect",
         "llm.dialect",
         {"metavar": "NAME", "help": "wire format of the gateway: anthropic, openai, responses or auto (anthropic)"},
     ),
-    ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (its first)"}),
+    ("llm.model", {"metavar": "NAME", "help": "a model that the policy allows (its first)"}),
     (
-        "--max-steps",
         "host.max_steps",
         {"metavar": "N", "type": _whole, "help": "the most steps of a task, 1 to 10,000 (40)"},
     ),
     (
-        "--max-cost",
         "llm.max_cost",
         {"metavar": "N", "type": _cost, "help": "end before it costs more: docs/costs.md (no limit)"},
     ),
     (
-        "--toolset",
         "host.toolset",
         {
             "metavar": "FAMILY",
@@ -91,18 +85,15 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--sandbox",
         "sandbox.level",
         {"metavar": "LEVEL", "help": "sandbox of commands: none, landlock, namespace or auto (auto)"},
     ),
     (
-        "--allow-domain",
         "sandbox.allowed_domains",
         {"metavar": "HOST", "action": "append", "help": "a host that commands may reach; repeatable (none)"},
     ),
-    ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl (text)"}),
+    ("host.output", {"metavar": "FORM", "help": "text, json or jsonl (text)"}),
     (
-        "--verbose",
         "host.verbose",
         {
             "action": "store_true",
@@ -111,6 +102,7 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
 )
+SETTING_OPTIONS = tuple((OPTION_OF[key], key, arguments) for key, arguments in _ARGUMENTS)
 
 # Options of `sessions` that need `--prune`, by attribute.
 PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")

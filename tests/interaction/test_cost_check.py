@@ -51,6 +51,7 @@ def test_what_cannot_be_measured_is_said(host: Host) -> None:
         ((script, "--baseline", baseline), "--write-baseline makes one"),
         ((script, script, "--baseline", baseline, "--write-baseline"), "two recordings have one name"),
         (("s", "--baseline", baseline, "--write-baseline"), "--workspace"),
+        ((script, "--baseline", script, "--write-baseline"), "RECORDING is read from there"),
         (("none.toml", "--baseline", baseline, "--write-baseline"), "none.toml"),
         ((script, "--baseline", baseline, "--max-growth", "x"), "such as 2%"),
     ):
