@@ -35,7 +35,7 @@ def cost_check(namespace: argparse.Namespace) -> int:
     missing = [name for name in names if not namespace.write_baseline and name not in before]
     if missing:
         raise UsageError(
-            f"--baseline {namespace.baseline} has no {', '.join(missing)}: --write-baseline, with all recordings, makes it anew"
+            f"--baseline {namespace.baseline} has no {', '.join(missing)}: measure all with --write-baseline"
         )
     file = OutputFile("baseline", namespace.baseline) if namespace.write_baseline else None
     if file is not None:

@@ -486,7 +486,7 @@ _bundle(
     _cap("File.Read", allowedPaths=["${workspace}/scr"]),
     "capabilities[0].allowedPaths[0]",
     "${workspace}/scr",
-    "did you mean {root}/work/src?",
+    "did you mean {work}/src?",
     code=0,
     files={"work/src/a": ""},
 )

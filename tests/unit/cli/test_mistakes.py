@@ -94,8 +94,8 @@ class World:
         }
 
     def filled(self, text: str) -> str:
-        """The text with the root's path in place of `{root}`."""
-        return text.replace("{root}", str(self.root))
+        """The text with the root's path in place of `{root}`, and that of the workspace in place of `{work}`."""
+        return text.replace("{root}", str(self.root)).replace("{work}", str(self.root / "work"))
 
 
 @pytest.fixture
