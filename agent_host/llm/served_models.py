@@ -44,7 +44,7 @@ async def ask_models(
     )
     try:
         async with client, client.stream("GET", address, params={"limit": "1000"}, headers=headers) as answer:
-            data = b""
+            data = bytearray()
             async for piece in answer.aiter_bytes():
                 data += piece
                 if len(data) > _MAX_BYTES:

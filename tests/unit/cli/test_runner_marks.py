@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent_host.cli import runner_log, runner_marks
+from agent_host.cli import runner_marks
 from agent_host.cli.runner_log import _Log, _Text, begin_gitlab_section, give_github
 from agent_host.cli.runner_marks import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
 
@@ -187,12 +187,15 @@ def test_what_is_no_file_of_the_step_is_left_alone(
 
 def test_ten_of_a_kind_are_annotated(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    given_commands: list[str] = []
-    monkeypatch.setattr(runner_log, "give_github", lambda _, kind, text, **properties: given_commands.append(kind))
+    under = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)
+    stream: Any = _Text(under, _Log())
     output = "".join(f"x.c:{n}:1: error: e\nx.c:{n}:1: warning: w\n" for n in range(1, 20))
 
     details = {"verdict": "paused", "reason": "TIME_LIMIT", "endedBy": "limit", "deniedApprovals": []}
     result: Any = SimpleNamespace(completed=False, message="it ended", unfinished=True, details=details)
-    marks = runner_marks.StepMarks(lambda: None)
+    marks = runner_marks.StepMarks(lambda: None, stream)
     marks.annotate(result, lambda: [command(output)], str(workspace), code=3, resume="agent-host resume s")
-    assert (given_commands[0], given_commands.count("error"), given_commands.count("warning")) == ("error", 10, 10)
+    data: Any = under.buffer
+    kinds = [line.split()[0] for line in data.getvalue().decode().splitlines()]
+    assert (kinds[0], kinds.count("::error"), kinds.count("::warning")) == ("::error", 10, 10)
+    assert len(kinds) == 20
