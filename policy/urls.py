@@ -137,6 +137,16 @@ def covers(rule: str, table: dict[str, str]) -> bool:
     return matching_rule(name, table, port) is not None
 
 
+def common_domains(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The entries of two lists of domains that the other list covers; None, which stands for any host, takes nothing
+    away."""
+    if one is None or other is None:
+        return other if one is None else one
+    first, second = domain_rules(one), domain_rules(other)
+    of_one = (entry for rule, entry in first.items() if rule and covers(rule, second))
+    return tuple(dict.fromkeys((*of_one, *(entry for rule, entry in second.items() if rule and covers(rule, first)))))
+
+
 def is_address(host: str) -> bool:
     """True for a canonical host that is an IP literal."""
     return ":" in host or host.rpartition(".")[2].isdecimal()

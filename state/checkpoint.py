@@ -19,7 +19,16 @@ from state.usage import NO_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from state.records import ApprovalAnswered, ApprovalGranted, CommandRow, Intent, ReplayRow, TaskQueued, TaskStatus
+    from state.records import (
+        ApprovalAnswered,
+        ApprovalGranted,
+        CommandRow,
+        Intent,
+        ModeRow,
+        ReplayRow,
+        TaskQueued,
+        TaskStatus,
+    )
     from state.usage import TokenUsage
 
 
@@ -121,6 +130,10 @@ class OpenStep:
     meaning: str | None = None
 
 
+def _no_mode() -> ModeRow:
+    return {}
+
+
 @dataclass(slots=True, repr=False)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
@@ -137,7 +150,8 @@ class Checkpoint:
     does not know yet, by id; `commands_started` is how many there have been. Requests leave out large results among the
     first `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when
     there were `flattened_messages`: models that verify their thinking read these as plain text. `sandbox` says how
-    commands were held last (`TurnTaken`), empty where nothing held any."""
+    commands were held last (`TurnTaken`), empty where nothing held any. `mode` has the options that a client has set
+    since the launch."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -168,6 +182,7 @@ class Checkpoint:
     usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
     tokens_known_of: str | None = None
     sandbox: Mapping[str, Any] = field(default_factory=dict)
+    mode: ModeRow = field(default_factory=_no_mode)
 
     @property
     def session_tokens_used(self) -> int:

@@ -42,7 +42,7 @@ from config.shapes import (
     one_of,
     whole,
 )
-from state.records import CommandRow, FileEffect, Intent, ReplayRow, TaskQueued, names_of, types_of
+from state.records import CommandRow, FileEffect, Intent, ModeRow, ReplayRow, TaskQueued, names_of, types_of
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -453,6 +453,7 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "usageByModel": _USAGE_BY_MODEL,
     "tokensKnownOf": TEXT,
     "sandbox": _SANDBOX,
+    "mode": shape_of(ModeRow),
 }
 _HEAD: dict[str, Shape] = {
     "checkpointVersion": TEXT,

@@ -245,6 +245,30 @@ class TaskSteered(NamedTuple):
             state.steers.append(self.text)
 
 
+class ModeRow(TypedDict):
+    """The options that a client has set for a session since its launch; one that is as at the launch is left out."""
+
+    policy: NotRequired[str]
+    model: NotRequired[str]
+    sandbox: NotRequired[str]
+    approvalMode: NotRequired[str]
+
+
+@_record("mode_changed")
+class ModeChanged(NamedTuple):
+    """A client changed the mode of the session; `mode` holds from here on, also for the task that is open."""
+
+    mode: ModeRow
+
+    def fold(self, state: Checkpoint) -> None:
+        """See Record."""
+        if self.mode.get("model") != state.mode.get("model") and state.task is not None:
+            state.task.options = {name: value for name, value in state.task.options.items() if name != "model"}
+        if self.mode.get("sandbox") != state.mode.get("sandbox"):
+            state.sandbox = {}  # a person chose another level than that of the last command
+        state.mode = self.mode
+
+
 @_record("task_unqueued")
 class TaskUnqueued(NamedTuple):
     """A queued task was cancelled before it began."""

@@ -144,6 +144,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         usage_by_model=_usage_by_model(resume),
         tokens_known_of=resume.get("tokensKnownOf"),
         sandbox=resume.get("sandbox", {}),
+        mode=resume.get("mode", {}),
     )
 
 
@@ -235,6 +236,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **_usage_rows(state.usage_by_model),
             **({} if state.tokens_known_of is None else {"tokensKnownOf": state.tokens_known_of}),
             **({"sandbox": state.sandbox} if state.sandbox else {}),
+            **({"mode": state.mode} if state.mode else {}),
         },
     }
 

@@ -30,6 +30,7 @@ _MARKS = {
     "session_paused": "paused",
     "context_compacted": "requests show less from here",
     "task_steered": "the user said",
+    "mode_changed": "the mode changed",
     "task_completed": "task completed",
     "task_failed": "task failed",
     "task_cancelled": "task cancelled",

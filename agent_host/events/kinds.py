@@ -19,6 +19,7 @@ class EventType(StrEnum):
     SESSION_CANCELLED = "session_cancelled"
     TASK_QUEUED = "task_queued"
     TASK_STEERED = "task_steered"
+    MODE_CHANGED = "mode_changed"
     TASK_STARTED = "task_started"
     TASK_COMPLETED = "task_completed"
     TASK_FAILED = "task_failed"

@@ -132,6 +132,15 @@ PAYLOADS: dict[EventType, EventShape] = {
             Field("position", "integer", "its place among what waits, from 1", telemetry=True),
         ),
     ),
+    EventType.MODE_CHANGED: EventShape(
+        "a client set options of the session: those that are not as at the launch",
+        (
+            Field("policy", "string", "the built-in or the file that narrows the launch bundle", optional=True),
+            Field("model", "string", "the model of requests", optional=True, telemetry=True),
+            Field("sandbox", "string", "the level by which commands are sandboxed", optional=True, telemetry=True),
+            Field("approvalMode", "string", "the approval mode of the session", optional=True, telemetry=True),
+        ),
+    ),
     EventType.TASK_STARTED: EventShape("a prompt was taken", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: EventShape("the model is done", _ENDED),
     EventType.TASK_FAILED: EventShape("the task cannot go on", _ENDED_BADLY),

@@ -301,8 +301,9 @@ def runtime_settings(
 
 
 def sandbox_settings(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
-    """The sandbox settings of the runtime, which have been found to work; None for no sandbox."""
-    if parts.scoping is None or not parts.scoping.holds:
+    """The sandbox settings of the runtime, at a level that has been found to work; None if nobody asks for the sandbox.
+    A mode may ask for a level where the launch has none."""
+    if parts.scoping is None:
         return None
     return SandboxSettings(
         parts.scoping.level,

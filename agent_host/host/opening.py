@@ -8,7 +8,7 @@ import os
 import threading
 from contextlib import AsyncExitStack
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host import import_isolation
 from agent_host.approval.gate import PendingApprovals, UnattendedGate
@@ -19,7 +19,7 @@ from agent_host.host.backends import Backends, serving_gateway
 from agent_host.host.compose import make_context, put_under, utc_now
 from agent_host.host.environment import families_of, machine_of, project_tool_names
 from agent_host.host.gateway import Gateway, ask_gateway, fit_toolset, refuse_unknown_host, settle_model
-from agent_host.host.parts import Parts
+from agent_host.host.parts import Launch, Parts
 from agent_host.host.python_tools import names_of_packages, python_tools, registry_with
 from agent_host.host.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.host.secrets import Secrets, Tokens, hide_key, redaction_of
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
+    from agent_host.session.lifecycle import SessionMode
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import OptionsSource, ResolvedOptions
     from config.settings import Settings
@@ -123,6 +124,7 @@ class SessionOpener:
         self._chosen: ChosenDialect | None = None
         self._server_said = ""
         self._learned: Mapping[str, Any] = {}
+        self._launch: Launch | None = None
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -161,6 +163,7 @@ class SessionOpener:
                 parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
                     scoping=scoping_under(resolved, machine, level, grant),
+                    granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
                 )
@@ -199,7 +202,8 @@ class SessionOpener:
                     refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
-                refuse_weaker(resolved, level, store.state)
+                if "sandbox" not in store.state.mode:  # else its level is found when the mode is made
+                    refuse_weaker(resolved, level, store.state)
                 identity = store.state.identity
                 resolved, bundle = await self._ask_gateway(
                     resolved,
@@ -212,6 +216,7 @@ class SessionOpener:
                 parts = Parts.make(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
                     scoping=scoping_under(resolved, machine, level, grant),
+                    granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
                 )
@@ -241,10 +246,34 @@ class SessionOpener:
         level = level_of(resolved.settings, resolved.state_dir, machine.temporary)
         bundle = bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.make(resolved, machine, bundle, chosen.dialect)
-        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant))
+        granted = grant.policy_bundle is not None
+        parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
+        launch = Launch(resolved, session.identity, parts)
+        made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
+        self._launch = launch
+        if made is not None:
+            session.apply_mode(made)
         return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
+        """Change options of the session's mode, and return those that hold: {policy?, model, sandbox, approvalMode?}.
+        Raises what `make_mode` and `LiveSession.set_mode` raise."""
+        launch = self._launch
+        if launch is None:
+            raise RuntimeError("only an opened session has a mode")
+        from agent_host.host.modes import merge  # few sessions change theirs
+
+        fields = merge(launch, cast("dict[str, str]", session.mode), changes)
+        if fields != session.mode:
+            session.set_mode(await self._make_mode(launch, fields))
+        return {**launch.fields, **fields}
+
+    async def _make_mode(self, launch: Launch, fields: Mapping[str, str]) -> SessionMode:
+        from agent_host.host.modes import make_mode  # as in `set_mode`
+
+        return await asyncio.to_thread(make_mode, launch, fields)
 
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
@@ -395,6 +424,9 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
+        self._launch = Launch(resolved, identity, parts)
+        mode = cast("dict[str, str]", store.state.mode)
+        made = await self._make_mode(self._launch, mode) if mode else None
         with state_errors_translated():
             store.take_over()  # nothing refuses the session any more
         reports.again(store.state)
@@ -408,6 +440,8 @@ class SessionOpener:
             undelivered=backends.delivery_problems,
             losses=backends.losses,
         )
+        if made is not None:
+            session.apply_mode(made)
         await session.take_up_commands()
         session.take_up_uploads()
         return session

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
+    from state.checkpoint import SessionIdentity
     from tool_runtime.families.python_tools import PythonTool
 
 _SHORT_TTL_S = 300
@@ -30,7 +31,7 @@ class Parts(NamedTuple):
     """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
     servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `answer_schema` is
     the JSON Schema of final answers as JSON text, None for any text; `structured`: the dialect's own way to ask for
-    one is used as well."""
+    one is used as well. `granted`: the bundle is of the Session Service."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     scoping: Scoping | None = None
     answer_schema: str | None = None
     structured: bool = True
+    granted: bool = False
 
     def binds_thinking(self, model: str) -> bool:
         """True if the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -77,6 +79,22 @@ class Parts(NamedTuple):
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
         says that a person answers approvals."""
         return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
+
+
+class Launch(NamedTuple):
+    """The options and the parts that a session has in this process without a mode."""
+
+    resolved: ResolvedOptions
+    identity: SessionIdentity
+    parts: Parts
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The options of the launch, as a mode has them."""
+        settings = self.resolved.settings
+        own = {} if self.parts.granted else {"policy": settings.host.policy}
+        level = settings.sandbox.level if self.parts.scoping is None else self.parts.scoping.level
+        return {**own, "model": self.parts.model, "sandbox": level}
 
 
 def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:

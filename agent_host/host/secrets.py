@@ -145,10 +145,10 @@ class Secrets(NamedTuple):
         return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 
 
-def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
-    """The redaction that the bundle and the settings ask for, of all that is kept and sent (AH 8.7)."""
+def redaction_of(resolved: ResolvedOptions, *bundles: PolicyBundle) -> Redaction:
+    """The redaction that the bundles and the settings ask for, of all that is kept and sent (AH 8.7)."""
     return Redaction(
-        bundle.redaction_rules,
+        tuple(rule for bundle in bundles for rule in bundle.redaction_rules),
         key=lambda: redaction_key(resolved.state_dir),
         detectors=resolved.settings.redaction.detectors,
     )

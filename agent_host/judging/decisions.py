@@ -12,7 +12,7 @@ from agent_host.judging.scoping import places_of_program
 from config.shapes import hint_at
 from policy.decide import case_of
 from policy.decide import decide as decide_call
-from policy.decision import is_of_place
+from policy.decision import is_of_place, strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.case import CallTerms
@@ -22,7 +22,7 @@ from policy.rules.toolset import withheld_by
 from policy.scope import Widening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.judging.environment import Environment
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agent_host.judging.judge import Judge
     from agent_host.judging.scoping import Scoping
     from agent_host.thread.messages import ToolCall
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
@@ -120,21 +121,33 @@ def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall
 
 def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFacts]]) -> Decision:
     """The decision of policy, options and limits on the capabilities that a call needs."""
-    bundle, here = judge.bundle, judge.environment
-    if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
-        bundle = bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))
-    terms = _terms(judge, spec)
+    here, terms = judge.environment, _terms(judge, spec)
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)
     if any(isinstance(facts, CommandFacts) and facts.argv for _, facts in needs):
         terms = _add_programs(judge, terms)
-    decision = decide_call(bundle, needs, now=judge.clock(), os=here.os_family, workspace=here.workspace, terms=terms)
+    now = judge.clock()
+    decision = strictest(
+        [
+            decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms)
+            for bundle in _bundles_for(judge, spec)
+        ]
+    )
     judge.expired = judge.expired or decision.expired
     return decision
 
 
+def _bundles_for(judge: Judge, spec: ToolSpec) -> Iterator[PolicyBundle]:
+    for bundle in judge.bundles:
+        if bundle.held and spec.elsewhere:  # no sandbox of ours holds what runs there
+            yield bundle.memo.setdefault("unheld", bundle.keep_known(bundle, held=False, lines_ask=True))
+        else:
+            yield bundle
+
+
 def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
-    return CallTerms(spec.name, spec.side_effects, not spec.elsewhere, judge.options, judge.limits)
+    terms = CallTerms(spec.name, spec.side_effects, not spec.elsewhere, judge.options, judge.limits)
+    return terms if judge.mode.approval_mode is None else terms._replace(session_mode=judge.mode.approval_mode)
 
 
 def _add_programs(judge: Judge, terms: CallTerms) -> CallTerms:
@@ -189,7 +202,8 @@ def _add_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFact
     if decision.decision == "DENIED":
         return decision
     bundle, system = judge.bundle, judge.environment.os_family
-    denial = scoping.denial(bundle, decision.capability)
+    denials = (scoping.denial(one, decision.capability) for one in judge.bundles)
+    denial = next(filter(None, denials), None)
     if denial is not None or not (scoping.holds or scoping.always):
         return denial or decision
     asked = facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None
@@ -203,7 +217,8 @@ def _add_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFact
         reads = places_of_program(spec.runs[0], judge.environment.home)
         scope = add_own_places(scope, system, reads=tuple(one for one in reads if not is_hidden(scope, one, system)))
     if asked is not None:
-        decision = apply_widening(decision, asked, scope, bundle, system)
+        for one in judge.bundles:
+            decision = apply_widening(decision, asked, scope, one, system)
     if decision.decision == "DENIED" or (asked is not None and asked.off):
         return decision
     return decision._replace(command_scope=scope)

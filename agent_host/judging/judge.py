@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
+from config.lean_typing import NamedTuple
+from policy.check_llm import check_llm
+from policy.decision import strictest
+from policy.rules.canonical import policy_hash
 from policy.rules.case import AS_THE_BUNDLE_SAYS
+from policy.rules.grants import common_limits, common_llm_limits, scope_of_call
 from policy.rules.toolset import why_not_offered, withheld_by
 
 if TYPE_CHECKING:
@@ -16,9 +23,10 @@ if TYPE_CHECKING:
     from agent_host.judging.environment import Environment, Registry
     from agent_host.judging.facts import Scripts
     from agent_host.judging.scoping import Scoping
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+    from policy.decision import Decision
     from policy.facts import PathFacts
-    from policy.rules.case import Limits, NativeExec, TaskOptions
+    from policy.rules.case import ApprovalMode, Limits, NativeExec, TaskOptions
 
 
 _READING = "File.Read"
@@ -34,6 +42,21 @@ class Approved(Protocol):
     def approve(self, name: str, identity: str) -> None:
         """Have it approved from now on. Raises WriteFailed."""
         ...
+
+
+class Mode(NamedTuple):
+    """Options that a client has set for the session since its launch (interface section 2, `SetMode`). A call is
+    decided under the launch bundle and under `bundle`, and the stricter decision counts, so that bundles need no order.
+
+    `fields` are the options as they are on record: {policy?, model?, sandbox?, approvalMode?}.
+    """
+
+    bundle: PolicyBundle | None = None
+    approval_mode: ApprovalMode | None = None
+    fields: Mapping[str, str] = {}
+
+
+AS_LAUNCHED = Mode()
 
 
 def _no_runs() -> int:
@@ -52,7 +75,7 @@ class Judge:
     tools of the workspace that a person has approved, None for none. `native` is the list of programs that start
     without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is how
     many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
-    from, by its name. `scoping` says how commands are held, None where nobody asks."""
+    from, by its name. `scoping` says how commands are held, None where nobody asks. `mode` narrows the session."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -68,12 +91,59 @@ class Judge:
     script_runs: Callable[[], int] = _no_runs
     tool_lists: Mapping[str, str] = field(default_factory=dict)
     scoping: Scoping | None = None
+    mode: Mode = AS_LAUNCHED
+
+    @property
+    def bundles(self) -> tuple[PolicyBundle, ...]:
+        """The bundles that a call is decided under: that of the launch, and the mode's."""
+        return (self.bundle,) if self.mode.bundle is None else (self.bundle, self.mode.bundle)
+
+    @property
+    def llm_policy(self) -> LlmPolicy:
+        """The limits of model calls."""
+        return reduce(common_llm_limits, (bundle.llm_policy for bundle in self.bundles))
+
+    @property
+    def approval_timeout_s(self) -> float | None:
+        """The longest that a call waits for an approval; None if no bundle says it."""
+        return min((one.approval_timeout_s for one in self.bundles if one.approval_timeout_s is not None), default=None)
+
+    @property
+    def policy_identity(self) -> str:
+        """The identity of the policy that approvals are bound to: one that was given in another mode is none in this
+        one (`policy.rules.canonical.policy_hash`)."""
+        hashes = [policy_hash(bundle) for bundle in self.bundles]
+        if not self.mode.fields:
+            return hashes[0]
+        return sha256(repr((hashes, sorted(self.mode.fields.items()))).encode()).hexdigest()
+
+    def check_llm(self, model: str) -> Decision:
+        """The verdict on one request to `model` (`policy.check_llm`)."""
+        now = self.clock()
+        return strictest([check_llm(bundle, model=model, now=now) for bundle in self.bundles])
+
+    def approval_rule(self, rule_id: str | None) -> ApprovalRule | None:
+        """The approval rule of this id; None if there is none."""
+        found = () if rule_id is None else (bundle.approval_rule(rule_id) for bundle in self.bundles)
+        return next((rule for rule in found if rule is not None), None)
+
+    def limits_of_call(self, capability: str) -> Capability | None:
+        """The limits of a call under one capability, which the runtime checks again (`scope_of_call`)."""
+        os = self.environment.os_family
+        return reduce(
+            lambda one, other: common_limits(one, other, os),
+            (scope_of_call(bundle, capability, os) for bundle in self.bundles),
+        )
 
     def sandbox(self) -> dict[str, Any]:
         """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
         be said."""
         said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
         return {} if said is None else {"sandbox": said}
+
+    def sandbox_level(self) -> dict[str, Any]:
+        """{sandbox} with the level by which commands are sandboxed; empty if nobody asked for a sandbox."""
+        return {} if self.scoping is None else {"sandbox": self.scoping.level}
 
     def offered_tools(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""
@@ -90,24 +160,27 @@ class Judge:
         workspace, os = self.environment.workspace, self.environment.os_family
         return not any(
             why_not_offered(
-                self.bundle,
+                bundle,
                 spec.name,
                 capability,
                 limits=self.limits,
                 options=self.options,
+                session_mode=self.mode.approval_mode,
                 workspace=workspace,
                 os=os,
                 elsewhere=spec.elsewhere,
             )
             for capability in spec.capabilities
+            for bundle in self.bundles
         )
 
     def may_read(self, place: PathFacts) -> bool:
-        """True if the bundle lets anybody read the file, whatever its size."""
-        if self.bundle.capability(_READING) is None:
+        """True if the policy lets anybody read the file, whatever its size."""
+        granting = [bundle for bundle in self.bundles if bundle.capability(_READING) is not None]
+        if not granting:
             return True
         from policy.decide import check_tool  # with it comes all that judges a call
 
         place = place._replace(size_bytes=None)  # one that is too large to show is kept all the same
-        verdict = check_tool(self.bundle, _READING, place, now=self.clock(), os=self.environment.os_family)
-        return verdict.decision != "DENIED"
+        now, os = self.clock(), self.environment.os_family
+        return all(check_tool(bundle, _READING, place, now=now, os=os).decision != "DENIED" for bundle in granting)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from policy.names import CapabilityName
-from policy.rules.sandbox import NO_WIDENING, command_scope, sandbox_denial, server_scope
+from policy.rules.sandbox import NO_WIDENING, command_scope, common_scope, sandbox_denial, server_scope
 from policy.scope import STRONGEST, RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Scoping:
     for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
     `unheld` is what the level cannot hold of any scope, `withheld` says what it refuses although a scope gives it.
     `always`: decisions have the scope also where nothing holds it. `is_here`: the facts are of this machine.
-    `is_untried`: no level works, and a trial of one failed for a reason of its own."""
+    `is_untried`: no level works, and a trial of one failed for a reason of its own. `within`: the bundle of the
+    session's mode, whose scope counts as well; `is_of_mode`: the level is the mode's, and not that of the launch."""
 
     level: SandboxLevel
     wanted: str
@@ -50,6 +51,8 @@ class Scoping:
     always: bool = False
     is_here: bool = True
     is_untried: bool = False
+    within: PolicyBundle | None = None
+    is_of_mode: bool = False
     _facts: ScopeFacts | None = field(default=None, init=False)
     _told: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
     _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
@@ -77,18 +80,27 @@ class Scoping:
         if grant == NO_WIDENING and plain is not None and plain[0] is bundle and plain[1] == facts:
             found = plain[2]  # as for nearly every command
         else:
-            found = command_scope(
-                bundle,
-                facts,
-                environment.os_family,
-                opened=self.opened,
-                blocked_domains=self.blocked_domains,
-                grant=grant,
-            )
-            found = found._replace(unheld=(*found.unheld, *self.unheld))
+            found = self._command_scope(bundle, facts, environment, grant)
+            if self.within is not None:
+                narrower = self._command_scope(self.within, facts, environment, grant)
+                found = common_scope(found, narrower, environment.os_family)
+            level = self.level if self.is_of_mode else None
+            found = found._replace(unheld=(*found.unheld, *self.unheld), level=level)
             if grant == NO_WIDENING:
                 self._plain = (bundle, facts, found)
         return found if network else found._replace(domains=())
+
+    def _command_scope(
+        self, bundle: PolicyBundle, facts: ScopeFacts, environment: Environment, grant: Widening
+    ) -> CommandScope:
+        return command_scope(
+            bundle,
+            facts,
+            environment.os_family,
+            opened=self.opened,
+            blocked_domains=self.blocked_domains,
+            grant=grant,
+        )
 
     def server_scope(
         self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]

@@ -19,7 +19,6 @@ from agent_host.loop.journal import holds_secret
 from agent_host.loop.prepare import bound_to, edit, judge_again, record_start
 from policy.facts import NamedToolFacts
 from policy.names import SANDBOX_GRANT
-from policy.rules.canonical import policy_hash
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
         call.name,
         call.arguments,
         facts,
-        policy_hash(ctx.judge.bundle),
+        ctx.judge.policy_identity,
         told_by_facts=seen,
         os=ctx.judge.environment.os_family,
     )
@@ -233,7 +232,7 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
     workspace = ctx.judge.environment.workspace
     act = Act(spec, call.arguments, facts, workspace)
     shown = await describe(act, clean)
-    rule = ctx.judge.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
+    rule = ctx.judge.approval_rule(decision.rule_id)
     return ApprovalRequest(
         prepared.approval_id,
         ctx.session_id,
@@ -250,6 +249,6 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
         shown.summary,
         {"toolCallId": call.call_id, **shown.details},
         decision.by_name,
-        ctx.judge.bundle.approval_timeout_s,
+        ctx.judge.approval_timeout_s,
         replay=_replay(ctx, prepared),
     )

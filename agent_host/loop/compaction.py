@@ -15,7 +15,6 @@ from agent_host.loop.limits import ModelRequest, check_request, emit_compacted, 
 from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import MAX_CHARS, count_saved, question, summary_message
-from policy.check_llm import check_llm
 from state.records import ContextCompacted
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
     request begins as the one before it, so that the provider reads it from its cache."""
     talk, asked = ctx.conversation, question(ctx.conversation.count)
-    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed:
+    if not ctx.judge.check_llm(model).allowed:
         return None
     thread, make_head = talk.thread, talk.make_head
     if model != talk.model and talk.for_model is not None:

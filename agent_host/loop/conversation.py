@@ -134,7 +134,7 @@ class Conversation:
     def output_limit(self, judge: Judge) -> int:
         """The most tokens that the model may answer with: as the bundle says, as the model can, and no more than a
         share of its window, which the conversation needs."""
-        allowed, limits = judge.bundle.llm_policy.max_output_tokens, self.facts.limits
+        allowed, limits = judge.llm_policy.max_output_tokens, self.facts.limits
         can, window = limits.max_output_tokens, limits.context_tokens
         most = allowed if can is None else min(allowed, can)
         return most if window is None else min(most, max(1, int(window * _ANSWER_SHARE)))

@@ -72,7 +72,7 @@ def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequ
         (_SENT if form.url is None else _OPENED,),
         one_line(form.message),
         {"toolCallId": request.tool_call_id, **form.to_json()},
-        timeout_s=ctx.judge.bundle.approval_timeout_s,
+        timeout_s=ctx.judge.approval_timeout_s,
         form=form,
     )
 

@@ -12,7 +12,6 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.costs import LEAST_SHARE, affordable_output
 from agent_host.thread.tokens import estimate
 from config.lean_typing import NamedTuple
-from policy.check_llm import check_llm
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def check_before_call(ctx: LoopContext, step_id: str) -> None:
             "the session's checkpoint has no room for another step (host.max_snapshot_bytes); all so far is on record: "
             "set it higher in your configuration, then resume"
         )
-    decision = check_llm(ctx.judge.bundle, model=ctx.conversation.model, now=ctx.judge.clock())
+    decision = ctx.judge.check_llm(ctx.conversation.model)
     if decision.expired:
         ctx.emit(EventType.POLICY_EXPIRED, step_id)
         raise PolicyExpired(decision.reason)
@@ -73,7 +72,7 @@ def check_request(ctx: LoopContext, model: str, request: ModelRequest, most_outp
     costs. Returns how many tokens the model may answer with by its costs, as `affordable_output` does.
 
     Raises RequestTooLong, BudgetExceeded, CostExceeded; UsageError where costs are limited and not known."""
-    limits = ctx.judge.bundle.llm_policy
+    limits = ctx.judge.llm_policy
     if request.least > limits.max_input_tokens:
         raise RequestTooLong(
             f"the next request has at least {request.least} tokens, and llmPolicy.maxInputTokens is "
@@ -116,7 +115,7 @@ def emit_compacted(
 
 def room_for_conversation(ctx: LoopContext) -> int:
     """Estimated tokens that a request has room for behind its head, by the bundle and by what the model takes."""
-    talk, most = ctx.conversation, ctx.judge.bundle.llm_policy.max_input_tokens
+    talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
     context = talk.facts.limits.context_tokens
     room = most if context is None else min(most, context - talk.output_limit(ctx.judge))
     return int(room / _scale(ctx)) - talk.head_tokens

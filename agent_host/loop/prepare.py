@@ -17,8 +17,6 @@ from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.journal import placeholder_problem
 from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import CapabilityName
-from policy.rules.canonical import policy_hash
-from policy.rules.grants import scope_of_call
 from state.blobs import UNAVAILABLE
 from state.records import CallStarted
 
@@ -104,7 +102,7 @@ def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:
     """Return the identity that an approval of the call holds for; None for a call without facts."""
     if prepared.facts is None:
         return None
-    return exact_call(prepared.call.name, prepared.call.arguments, prepared.facts, policy_hash(ctx.judge.bundle))
+    return exact_call(prepared.call.name, prepared.call.arguments, prepared.facts, ctx.judge.policy_identity)
 
 
 def _restore_approval(ctx: LoopContext, prepared: PreparedCall, left: OpenCall) -> PreparedCall:
@@ -210,7 +208,7 @@ def names_taken(ctx: LoopContext, facts: ActionFacts | None) -> Iterator[PathFac
 
 def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
     """True if the bundle grants reading the file, so that a call which changes it may be told what it holds."""
-    granted = ctx.judge.bundle.capability(CapabilityName.FILE_READ) is not None
+    granted = all(bundle.capability(CapabilityName.FILE_READ) is not None for bundle in ctx.judge.bundles)
     return granted and isinstance(facts, PathFacts) and ctx.judge.may_read(facts)
 
 
@@ -220,7 +218,7 @@ def _last_seen(ctx: LoopContext, facts: ActionFacts | None) -> str | None:
 
 def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
     """The scope that the bundle gives a call under one capability."""
-    capability = scope_of_call(ctx.judge.bundle, capability_name, ctx.judge.environment.os_family)
+    capability = ctx.judge.limits_of_call(capability_name)
     if capability is None:
         return ToolConstraints()
     return ToolConstraints(

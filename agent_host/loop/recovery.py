@@ -131,9 +131,9 @@ async def _ask(ctx: LoopContext, step_id: str, call: OpenCall) -> Message | None
 def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
     """True if policy has said that a call of the tool may be sent again where nobody knows what became of it."""
     spec = ctx.judge.tools.get(call.tool_name)
-    return (
-        spec is not None and spec.subject.kind == "name" and is_repeatable(ctx.judge.bundle, spec.capability, spec.name)
-    )
+    if spec is None or spec.subject.kind != "name":
+        return False
+    return all(is_repeatable(bundle, spec.capability, spec.name) for bundle in ctx.judge.bundles)
 
 
 async def _report(ctx: LoopContext, step_id: str, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:

@@ -53,7 +53,7 @@ from agent_host.errors import (
 from agent_host.loop.background import see_background_changes
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.context import TaskEnd
+from agent_host.loop.context import MODEL_OPTION, TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.recovery import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, report_steers, take_turn
@@ -134,6 +134,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
                 again = f'agent-host resume {ctx.session_id} "Go on." --max-steps N'
                 message = f"not done after {done} (--max-steps {ctx.task.max_steps}); go on with: {again}"
                 return TaskEnd("failed", MAX_STEPS_EXCEEDED, message)
+            ctx.conversation.use_model(ctx.task.options.get(MODEL_OPTION), ctx.judge)  # a mode may have changed it
             step = take_replay(ctx, replays) if replays else await take_turn(ctx)
             replays = ()
         else:

@@ -254,6 +254,36 @@ async def steer_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any
 
 @_method(
     {"sessionId": _ID},
+    {
+        "policy": name(4096),
+        "model": name(256),
+        "sandbox": one_of("none", "landlock", "namespace", "auto", "launch"),
+        "approvalMode": one_of("always", "on_risky_actions", "never", "launch"),
+        "plan": FLAG,
+    },
+    result={
+        "sessionId": "the session",
+        "policy?": "the built-in or the file that narrows the launch bundle, else that of the launch; left out if that "
+        "is the Session Service's",
+        "model": "the model of requests",
+        "sandbox": "the level by which commands are sandboxed",
+        "approvalMode?": "the approval mode, if one was set",
+    },
+    errors=(*_RUNNING_ERRORS, PolicyBundleInvalid, PolicyExpired, CheckpointWriteFailed),
+)
+async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Set options of the session from its next decision on. A mode only narrows: a call is decided under the launch
+    bundle and under the mode's, and the stricter decision counts; the sandbox is at or above the level of the launch,
+    the model one that the launch bundle allows. `launch` goes back to the option of the launch."""
+    if "plan" in params:
+        raise InvalidParams("plan: is not available yet; set policy to read-only instead")
+    changes = {key: value for key, value in params.items() if key in ("policy", "model", "sandbox", "approvalMode")}
+    held = await served.host.set_mode(params["sessionId"], changes)
+    return {"sessionId": params["sessionId"], **held}
+
+
+@_method(
+    {"sessionId": _ID},
     {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG},
     result={
         **_OPENED,
@@ -319,6 +349,7 @@ async def _replay(host: SessionHost, session: LiveSession) -> list[Notification]
         "pendingApprovals": "approvals that wait for an answer",
         "grants?": "[{tool, scope, since, beforeRestart}], the approvals for the task or the session that count; "
         "`beforeRestart`: given to an earlier process",
+        "mode?": "{policy?, model?, sandbox?, approvalMode?}, the options that SetMode has changed",
         "queuedTasks?": "ids of the tasks that wait",
         "resumable?": "true if a resume continues it",
     },

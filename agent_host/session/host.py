@@ -47,6 +47,10 @@ class Opener(Protocol):
         """The session with a policy bundle that is asked for again (AH 8.6)."""
         ...
 
+    async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
+        """Change options of the session's mode, and return those that hold."""
+        ...
+
 
 class SessionHost:
     """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
@@ -60,6 +64,7 @@ class SessionHost:
         self._refreshing = False
         self._session: LiveSession | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._changing_mode = asyncio.Lock()
         self.over = asyncio.Event()
         self.failure: BaseException | None = None
 
@@ -99,6 +104,12 @@ class SessionHost:
             self._refreshing = False
             if session.has_ended and self._ending is None:  # the service said so
                 self.over.set()
+
+    async def set_mode(self, session_id: str, changes: Mapping[str, str]) -> dict[str, str]:
+        """Change options of the session's mode, one request after the other, and return those that hold. Raises
+        SessionNotReady, SessionNotFound, and what `Opener.set_mode` raises."""
+        async with self._changing_mode:
+            return await self._opener.set_mode(self.running_session(session_id), changes)
 
     async def _open(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
         """The session once it is there. Raises SessionNotReady when a Shutdown came first."""

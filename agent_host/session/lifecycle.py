@@ -23,12 +23,21 @@ task and its clean-up the next process does the clean-up and reports the same en
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from agent_host.errors import CANCELLED, TIME_LIMIT, ErrorCode, OutOfOrder, SessionNotReady, UsageError
+from agent_host.errors import (
+    CANCELLED,
+    TIME_LIMIT,
+    CheckpointWriteFailed,
+    ErrorCode,
+    OutOfOrder,
+    SessionNotReady,
+    UsageError,
+)
 from agent_host.events.kinds import EventType
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.context import TaskEnd
+from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
@@ -38,10 +47,11 @@ from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.prompt import writes_blocked_by
+from config.lean_typing import NamedTuple
 from config.policies import is_built_in
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import risk_of_guarded
-from state.records import SessionStatusChanged
+from state.records import ModeChanged, SessionStatusChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -50,13 +60,17 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import Delivery, PendingApprovals
     from agent_host.approval.request import Scope
     from agent_host.events.emitter import Losses
+    from agent_host.judging.judge import Mode
+    from agent_host.judging.scoping import Scoping
     from agent_host.loop.context import LoopContext
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch, WholePatch
     from config.settings import Settings
+    from policy.redaction import Redaction
     from policy.rules.case import TaskOptions
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
+    from state.records import ModeRow
     from state.store import LoadReport
 
 # Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,
@@ -67,6 +81,16 @@ _RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
 _UPLOADS_S = 1.0
 _CUT_OFF = "ended by force: what ran was cut off"
+
+
+class SessionMode(NamedTuple):
+    """The parts of a mode: what calls are decided by, how commands are sandboxed, the model of requests, and the
+    redaction of the bundles."""
+
+    mode: Mode
+    scoping: Scoping | None
+    model: str
+    redaction: Redaction
 
 
 class LiveSession:
@@ -183,7 +207,8 @@ class LiveSession:
         """The result of GetSessionState."""
         pending = [] if self.pending_approvals is None else self.pending_approvals.rows()
         state = session_state(self._ctx, self._life.state, pending, granted_before=self._granted_before)
-        return {**state, "queuedTasks": self.queue} if self.queue else state
+        mode = {"mode": dict(self.mode)} if self.mode else {}
+        return {**state, **mode, **({"queuedTasks": self.queue} if self.queue else {})}
 
     def flush(self) -> None:
         """Have the run log say all that has happened so far."""
@@ -359,6 +384,37 @@ class LiveSession:
         if not self._work.is_suspended:
             self._leave_pause()
         ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
+
+    @property
+    def mode(self) -> ModeRow:
+        """The options that a client has set since the launch."""
+        return self._ctx.state.mode
+
+    def set_mode(self, made: SessionMode) -> None:
+        """Change the mode: it is on record first, and holds from the next decision on. Raises SessionNotReady,
+        UsageError for a model whose cost is limited and not known, CheckpointWriteFailed (then nothing changed)."""
+        ctx, before = self._ctx, self._ctx.state.mode
+        if self._over:
+            raise SessionNotReady(f"session {self.session_id} has ended")
+        if ctx.conversation.max_cost:
+            refuse_unpriced(ctx.conversation.models, made.model)
+        ctx.journal.try_record(ModeChanged(cast("ModeRow", dict(made.mode.fields))))
+        try:
+            ctx.journal.write_ahead()
+        except CheckpointWriteFailed:
+            ctx.journal.checkpoint(None, ModeChanged(before))
+            raise
+        self.apply_mode(made)
+        ctx.emit(EventType.MODE_CHANGED, None, **{**made.mode.fields, **ctx.judge.sandbox_level()})
+        ctx.emitter.flush()  # a transcript shows it by this event
+
+    def apply_mode(self, made: SessionMode) -> None:
+        """Have a mode hold that is on record."""
+        ctx = self._ctx
+        ctx.judge.mode, ctx.judge.scoping = made.mode, made.scoping
+        ctx.scrubber.redaction = made.redaction
+        ctx.conversation.default_model = made.model
+        ctx.conversation.renew_head(ctx.judge)
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
         """End a task for good; see `TaskRunner.cancel`."""

@@ -57,7 +57,7 @@ def session_state(
 ) -> dict[str, Any]:
     """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was.
     `granted_before` counts the approvals that were granted in processes before this one."""
-    state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
+    state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.llm_policy.max_session_tokens
     at_work = ctx.phase.state is not TaskPhase.IDLE
     verdict = {"verdict": "running"} if at_work else verdict_on_record(state, is_live=True)
     fields: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status, **verdict}

@@ -118,10 +118,9 @@ class TaskRunner:
             parent=ctx.state.last_message,
         )
         self._make_room(task.task_id, queued=queued)
-        if ctx.judge.bundle.expires_at <= ctx.judge.clock():
-            raise PolicyExpired(
-                f"the policy expired at {ctx.judge.bundle.expires_at.isoformat()}; resume with a new one"
-            )
+        expires_at = min(bundle.expires_at for bundle in ctx.judge.bundles)
+        if expires_at <= ctx.judge.clock():
+            raise PolicyExpired(f"the policy expired at {expires_at.isoformat()}; resume with a new one")
         ctx.conversation.use_model(
             task.model, ctx.judge
         )  # before the record: the thread is read from what stands there
@@ -281,7 +280,7 @@ class TaskRunner:
         self._run(self._drive())
 
     def _refuse_model(self, task: NewTask) -> None:
-        talk, allowed = self._ctx.conversation, self._ctx.judge.bundle.llm_policy.allowed_models
+        talk, allowed = self._ctx.conversation, self._ctx.judge.llm_policy.allowed_models
         model = task.model or talk.default_model
         if task.model is not None and model not in allowed:
             raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels: {', '.join(allowed)}")

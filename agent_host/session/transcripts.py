@@ -34,12 +34,14 @@ _MARKS = frozenset(
         EventType.TASK_CANCELLED,
         EventType.CONTEXT_COMPACTED,
         EventType.TASK_STEERED,
+        EventType.MODE_CHANGED,
     )
 )
 _CRASHED = "crashed"
 _OF_MARK = (
     "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary",
-    "sandbox", "verdict", "endedBy", "retryable", "text",
+    "sandbox", "verdict", "endedBy", "retryable", "text", "policy",
+    "model", "approvalMode",
 )  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
 _OF_TURN = (

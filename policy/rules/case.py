@@ -65,7 +65,8 @@ class NativeExec(NamedTuple):
 
 class CallTerms(NamedTuple):
     """Everything besides capability and facts that decides about a call: the tool, the task's options, the limits of
-    the configuration and of skills in use. `programs` is the list of programs that start without a shell, None where
+    the configuration and of skills in use. `session_mode` is the approval mode of the session, which counts as well as
+    the task's. `programs` is the list of programs that start without a shell, None where
     none counts."""
 
     tool_name: str = ""
@@ -76,6 +77,7 @@ class CallTerms(NamedTuple):
     programs: NativeExec | None = None
     script_runs: int = 0
     max_script_runs: int | None = None
+    session_mode: ApprovalMode | None = None
 
 
 NO_TERMS = CallTerms()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from config.lean_typing import NamedTuple
 from policy.names import CHANGING, FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under, normalize, split_nested
+from policy.urls import common_domains
 
 if TYPE_CHECKING:
     from policy.bundle.model import Capability, CommandPolicy, LlmPolicy, PolicyBundle
@@ -60,6 +61,29 @@ def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> C
         allowed_paths=_common(entry.allowed_paths, reading.allowed_paths, os),
         blocked_paths=_union(entry.blocked_paths, reading.blocked_paths or ()),
         max_file_size_bytes=_smaller(entry.max_file_size_bytes, reading.max_file_size_bytes),
+    )
+
+
+def common_limits(one: Capability | None, other: Capability | None, os: OsFamily) -> Capability | None:
+    """The limits of a call that two bundles allow; None if neither has any."""
+    if one is None or other is None:
+        return one or other
+    return one._replace(
+        allowed_paths=_common(one.allowed_paths, other.allowed_paths, os),
+        blocked_paths=_union(one.blocked_paths, other.blocked_paths or ()),
+        allowed_domains=common_domains(one.allowed_domains, other.allowed_domains),
+        blocked_domains=_union(one.blocked_domains, other.blocked_domains or ()),
+        max_file_size_bytes=_smaller(one.max_file_size_bytes, other.max_file_size_bytes),
+        max_output_bytes=_smaller(one.max_output_bytes, other.max_output_bytes),
+    )
+
+
+def common_llm_limits(one: LlmPolicy, other: LlmPolicy) -> LlmPolicy:
+    """The limits of model calls under two bundles: the smaller of each. The models are those of the first."""
+    return one._replace(
+        max_input_tokens=min(one.max_input_tokens, other.max_input_tokens),
+        max_output_tokens=min(one.max_output_tokens, other.max_output_tokens),
+        max_session_tokens=min(one.max_session_tokens, other.max_session_tokens),
     )
 
 

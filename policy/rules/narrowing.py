@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from policy.rules.case import Case
     from policy.shell.findings import SimpleCommand
 
-_MODE_RULE = "taskOptions.approvalMode"
+_MODE_RULE = "{}Options.approvalMode: {}"
 _NETWORK_RULE = "taskOptions.allowNetwork: false"
 
 _TAKES_A_VALUE = words("-C -c --prefix --directory")
@@ -51,18 +51,23 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
     It only ever goes from ALLOWED to APPROVAL_REQUIRED to DENIED. A denial because nobody may be asked has `unasked`
     set and keeps the rule and the risk of the approval that it replaces.
     """
-    options = case.terms.options
-    if options is None or options == AS_THE_BUNDLE_SAYS:
+    options, session_mode = case.terms.options or AS_THE_BUNDLE_SAYS, case.terms.session_mode
+    if options == AS_THE_BUNDLE_SAYS and session_mode is None:
         return decision
     if options.allow_network is False:
         reason = _network_use(case.facts)
         if reason is not None:
             return decision._replace(decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
-    if decision.decision == "ALLOWED" and options.approval_mode in ("always", "on_risky_actions"):
-        return _ask(case, decision, options.approval_mode)
-    if decision.decision == "APPROVAL_REQUIRED" and options.approval_mode == "never":
-        reason = "it needs an approval, and this task is to ask nobody for one"
-        return decision._replace(decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
+    for whose, mode in (("task", options.approval_mode), ("session", session_mode)):
+        if decision.decision == "ALLOWED" and mode in ("always", "on_risky_actions"):
+            decision = _ask(case, decision, mode, whose)
+    for whose, mode in (("task", options.approval_mode), ("session", session_mode)):
+        if decision.decision == "APPROVAL_REQUIRED" and mode == "never":
+            reason, rule = (
+                f"it needs an approval, and this {whose} is to ask nobody for one",
+                _MODE_RULE.format(whose, mode),
+            )
+            decision = decision._replace(decision="DENIED", reason=reason, rule=rule, unasked=True)
     return decision
 
 
@@ -103,18 +108,18 @@ def apply_risk_ceiling(case: Case, decision: Decision) -> Decision:
     return decision
 
 
-def _ask(case: Case, decision: Decision, mode: str) -> Decision:
+def _ask(case: Case, decision: Decision, mode: str, whose: str) -> Decision:
     level, risks = assess(case.entry, case.facts, workspace=case.workspace, os=case.os)
     if mode == "always":
-        needed, reason = case.terms.has_side_effects, "the task wants an approval for everything that has effects"
+        needed, reason = case.terms.has_side_effects, f"the {whose} wants an approval for everything that has effects"
     else:
-        needed, reason = level == "high", "the task wants an approval for what is risky"
+        needed, reason = level == "high", f"the {whose} wants an approval for what is risky"
     if not needed:
         return decision
     return decision._replace(
         decision="APPROVAL_REQUIRED",
         reason=reason,
-        rule=f"{_MODE_RULE}: {mode}",
+        rule=_MODE_RULE.format(whose, mode),
         rule_id=case.entry.approval_rule_id,
         risk_level=level,
         risks=risks,

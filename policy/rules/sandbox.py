@@ -12,7 +12,7 @@ from policy.paths import NOWHERE, Places, covering, is_absolute, join_nested, no
 from policy.rules.case import deny, where
 from policy.rules.protected_paths import is_called, is_git, is_shared_temporary, names_repository
 from policy.scope import STRONGEST, CommandScope, Widening, is_weaker
-from policy.urls import UrlProblem, canonical_domain, covers, domain_rules
+from policy.urls import UrlProblem, canonical_domain, common_domains, covers, domain_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,6 +224,34 @@ def server_scope(
         writes=_outermost((*places, *own), os),
         guarded=tuple(filter(Places(places, os).contain, widest.guarded)),
         domains=domains,
+    )
+
+
+def common_scope(one: CommandScope, other: CommandScope, os: OsFamily) -> CommandScope:
+    """The scope of what both give, and no more: a place counts if the other one allows it as well."""
+
+    def shared(first: Iterable[str], second: Iterable[str], *, write: bool) -> tuple[str, ...]:
+        of_first = (place for place in first if refusal(other, place, os, write=write) is None)
+        of_second = (place for place in second if refusal(one, place, os, write=write) is None)
+        return tuple(dict.fromkeys((*of_first, *of_second)))
+
+    is_open = one.reads is None and other.reads is None
+    reads = shared((*(one.reads or ()), *one.writes), (*(other.reads or ()), *other.writes), write=False)
+    guarded = dict.fromkeys((*one.guarded, *other.guarded))
+    unchangeable = {*one.unchangeable, *other.unchangeable}
+    return CommandScope(
+        None if is_open else reads,
+        shared(one.writes, other.writes, write=True),
+        tuple(dict.fromkeys((*one.hidden, *other.hidden))),
+        tuple(guarded),
+        common_domains(one.domains, other.domains),
+        tuple(dict.fromkeys((*one.blocked_domains, *other.blocked_domains))),
+        tuple(agent for agent in one.agents if agent in other.agents),
+        tuple(dict.fromkeys((*one.unheld, *other.unheld))),
+        tuple(dict.fromkeys((*one.nested, *other.nested))),
+        tuple(place for place in dict.fromkeys((*one.judged, *other.judged)) if place not in unchangeable),
+        tuple(place for place in one.given if place in other.given),
+        other.level or one.level,
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
-    from policy.rules.case import Case
+    from policy.rules.case import ApprovalMode, Case
 
 
 _EMPTY = "{}.{} of the bundle is empty"
@@ -76,6 +76,7 @@ def why_not_offered(
     *,
     limits: Limits = NO_LIMITS,
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
+    session_mode: ApprovalMode | None = None,
     workspace: str | None = None,
     os: OsFamily = "posix",
     elsewhere: bool = False,
@@ -97,7 +98,7 @@ def why_not_offered(
     is_asked_for = (
         entry_for_tool(entry, tool_name).requires_approval or risk_of_guarded(tool_name, capability) is not None
     )
-    if options.approval_mode == "never" and is_asked_for:
+    if "never" in (options.approval_mode, session_mode) and is_asked_for:
         return "it needs an approval, and the task is to ask nobody for one"
     if options.allow_network is False and (elsewhere or capability == Name.NETWORK_HTTP):
         return "the network is taken away from the task"

@@ -34,7 +34,8 @@ def page() -> str:
 def _tables() -> Iterator[str]:
     yield "\n| method | purpose |\n| --- | --- |\n"
     for name, method in METHODS.items():
-        yield f"| [`{name}`](#{name.lower()}) | {method.purpose} |\n"
+        purpose = " ".join(method.purpose.split())
+        yield f"| [`{name}`](#{name.lower()}) | {purpose} |\n"
     for name, method in METHODS.items():
         yield f"\n### {name}\n\n"
         yield from _table_of(method)

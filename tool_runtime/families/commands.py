@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tool_runtime.processes.command import Captured, CommandOutcome
     from tool_runtime.processes.server import ServerParams
     from tool_runtime.sandbox.session import Sandbox
-    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.settings import RuntimeSettings, SandboxLevel
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import CallContext
 
@@ -60,8 +60,7 @@ class Commands:
             pool, self._guard, most=settings.max_background, before=settings.commands_before
         )
         self._ended = False
-        self._sandbox: Sandbox | None = None
-        self._unheld = False
+        self._sandboxes: dict[SandboxLevel, Sandbox | None] = {}
 
     @functools.cached_property
     def environment(self) -> Mapping[str, str]:
@@ -92,21 +91,23 @@ class Commands:
         left = await self._background.end_all()
         if self._guard is not None:
             left = await self._pool.run(self._guard.close)
-        if self._sandbox is not None:
-            await self._sandbox.aclose()
+        for sandbox in filter(None, self._sandboxes.values()):
+            await sandbox.aclose()
         return left
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
-        """The sandbox of a command, made with the first that has a scope. Raises ToolFault where a level is required
-        that does not work."""
-        if self._settings.sandbox is None or params.scope is None:
+        """The sandbox of a command at its level, made with the first that has a scope. Raises ToolFault where a level
+        is required that does not work."""
+        own = self._settings.sandbox
+        if own is None or params.scope is None:
             return None
-        if self._sandbox is None and not self._unheld:
+        level = params.scope.level or own.level
+        if level not in self._sandboxes:
             from tool_runtime.sandbox.session import open_sandbox
 
-            self._sandbox = open_sandbox(self._settings, self._pool)
-            self._unheld = self._sandbox is None
-        return self._sandbox
+            settings = self._settings._replace(sandbox=own._replace(level=level))
+            self._sandboxes[level] = open_sandbox(settings, self._pool)
+        return self._sandboxes[level]
 
     async def run(
         self, call: CallContext, argv: list[str], cwd: str, env: Mapping[str, str], *, timeout_s: float, most_bytes: int

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, place_groups, template, template_as_written
 from policy.bundle.builtin import PlaceholderValues, instantiate
@@ -15,9 +17,18 @@ from policy.decision import Decision
 from policy.facts import CommandFacts
 from policy.rules.bundle_summary import ends_commits
 from policy.rules.canonical import canonical_form
-from policy.rules.sandbox import apply_widening, command_scope, sandbox_denial, widening_of
-from policy.scope import LEVELS, ScopeFacts, Widening, is_weaker
+from policy.rules.sandbox import (
+    apply_widening,
+    command_scope,
+    common_scope,
+    may_read,
+    may_write,
+    sandbox_denial,
+    widening_of,
+)
+from policy.scope import LEVELS, CommandScope, ScopeFacts, Widening, is_weaker
 from policy.shell.commands import parse, paths_in_line
+from policy.urls import common_domains, domain_rules, matching_rule
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -226,3 +237,33 @@ def test_validate_says_what_ends_commits() -> None:
     assert line.startswith("/w/.git is blocked by its name")
     assert ends_commits(built_in("ci", held=False, extends={})) == []
     assert ends_commits(bundle({"name": "File.Write", "blockedPaths": ["/x/.git"]})) != []
+
+
+PLACES = st.lists(st.sampled_from(["/", "/a", "/a/b", "/a/b/c", "/a/d", "/e"]), max_size=3).map(tuple)
+HOSTS = st.none() | st.lists(st.sampled_from(["x.org", "*.x.org", "y.org", "y.org:8080"]), max_size=3).map(tuple)
+SCOPES = st.builds(
+    CommandScope,
+    reads=st.none() | PLACES,
+    writes=PLACES,
+    hidden=PLACES,
+    guarded=PLACES,
+    domains=HOSTS,
+    blocked_domains=st.just(()),
+)
+
+
+@given(SCOPES, SCOPES, st.sampled_from(["/", "/a/b", "/a/b/c/f", "/a/b/f", "/a/f", "/a/d/f", "/e", "/g"]))
+def test_a_common_scope_gives_what_both_give(one: CommandScope, other: CommandScope, path: str) -> None:
+    common = common_scope(one, other, "posix")
+    for may in (may_read, may_write):
+        assert may(common, path, "posix") == (may(one, path, "posix") and may(other, path, "posix"))
+
+
+@given(HOSTS, HOSTS, st.sampled_from([("x.org", 443), ("a.x.org", 443), ("y.org", 443), ("y.org", 8080)]))
+def test_common_domains_are_those_of_both(
+    one: tuple[str, ...] | None, other: tuple[str, ...] | None, target: tuple[str, int]
+) -> None:
+    def reaches(domains: tuple[str, ...] | None) -> bool:
+        return domains is None or matching_rule(target[0], domain_rules(domains), target[1]) is not None
+
+    assert reaches(common_domains(one, other)) == (reaches(one) and reaches(other))

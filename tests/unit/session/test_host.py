@@ -13,6 +13,8 @@ from agent_host.session.host import Opened, SessionHost
 from agent_host.session.stored import StoredSessions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent_host.session.lifecycle import LiveSession
 
 NEW = NewSession("u", "t", "desktop")
@@ -65,6 +67,10 @@ class Opener:
         await self.gate.wait()
         self.refreshed += 1
         return self.opened
+
+    async def set_mode(self, session: LiveSession, changes: Mapping[str, str]) -> dict[str, str]:
+        await self.gate.wait()
+        return dict(changes)
 
 
 async def begun() -> tuple[SessionHost, Opener]:

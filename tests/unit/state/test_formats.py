@@ -217,7 +217,7 @@ def full() -> Checkpoint:
         {"task-1": "2 more file(s) changed"},
         {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
         22, "notes", 24,
-        {"m": TokenUsage(6, 6, 6, 5, 4), "n": TokenUsage(5, 6, 7)}, "n", HELD,
+        {"m": TokenUsage(6, 6, 6, 5, 4), "n": TokenUsage(5, 6, 7)}, "n", HELD, {"policy": "read-only"},
     )  # fmt: skip
 
 
@@ -301,6 +301,7 @@ def test_a_snapshot_to_the_letter() -> None:
         },
         "tokensKnownOf": "n",
         "sandbox": HELD,
+        "mode": {"policy": "read-only"},
     }  # fmt: skip
     assert {key: step[key] for key in step if key != "calls"} == {
         "stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1
