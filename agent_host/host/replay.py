@@ -143,6 +143,11 @@ async def replay_session(
         raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
     moved = _Moved(record.workspace, root)
     log = read_run_log(paths.events)
+    if any(mark["mark"] == EventType.MODE_CHANGED for mark in log.marks):
+        raise UsageError(
+            f"session {session_id} had more than one mode (SetMode), which a replay has not: its decisions cannot be "
+            "compared; `agent-host policy rejudge` judges its calls by a bundle"
+        )
     before, now = _read_calls(paths, messages, moved, log), _Run({}, [])
     script = Script.from_turns(_turns(messages, moved), name=session_id, count_tokens=on_counted is not None)
     approvals = _Approvals(paths, record, messages, moved)

@@ -73,6 +73,8 @@ def test_a_policy_holds_from_the_next_decision_on_and_the_way_back_is_open(serve
         assert [mark.get("policy") for mark in marks] == ["read-only", None]
         client.call("Shutdown")
         serve.ended_well()
+    again = servers.host.run("replay", client.session_id, "--workspace", str(workspace))
+    assert (again.code, "SetMode" in again.stderr) == (2, True)
 
 
 def test_a_wider_policy_widens_nothing(servers: Servers) -> None:
