@@ -54,6 +54,10 @@ class SessionProcess(Protocol):
 class Starter(Protocol):
     """A way to start session processes."""
 
+    async def prepare(self) -> None:
+        """Get ready, so that starts are fast; they need not wait for it."""
+        ...
+
     async def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
     ) -> SessionProcess:
@@ -91,6 +95,9 @@ class Tail:
 class InterpreterStarter:
     """A `Starter` that has a fresh interpreter for each process."""
 
+    async def prepare(self) -> None:
+        """See Starter."""
+
     async def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
     ) -> SessionProcess:
@@ -101,13 +108,15 @@ class InterpreterStarter:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), cwd=directory
         )
-        return _Subprocess(process)
+        return Subprocess(process)
 
     async def aclose(self) -> None:
         """See Starter."""
 
 
-class _Subprocess:
+class Subprocess:
+    """A `SessionProcess` that this process has started."""
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("the process was started with pipes")
@@ -118,15 +127,18 @@ class _Subprocess:
         self._tail = Tail(process.stderr)
 
     async def wait(self) -> int:
+        """See SessionProcess."""
         code = await self._process.wait()
         await self._tail.finish()
         return code
 
     def kill(self) -> None:
+        """See SessionProcess."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def last_words(self) -> str:
+        """See SessionProcess."""
         return self._tail.text()
 
 
