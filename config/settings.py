@@ -171,6 +171,12 @@ class ServeSection(Section, name="serve"):
     begin_timeout_s = number(low=0, high=86_400)
 
 
+class ClientsSection(Section, name="clients"):
+    """Clients that have many sessions: editors, chats."""
+
+    fork_server = flag()
+
+
 class LlmSection(Section, name="llm"):
     """The gateway, the model, and the bounds on an answer."""
 
@@ -344,6 +350,7 @@ class Settings:
 
     host: HostSection
     serve: ServeSection
+    clients: ClientsSection
     llm: LlmSection
     loop: LoopSection
     tools: ToolsSection

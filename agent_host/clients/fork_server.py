@@ -1,0 +1,439 @@
+"""Session processes that are there at once: forked from a process that has imported everything and holds nothing.
+
+Most of a session's start is the interpreter and the imports, which are the same each time. So a client has one process,
+the fork server, do them once. For a session it forks, and the child takes over what a process is given: arguments,
+environment, directory, umask, limits, standard streams. From there on it runs the same code as `agent-host serve`,
+`main` with its arguments, and ends as the interpreter ends. One process a session stays the rule; only its first
+300 ms are shared.
+
+What the fork server must not have, because every session would inherit it:
+
+- Secrets, or anything of a user or a workspace. It starts with an empty environment, in `/`, and a session's order is
+  read from a socket by the child alone. So it never passes through the memory that the next child is made of, and
+  /proc shows in `environ` and `cmdline` of the server and of its children what the server was started with: nothing.
+- Threads and descriptors. A thread is not there in the child, and what it had locked stays locked. Before each fork the
+  server counts both in /proc; it refuses to fork with one too many. The client then starts interpreters instead, and
+  says why, once.
+- An event loop, caches that know of an environment, a chosen temporary directory, random state. The server imports and
+  calls nothing; no module reads the environment when it is imported (a test holds that). `random` is seeded anew in
+  each child by the interpreter, and ids come from the kernel. The seed of string hashes and the layout of memory are
+  the server's, and so the same for the sessions of one client, all of one user.
+- Other versions of the files. It stamps what is installed before it imports, looks again before each fork, and ends
+  when one is another. The next start makes a new server.
+
+How they talk: the server inherits one end of a socket pair, which has no name, and ends when the other end is closed,
+which is when its client ends, however that ends. A packet there carries three pipes and a control socket of the new
+process. The client writes the order into it; the server answers there with the process and a descriptor of it, so that
+a signal never meets another process with the same number; the child says that it is ready, or why not. At the end the
+server says how it ended. Should the server be gone by then, the child's own word counts, and where a signal ended it,
+the end of the control socket, as if by SIGKILL. Sessions need the server for nothing else, and outlive it.
+
+A child ends with its client as `serve` does: at the end of its standard input, whose other end the client alone has.
+It is in the process group that the client was in when it started the server; the server ignores the interrupt key.
+
+Traps:
+
+- Variables that only the interpreter's, the loader's or a C library's start reads (`PYTHON…`, `LD_…`) cannot be given
+  to a fork, nor can a locale with another encoding than UTF-8: with these a fresh interpreter is started.
+- A start never waits for the server to be ready: until then fresh interpreters are faster.
+- There is no fork without threads on macOS, and none at all on Windows: there one spare process is started ahead, which
+  is never forked (`spare`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.clients.connection import InterpreterStarter, SessionProcess, Starter, Tail
+from agent_host.clients.warm_process import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from config.settings import Settings
+
+PROGRAM: Final = (sys.executable, "-P", "-m", "agent_host.clients.warm_process")
+_ANSWERS_S: Final = 30.0
+_AT_ONCE: Final = 16
+_READ_AT_THE_START: Final = ("PYTHON", "LD_", "DYLD_", "GLIBC_", "MALLOC_", "OPENSSL_", "SSLKEYLOGFILE")
+_WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
+"""Effects of these on a session process are none, or made up for."""
+
+
+def default_starter(settings: Settings, tell: Callable[[str], None] | None = None) -> Starter:
+    """Return the fastest way to start session processes here that `clients.fork_server` allows. `tell` gets one line
+    where it turns out not to work."""
+    if not settings.clients.fork_server:
+        return InterpreterStarter()
+    if sys.platform == "linux" and _has_process_descriptors():
+        return ForkServer(tell)
+    from agent_host.clients.spare import SpareStarter
+
+    return SpareStarter()
+
+
+def can_be_given(environment: Mapping[str, str]) -> bool:
+    """True if a process that has started can still take over this environment."""
+    steering = (name for name in environment if name.startswith(_READ_AT_THE_START))
+    if not _WITHOUT_EFFECT.issuperset(steering):
+        return False
+    names = (environment.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    language, _, encoding = next(filter(None, names), "C").partition("@")[0].partition(".")
+    return language in ("C", "POSIX") if not encoding else encoding.lower().replace("-", "") == "utf8"
+
+
+class ForkServer:
+    """A `Starter`, see the module. Use it on one event loop."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None, program: Sequence[str] = PROGRAM) -> None:
+        self._tell = tell or _write
+        self._program = program
+        self._fresh = InterpreterStarter()
+        self._server: _Server | None = None
+        self._starting = asyncio.Lock()
+        self._is_off = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that is forked, None without one."""
+        return None if self._server is None else self._server.pid
+
+    async def prepare(self) -> None:
+        """See Starter."""
+        server = await self._running()
+        if server is not None:
+            await asyncio.wait([server.is_ready])
+            self._look(server)
+
+    async def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
+    ) -> SessionProcess:
+        """See Starter."""
+        server = await self._running() if can_be_given(environment) else None
+        if server is not None and self._look(server):
+            try:
+                process = await server.fork(order_of(arguments, environment, directory), directory)
+            except Refused as refused:
+                await self._turn_off(f"it refuses to fork: {refused}")
+            else:
+                if process is not None:
+                    return process
+                await self._running()  # for the next
+        return await self._fresh.start(arguments, environment=environment, directory=directory)
+
+    async def aclose(self) -> None:
+        """See Starter."""
+        self._is_off = True
+        await self._leave()
+
+    async def _running(self) -> _Server | None:
+        """The server, ready or not; a new one in the place of one that is gone. None where there is to be none."""
+        async with self._starting:
+            if self._server is not None and self._server.is_gone:
+                was_ready, why = self._server.was_ready, self._server.last_words()
+                await self._leave()
+                if not was_ready:
+                    await self._turn_off(f"it has ended: {why or 'nothing says why'}")
+            if self._server is None and not self._is_off:
+                try:
+                    self._server = await _Server.start(self._program)
+                except OSError as error:
+                    await self._turn_off(str(error))
+            return self._server
+
+    def _look(self, server: _Server) -> bool:
+        """True if it can be asked."""
+        return server.was_ready and not server.is_gone
+
+    async def _turn_off(self, why: str) -> None:
+        if not self._is_off:
+            self._is_off = True
+            self._tell(f"the fork server does not work, and sessions start more slowly without it: {why}")
+        await self._leave()
+
+    async def _leave(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+
+class Refused(Exception):
+    """The server does not fork; `str()` says why."""
+
+
+class _Server:
+    """The client's side of a running server."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ours: socket.socket) -> None:
+        self._process = process
+        self._socket = ours
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._tail = Tail(process.stderr) if process.stderr is not None else None
+        self.pid = process.pid
+        self.is_gone = False
+        self.was_ready = False
+        self.is_ready: asyncio.Future[None] = self._loop.create_future()
+        """Done also when it is gone."""
+        ours.setblocking(False)
+        self._loop.add_reader(ours, self._receive)
+
+    @classmethod
+    async def start(cls, program: Sequence[str]) -> _Server:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        nothing = asyncio.subprocess.DEVNULL
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *program, str(theirs.fileno()), stdin=nothing, stdout=nothing, stderr=asyncio.subprocess.PIPE,
+                    env={}, cwd="/", pass_fds=(theirs.fileno(),),
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, ours)
+
+    async def fork(self, order: Order, directory: str) -> SessionProcess | None:
+        """Have a process forked that is what `order` says. None if the server is gone, or goes meanwhile. Raises
+        Refused, and OSError if the process cannot be what it is to be."""
+        async with self._room:
+            process = await _Forked.ask(self._socket)
+            if process is None:
+                self._end()
+                return None
+            try:
+                async with asyncio.timeout(_ANSWERS_S):
+                    return process if await process.begin(order, directory) else None
+            except TimeoutError:
+                self._end()
+                return None
+            finally:
+                if not process.is_ready:
+                    process.let_go()
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to standard error, in one line."""
+        return "" if self._tail is None else self._tail.text().strip().rpartition("\n")[2]
+
+    async def close(self) -> None:
+        """Let it end; its children go on."""
+        self._end()
+        try:
+            await asyncio.wait_for(self._process.wait(), _ANSWERS_S)
+        except TimeoutError:
+            self._process.kill()
+        if self._tail is not None:
+            await self._tail.finish()
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        self.was_ready = True
+        self._announce()
+
+    def _end(self) -> None:
+        if not self.is_gone:
+            self.is_gone = True
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._announce()
+
+    def _announce(self) -> None:
+        if not self.is_ready.done():
+            self.is_ready.set_result(None)
+
+
+class _Forked:
+    """A `SessionProcess` that the server has forked, or is to fork."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def __init__(self, control: socket.socket, streams: tuple[int, int, int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._control = control
+        self._streams: tuple[int, ...] = streams
+        self._rest = b""
+        self._pidfd = -1
+        self._code: int | None = None
+        self._tail: Tail | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._answer: asyncio.Future[Mapping[str, Any]] = self._loop.create_future()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self.is_ready = False
+        self.pid = -1
+        control.setblocking(False)
+        self._loop.add_reader(control, self._receive)
+
+    @classmethod
+    async def ask(cls, server: socket.socket) -> _Forked | None:
+        """Ask the server for a process. None if it is gone."""
+        (in_read, in_write), (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe(), os.pipe()
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(server, [b"f"], [in_read, out_write, err_write, theirs.fileno()])
+        except OSError:
+            ours.close()
+            for one in (in_write, out_read, err_read):
+                os.close(one)
+            return None
+        finally:
+            theirs.close()
+            for one in (in_read, out_write, err_write):
+                os.close(one)
+        return cls(ours, (in_write, out_read, err_read))
+
+    async def begin(self, order: Order, directory: str) -> bool:
+        """Give the order and wait until the process is what it says. False if the server is gone. Raises Refused,
+        OSError."""
+        self._sending = asyncio.ensure_future(self._send(order.encode()))
+        answer = await self._answer
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]), directory)
+        if not answer:
+            return False
+        inward, outward, errors = self._streams
+        self._streams = ()
+        self.writer = await _writer_of(self._loop, inward)
+        self.reader = await _reader_of(self._loop, outward)
+        self._tail = Tail(await _reader_of(self._loop, errors))
+        self.is_ready = True
+        return True
+
+    async def wait(self) -> int:
+        """See SessionProcess."""
+        code = await asyncio.shield(self._ended)
+        if self._tail is not None:
+            await self._tail.finish()
+        return code
+
+    def kill(self) -> None:
+        """See SessionProcess."""
+        if sys.platform == "linux" and not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def last_words(self) -> str:
+        """See SessionProcess."""
+        return "" if self._tail is None else self._tail.text()
+
+    def let_go(self) -> None:
+        """Give up a process that has not begun."""
+        self._end(-signal.SIGTERM)
+        for one in self._streams:
+            os.close(one)
+        self._streams = ()
+
+    async def _send(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):  # the answer says more
+            await self._loop.sock_sendall(self._control, data)
+
+    def _receive(self) -> None:
+        if sys.platform == "win32":
+            return
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            self._pidfd = descriptor
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        if not data:
+            self._end(-9 if self._code is None else self._code)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if "pid" in message:
+            self.pid = message["pid"]
+        elif "code" in message:
+            self._code = message["code"]
+        elif "ended" in message:
+            self._end(message["ended"])
+        elif not self._answer.done():
+            self._answer.set_result(message)
+
+    def _end(self, code: int) -> None:
+        if self._ended.done():
+            return
+        self._ended.set_result(code)
+        if not self._answer.done():
+            self._answer.set_result({})
+        self._loop.remove_reader(self._control)
+        if self._sending is not None:
+            self._sending.cancel()
+        self._loop.call_soon(self._control.close)  # after the loop looks no more whether it can be written to
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+
+
+async def _writer_of(loop: asyncio.AbstractEventLoop, descriptor: int) -> asyncio.StreamWriter:
+    file = os.fdopen(descriptor, "wb", buffering=0)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, file)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _reader_of(loop: asyncio.AbstractEventLoop, descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    file = os.fdopen(descriptor, "rb", buffering=0)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    return reader
+
+
+def order_of(arguments: Sequence[str], environment: Mapping[str, str], directory: str) -> Order:
+    """Return what a process is to be that this one starts."""
+    return Order(
+        arguments=list(arguments), environment=dict(environment), directory=directory, umask=_umask(), limits=_limits()
+    )
+
+
+def _umask() -> int:
+    """This process's; asking the C library would change it for a moment, for all threads."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    names = (name for name in dir(resource) if name.startswith("RLIMIT_"))
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def _has_process_descriptors() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(f"agent-host: {line}\n")
