@@ -32,9 +32,9 @@ async def test_a_decision_reaches_its_call_and_no_other() -> None:
     assert ids(desk) == ["a", "b"]
     assert desk.decide("b", approved=True, scope="task", reason="go on") == "delivered"
     assert ids(desk) == ["a"]
-    assert await second == ApprovalAnswer(True, "go on", scope="task")
+    assert await second == ApprovalAnswer(True, "go on", scope="task", answered_by="client")
     assert desk.decide("a", approved=False, scope="session") == "delivered"
-    assert await first == ApprovalAnswer(False, "denied by the user")
+    assert await first == ApprovalAnswer(False, "denied by the user", answered_by="client")
     assert desk.rows() == []
 
 
