@@ -51,6 +51,8 @@ def _decide(namespace: argparse.Namespace, given: Mapping[str, Any]) -> int:
     state_dir, approval_id, problems = state_dir_of(namespace), namespace.approval_id, _Problems()
     told = questions.answer(state_dir, {"approvalId": approval_id, **given}, problems.add)
     shown = escape(approval_id, keep="")
+    if told is None and problems.any:
+        return exit_codes.FAILED
     if told is None:
         notice(f"error: no live session under {state_dir} asks {shown}: `agent-host approvals` lists what is open")
     elif told["status"] == "delivered":

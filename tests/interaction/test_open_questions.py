@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import stat
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.rpc.sockets import short_name
-from tests.support.process import Host, eventually, gateway, say, shell, use
+from tests.support.process import Host, call, eventually, gateway, say, shell, use
 
 if sys.platform == "win32":
     pytest.skip("a named pipe there", allow_module_level=True)
 
 from tests.support.terminal import AtTerminal
+from tool_runtime.sandbox import levels as sandbox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,3 +237,182 @@ def test_the_channel_is_bounded(servers: Servers) -> None:
             wire.close()
         eventually(lambda: host.run("approve", approval).code == 0, "room for the next client")
         ended(serve, client)
+
+
+# A model and its own question
+
+ATTACK = """
+import json, os, subprocess, sys, time
+
+python, state, work = sys.executable, sys.argv[1], os.getcwd()
+RAW = '''
+import json, os, socket, sys
+out, where, line = sys.argv[1:]
+try:
+    os.chdir(os.path.dirname(where))
+    wire = socket.socket(socket.AF_UNIX)
+    wire.settimeout(20)
+    wire.connect(os.path.basename(where))
+    try:
+        wire.sendall(line.encode())
+    except BrokenPipeError:  # it has said why already
+        pass
+    said = wire.recv(65536).decode()
+except OSError as error:
+    said = f"OSError {error}"
+with open(out + ".part", "w") as file:
+    file.write(said)
+os.rename(out + ".part", out)
+'''
+
+while not os.path.exists("question"):
+    time.sleep(0.01)
+with open("question") as file:
+    approval, records, listening = json.load(file)
+answer = {"approvalId": approval, "decision": "approved"}
+line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ApproveAction", "params": answer}) + "\\n"
+
+words = [python, "-P", "-m", "agent_host", "approve", approval, "--state-dir", state]
+done = subprocess.run(words, capture_output=True, text=True)
+with open("plain.part", "w") as file:
+    json.dump([done.returncode, done.stdout, done.stderr], file)
+os.rename("plain.part", "plain")
+
+for out, where in (("daemon", records + "/questions.sock"), ("socket", listening)):
+    if where and os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve(python, [python, "-c", RAW, work + "/" + out, where, line], {})
+        os._exit(0)
+os.wait()
+"""
+LEVELS = ["none", *(level for level in sandbox.LEVELS if sandbox.look(level).works)]
+GATED = {
+    "File.Delete": {"requiresApproval": True, "approvalRuleId": "ask"},
+    "File.Read": {},
+    "File.Write": {},
+    "Shell.Exec": {},
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("away", [False, True], ids=["", "client away"])
+def test_no_model_answers_its_own_question(servers: Servers, level: str, *, away: bool) -> None:
+    """Plainly, as a daemon without an environment, parents, session or group, and in the place of its client."""
+    host = servers.host
+    work, listening = host.workspace, host.root / "run" / "s"
+    (work / "attack.py").write_text(ATTACK)
+    target = work / "gated"
+    target.write_text("the person's")
+    attack = call("RunCommand", command=f"{sys.executable} attack.py {host.state}")
+    with gateway(use(attack, call("DeleteFile", path=str(target))), say("Done.")) as model:
+        policy = host.policy(grants=GATED, approvalRules=RULES, sandbox={"reads": "open"})
+        options = ("--gateway", model.url, "--policy", str(policy), "--sandbox", level)
+        serve = servers.start("--socket", str(listening), "--reconnect-s", "60", *options, piped=False)
+        client = serve.on_socket(listening)
+        client.create()
+        client.task()
+        approval = waiting(client)
+        if away:
+            client.done()
+        (work / "question.part").write_text(
+            json.dumps([approval, str(host.records(client.session_id)), str(listening)])
+        )
+        (work / "question.part").rename(work / "question")
+        for name in ("plain", "daemon", "socket"):
+            eventually((work / name).exists, name)
+        plain, daemon, taken = (read(work / name) for name in ("plain", "daemon", "socket"))
+        (row,) = listed(host)
+        assert (row["approvalId"], target.exists()) == (approval, True)
+        assert json.loads(plain)[0] != 0
+        if level == "none":
+            said = "was started by a session's command, which answers no question"
+            assert said in json.loads(plain)[2]
+            assert said in daemon
+            assert said in taken
+        assert "delivered" not in daemon + taken
+        other = serve.on_socket(listening) if away else client
+        other.session_id = client.session_id
+        assert host.run("approve", approval).code == 0
+        eventually(lambda: other.ask("GetSessionState")["task"]["status"] == "TASK_COMPLETED", "the end")
+        other.call("Shutdown")
+        serve.ended_well()
+    assert not target.exists()
+
+
+def read(path: Path) -> str:
+    return path.read_text()
+
+
+def asked_by(host: Host, code: str, *arguments: str, env: dict[str, str] | None = None) -> str:
+    """What a process that the test starts prints."""
+    words = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True, cwd=host.root)
+    return done.stdout
+
+
+TALK = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+wire = socket.socket(socket.AF_UNIX)
+wire.settimeout(20)
+wire.connect("questions.sock")
+"""
+ASK = """
+try:
+    wire.sendall(b'{"jsonrpc": "2.0", "id": 1, "method": "ListApprovals"}\\n')
+except BrokenPipeError:
+    pass
+print(wire.recv(65536).decode())
+"""
+FORKED = """
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    pass
+"""
+
+
+def test_a_mark_gives_a_stray_away(servers: Servers) -> None:
+    """A process that no session is an ancestor of any more, with the environment of a call."""
+    host = servers.host
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client, approval = asking(servers, model)
+        records = str(host.records(client.session_id))
+        assert approval in asked_by(host, TALK + ASK, records)
+        said = asked_by(host, TALK + ASK, records, env={"AGENT_HOST_CALL_MARK": "any#1"})
+        assert "carries the mark of a session's call" in said
+        host.cold = True  # what is forked shows the environment of what it was forked from
+        done = host.run("approve", approval, env={"AGENT_HOST_CALL_MARK": "any#1"})
+        assert (done.code, done.text) == (1, "")
+        assert done.error.count("\n") == 0
+        assert listed(host)
+        serve.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_connection_that_was_handed_on_counts_no_more(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client, _ = asking(servers, model)
+        code = TALK + FORKED + ASK
+        said = asked_by(host, code, str(host.records(client.session_id)))
+        assert "refused: process " in said
+        assert listed(host)
+        serve.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has open is shown there alone")
+def test_a_command_of_another_session_elsewhere_is_refused(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, _, approval = asking(servers, model)
+        there = (sys.executable, "-P", "-m", "agent_host", "approve", approval, "--state-dir", str(host.state))
+        command = f"env -u AGENT_HOST_CALL_MARK {shlex.join(there)} 2>&1"
+        with gateway(use(shell(command)), say("Done.")) as other:
+            host.task(other.url, "--state-dir", str(host.root / "other"))
+            (result,) = other.results()
+        assert "was started by a session's command" in result.text
+        assert listed(host)
+        serve.kill()
