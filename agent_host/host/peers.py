@@ -21,6 +21,8 @@ from tool_runtime.processes.command import MARK_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tool_runtime.platform.posix import ProcessEntry
+
 _LOCK: Final = re.compile(r"/checkpoints/[A-Za-z0-9_-]{1,128}\.lock( \(deleted\))?")
 
 
@@ -32,6 +34,7 @@ class PeerCheck:
         self._state_dir = state_dir
         self._peer: Peer | None = None
         self._unreadable = ""
+        self._admitted: list[ProcessEntry] = []
         try:
             self._peer = Peer(connection)
         except PeerUnreadable as error:
@@ -44,13 +47,19 @@ class PeerCheck:
         if self._peer.uid is not None and self._peer.uid != os.geteuid():
             return f"process {self._peer.pid} is another user's"
         try:
-            chain = [entry.pid for entry in self._peer.lineage()]
+            lineage = self._peer.lineage()
+            if lineage == self._admitted:  # the same processes, so the rest says the same
+                return None
+            chain = [entry.pid for entry in lineage]
             if os.getpid() in chain or _hold_sessions(self._state_dir, chain):
                 return f"process {self._peer.pid} was started by a session's command, which answers no question"
             marked = self._marked(chain)
         except PeerUnreadable as error:
             return str(error)
-        return None if marked is None else f"process {marked} carries the mark of a session's call"
+        if marked is not None:
+            return f"process {marked} carries the mark of a session's call"
+        self._admitted = lineage
+        return None
 
     def _marked(self, chain: Sequence[int]) -> int | None:
         """The process that carries a mark. Raises PeerUnreadable for a peer that hides; others may be another

@@ -6,6 +6,7 @@ is taken; a process that cannot be looked at is an error.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -66,7 +67,7 @@ def lineage(pid: int, entry_of: Callable[[int], ProcessEntry | None]) -> list[Pr
         if entry is None or (chain and entry.started > chain[-1].started):
             raise PeerUnreadable(f"process {pid} cannot be looked at")
         if len(chain) == MOST_ANCESTORS or entry.parent == pid:
-            raise PeerUnreadable(f"there are too many processes before {chain[0].pid}")
+            raise PeerUnreadable(f"there are too many processes before {chain[0].pid if chain else pid}")
         chain.append(entry)
         pid = entry.parent
     if not chain:
@@ -120,13 +121,16 @@ def _credentials(connection: Any) -> tuple[int, int | None]:
 
 
 def _pidfd(connection: Any) -> int | None:
-    """A descriptor of the process itself, whoever gets its number later; None where the kernel has none."""
+    """A descriptor of the process itself, whoever gets its number later; None where the kernel has none (before 6.5).
+    Raises PeerUnreadable for a process that has ended."""
     if sys.platform != "linux":
         return None
     try:
         return int(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            return None
+        raise PeerUnreadable(f"the process that connected has ended: {error.strerror}") from error
 
 
 def _has_ended(pidfd: int) -> bool:
