@@ -24,6 +24,7 @@ from agent_host.events.outbox import Outbox
 from agent_host.rpc.framing import Framing
 from agent_host.rpc.messages import name, params, prose
 from agent_host.rpc.server import ClientConnection, Method
+from agent_host.rpc.sockets import listening, short_name
 from config.shapes import one_of
 from state.errors import InvalidSessionId
 from state.locations import FILE_MODE, SessionPaths
@@ -103,8 +104,6 @@ class QuestionChannel:
             await self._serving
 
     async def _serve(self, path: str) -> None:
-        from agent_host.rpc.sockets import listening  # with the first question
-
         at = f"agent-host-{secrets.token_hex(16)}" if sys.platform == "win32" else path
         try:
             async with listening(at, self._accept, self._check, option="open questions", long=True):
@@ -275,8 +274,6 @@ def _exchange(path: str, line: bytes) -> bytes:
         with open(f"\\\\.\\pipe\\{pipe}", "r+b", buffering=0) as wire:
             wire.write(line)
             return b"".join(_pieces(wire.read))
-    from agent_host.rpc.sockets import short_name
-
     found = os.lstat(path)
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise Unanswered(f"{path} is not this user's socket")

@@ -107,9 +107,7 @@ def _credentials(connection: Any) -> tuple[int, int | None]:
     """The pid and the user of the other end. Raises PeerUnreadable."""
     try:
         if sys.platform == "win32":
-            from tool_runtime.platform import windows
-
-            return windows.client_of_pipe(connection.handle), None
+            return current.client_of_pipe(connection.handle), None
         if sys.platform == "darwin":
             xucred = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
             pid = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID)
