@@ -152,6 +152,16 @@ def test_a_killed_session_asks_nothing_and_its_resume_asks_again(servers: Server
     assert effects(host) == "model\n"
 
 
+def test_what_a_killed_session_left_is_removed_with_it(servers: Servers) -> None:
+    host = servers.host
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client, _ = asking(servers, model)
+        serve.kill()
+        assert host.run("show", client.session_id).code == 0
+        assert host.run("sessions", "rm", client.session_id, "--resumable").code == 0
+    assert not host.records(client.session_id).exists()
+
+
 def test_a_state_directory_with_a_long_path(servers: Servers) -> None:
     """A socket's own path has 107 bytes at most."""
     host = servers.host
