@@ -157,6 +157,12 @@ class SessionPaths:
         return os.path.join(self.records, "approvals.jsonl")
 
     @property
+    def questions(self) -> str:
+        """The socket where the process that has the session takes answers to its open questions, from the first one to
+        its end; on Windows a file with the name of a pipe."""
+        return os.path.join(self.records, "questions.sock")
+
+    @property
     def archive(self) -> str:
         """The records of a session that has ended (`state.archive`)."""
         return os.path.join(self.records, "archive")

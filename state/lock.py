@@ -114,6 +114,18 @@ class _Before(NamedTuple):
             os.utime(fd, ns=self.times_ns)
 
 
+def named_pid(path: str) -> int | None:
+    """The pid that stands in the lock at `path`, whoever holds it; None where none does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return None
+    try:
+        return _pid_in(fd)
+    finally:
+        os.close(fd)
+
+
 def holder(path: str) -> int | None:
     """Pid of the live process that holds the lock at `path`; None when nobody does."""
     try:

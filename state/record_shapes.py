@@ -185,6 +185,7 @@ MEANINGS = (
 )  # fmt: skip
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
+ANSWERERS = ("client", "command", "chat", "acp", "view")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
 ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")
@@ -234,7 +235,12 @@ _GRANT = Either(
     Record({"scope": one_of("task"), "approvalId": TEXT, "taskId": TEXT}, _GRANT_OPTIONAL),
     Record({"scope": one_of("task", "session"), "approvalId": TEXT}, _GRANT_OPTIONAL),
 )
-_DECISION_OPTIONAL: dict[str, Shape] = {"unattended": FLAG, "timedOut": FLAG, "boundTo": TEXT}
+_DECISION_OPTIONAL: dict[str, Shape] = {
+    "unattended": FLAG,
+    "timedOut": FLAG,
+    "boundTo": TEXT,
+    "answeredBy": one_of(*ANSWERERS),
+}
 _DECISION = Record({"approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT}, _DECISION_OPTIONAL)
 
 # What a call left besides its result: here under `ref`, stored elsewhere as `uri`, or not stored, and `why`.
@@ -318,6 +324,7 @@ _MARKED: dict[str, Shape] = {
     "call status": one_of(*CALL_STATUSES),
     "meaning": one_of(*MEANINGS),
     "scope": one_of(*SCOPES),
+    "answerer": one_of(*ANSWERERS),
 }
 _TYPES: dict[Any, Shape] = {str: TEXT, int: COUNT, bool: FLAG, TokenUsage: _USAGE, ReplayRow: _REPLAY}
 

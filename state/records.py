@@ -65,6 +65,7 @@ SessionStatus = Annotated[str, "session status"]
 CallStatus = Annotated[str, "call status"]
 Meaning = Annotated[str, "meaning"]
 Scope = Annotated[str, "scope"]
+Answerer = Annotated[str, "answerer"]
 SystemMessage = Annotated[bytes, "system"]
 UserMessage = Annotated[bytes, "user"]
 AssistantMessage = Annotated[bytes, "assistant"]
@@ -342,7 +343,8 @@ class ApprovalAsked(NamedTuple):
 @_record("approval")
 class ApprovalAnswered(NamedTuple):
     """Somebody, or nobody in time, answered. `arguments` are what the person wrote in place of the model's; `bound_to`
-    is what an approval holds for (`agent_host.approval.grants`)."""
+    is what an approval holds for (`agent_host.approval.grants`), `answered_by` the face that the person used, None
+    where nobody was asked."""
 
     call_id: str
     approval_id: str
@@ -353,6 +355,7 @@ class ApprovalAnswered(NamedTuple):
     timed_out: bool = False
     bound_to: str | None = None
     arguments: EditedArguments | None = None
+    answered_by: Answerer | None = None
 
     def fold(self, state: Checkpoint) -> None:
         """See Record."""

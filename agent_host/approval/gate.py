@@ -13,13 +13,16 @@ from config.lean_typing import NamedTuple
 from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from agent_host.approval.request import ApprovalRequest, Scope
+    from agent_host.approval.request import AnsweredBy, ApprovalRequest, Scope
     from agent_host.states import Machine, TaskPhase
+
+    OnAsked = Callable[["PendingApprovals", str], None]
 
 Delivery = Literal["delivered", "not_found"]
 _MAX_REASON_CHARS = 2000
+_MAX_ANSWERED = 1000
 
 
 class ApprovalGate(Protocol):
@@ -111,13 +114,27 @@ class PendingApprovals:
     """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
     at once; a call without an answer within `timeout_s` seconds, or those of the bundle, is denied.
 
+    With `prompt` that asks a person too, and is cancelled, with a message, when another answer is faster; the time is
+    its own then.
+    `on_asked` is called with this gate and the session's id when a question opens.
+
     One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
     """
 
-    def __init__(self, *, timeout_s: float, in_advance: InAdvance | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        in_advance: InAdvance | None = None,
+        prompt: Callable[[ApprovalRequest], Awaitable[ApprovalAnswer]] | None = None,
+        on_asked: OnAsked | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._in_advance = in_advance or InAdvance()
+        self._prompt = prompt
+        self._on_asked = on_asked
         self._waiting: dict[str, _WaitingCall] = {}
+        self._answered: dict[str, ApprovalAnswer] = {}
         self._attended = True
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
@@ -131,10 +148,29 @@ class PendingApprovals:
         self._waiting[request.approval_id] = waiting
         if self._attended:
             self._start_clock(waiting)
+        if self._on_asked is not None:
+            self._on_asked(self, request.session_id)
         try:
-            return await waiting.answer
+            return await (waiting.answer if self._prompt is None else self._first_of(waiting, self._prompt(request)))
         finally:
             self._take(request.approval_id, waiting)
+
+    async def _first_of(self, waiting: _WaitingCall, prompt: Awaitable[ApprovalAnswer]) -> ApprovalAnswer:
+        """The answer of the prompt, or the one from outside, whichever comes first."""
+        prompting = asyncio.ensure_future(prompt)
+        try:
+            await asyncio.wait({prompting, waiting.answer}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.answer.done():
+                answer = prompting.result()
+                if answer.answered_by is None and not (answer.timed_out or answer.unattended):
+                    answer = answer._replace(answered_by="client")
+                self._settle(waiting, answer)
+            return waiting.answer.result()
+        finally:
+            if prompting.cancel(*_told_elsewhere(waiting.answer)):
+                await asyncio.wait({prompting})
+            if not prompting.cancelled():
+                prompting.exception()  # it came too late to count
 
     def decide(
         self,
@@ -144,6 +180,7 @@ class PendingApprovals:
         scope: Scope = "once",
         reason: str | None = None,
         arguments: Mapping[str, Any] | None = None,
+        answered_by: AnsweredBy = "client",
     ) -> Delivery:
         """Deliver a person's decision. An approval that is not waiting (any more) is `not_found`.
 
@@ -162,13 +199,22 @@ class PendingApprovals:
         said = reason or ("approved by the user" if approved else "denied by the user")
         said = said[:_MAX_REASON_CHARS].encode("utf-8", "replace").decode()
         scope = scope if approved else "once"
-        self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited))
+        self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited, answered_by=answered_by))
         return "delivered"
 
     def tool_of(self, approval_id: str) -> str | None:
         """The tool whose call waits for this approval, None where none does, or where it is a form that does."""
         waiting = self._waiting.get(approval_id)
         return None if waiting is None or waiting.request.form is not None else waiting.request.tool_name
+
+    def is_form(self, approval_id: str) -> bool:
+        """True if a form of an MCP server waits under this id."""
+        waiting = self._waiting.get(approval_id)
+        return waiting is not None and waiting.request.form is not None
+
+    def answer_to(self, approval_id: str) -> ApprovalAnswer | None:
+        """The answer that a question of this process has got, None for one that has none, or that was long ago."""
+        return self._answered.get(approval_id)
 
     def rows(self) -> list[dict[str, Any]]:
         """The waiting calls, oldest first: each the payload of its `approval_requested` with its session, task and
@@ -197,6 +243,8 @@ class PendingApprovals:
                 self._start_clock(waiting)
 
     def _start_clock(self, waiting: _WaitingCall) -> None:
+        if self._prompt is not None:
+            return
         wait_s = waiting.request.timeout_s or self._timeout_s
         waiting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiting)
 
@@ -209,11 +257,23 @@ class PendingApprovals:
         self._take(waiting.request.approval_id, waiting)
         if not waiting.answer.done():
             waiting.answer.set_result(answer)
+            self._answered[waiting.request.approval_id] = answer
+            if len(self._answered) > _MAX_ANSWERED:
+                del self._answered[next(iter(self._answered))]
 
     def _take(self, approval_id: str, waiting: _WaitingCall) -> None:
         _stop_clock(waiting)
         if self._waiting.get(approval_id) is waiting:
             del self._waiting[approval_id]
+
+
+def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
+    """The message of the cancellation of a prompt: how the question was answered meanwhile, nothing where it was
+    not."""
+    if not answer.done() or answer.cancelled():
+        return ()
+    said = answer.result()
+    return (f"{'approved' if said.approved else 'denied'} elsewhere: {said.reason}",)
 
 
 def _stop_clock(waiting: _WaitingCall) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agent_host.approval.forms import Form
 
 Scope = Literal["once", "task", "session"]
+AnsweredBy = Literal["client", "command", "chat", "acp", "view"]
+"""The face by which a person answered: the client that has the session (the terminal of `run` too), the commands
+`approve` and `deny`, a chat, an editor, the local page."""
 
 _MAX_DESCRIPTION_BYTES = 4096
 _MAX_RISKS = 20
@@ -79,7 +82,7 @@ class ApprovalAnswer(NamedTuple):
 
     `scope` says how far an approval reaches: this call, the same call again in this task, or in this session.
     `arguments` are what the person wrote in place of the model's, None where they were approved as they are; of a form
-    they are its fields.
+    they are its fields. `answered_by` is the face that the person used, None where nobody was asked or answered.
     """
 
     approved: bool
@@ -88,6 +91,7 @@ class ApprovalAnswer(NamedTuple):
     scope: Scope = "once"
     timed_out: bool = False
     arguments: Mapping[str, Any] | None = None
+    answered_by: AnsweredBy | None = None
 
     @property
     def is_denial(self) -> bool:
@@ -107,13 +111,15 @@ class ApprovalAnswer(NamedTuple):
             self.timed_out,
             bound_to,
             arguments,
+            self.answered_by,
         )
 
     @classmethod
     def from_record(cls, record: ApprovalAnswered) -> Self:
         """The answer that `to_record` put on record."""
-        scope = cast("Scope", record.scope)
-        return cls(record.approved, record.reason, record.unattended, scope, record.timed_out, record.arguments)
+        scope, answered_by = cast("Scope", record.scope), cast("AnsweredBy | None", record.answered_by)
+        said = (record.approved, record.reason, record.unattended, scope, record.timed_out, record.arguments)
+        return cls(*said, answered_by)
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:

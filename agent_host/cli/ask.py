@@ -125,8 +125,8 @@ class Terminal:
             except TimeoutError:
                 put(sys.stderr, "\n")
                 return ApprovalAnswer(False, f"approval timed out after {wait_s:g} s", timed_out=True)
-            except asyncio.CancelledError:
-                put(sys.stderr, "\n")
+            except asyncio.CancelledError as error:  # its message says who was faster, where somebody was
+                put(sys.stderr, "".join(f"\n{escape(str(said), keep='')}" for said in error.args) + "\n")
                 raise
 
     async def _ask(self) -> ApprovalAnswer:

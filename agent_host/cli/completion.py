@@ -120,7 +120,19 @@ def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iter
         return map(str, choices)
     if place == 0 and name in COMMANDS_WITH_SESSION and actions[0].dest == "session_id":
         return _sessions()
+    if actions[place].dest == "approval_id":
+        return _questions()
     return BUILT_IN if place == 0 and actions[0].metavar == "NAME" else ()
+
+
+def _questions() -> list[str]:
+    """The ids of the open questions of live sessions."""
+    from agent_host.rpc.questions import open_questions
+
+    try:
+        return [str(row["approvalId"]) for row in open_questions(state_dir_from(None), lambda _: None)]
+    except (OSError, AgentHostError):
+        return []
 
 
 def _sessions() -> list[str]:

@@ -15,7 +15,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
 from agent_host.cli.outputs import take_away
-from agent_host.cli.shared import CommandLine, TimeLimit, on_signals
+from agent_host.cli.shared import CommandLine, Questions, TimeLimit, on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -290,6 +290,7 @@ async def _run(
     approve = None
     if display.asks:
         approve = Terminal(resolved.settings.approvals.timeout_s).approve
+    questions = Questions(resolved.state_dir, display.notice)
     try:
         result = await run_to_end(
             resolved,
@@ -299,6 +300,7 @@ async def _run(
             on_open=on_open,
             on_result=on_result,
             approve=approve,
+            on_asked=questions.open,
         )
     except asyncio.CancelledError:
         if not stopped_by and not line.time_limit.is_over:
@@ -308,6 +310,7 @@ async def _run(
         on_result(sessions[0].cut_off())
         return shown[0]
     finally:
+        await questions.close()
         display.stop()
     _show_what_was_lost(sessions[0], display, line.resume_command(sessions[0].id))
     return result

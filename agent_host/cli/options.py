@@ -135,6 +135,9 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "resume": ("agent-host resume", 'agent-host resume sess_1f2e "Now add a test for it."'),
     "serve": ("agent-host serve --workspace /srv/project", "agent-host serve --socket /run/user/1000/agent.sock"),
     "sessions": ("agent-host sessions --search parser", "agent-host sessions --prune --max-age 30d --dry-run"),
+    "approvals": ("agent-host approvals", "agent-host approvals --output json"),
+    "approve": ("agent-host approve appr_1f2e", "agent-host approve appr_1f2e --scope session"),
+    "deny": ("agent-host deny appr_1f2e", 'agent-host deny appr_1f2e --reason "Not on a Friday."'),
     "show": ("agent-host show latest", "agent-host show sess_1f2e --step 3"),
     "replay": ("agent-host replay sess_1f2e --workspace /tmp/copy", "agent-host replay sess_1f2e --policy ci"),
     "mock-gateway": (
@@ -257,6 +260,28 @@ def _mcp(commands: Any) -> None:
         "--allow-approve", action="store_true", help="let the client itself approve calls, with a tool of its own"
     )
     _session_options(mcp, without=("--output", "--verbose"))
+
+
+def _approvals(commands: Any) -> None:
+    listed = _add(commands, "approvals", "approvals:approvals", "list the open questions of all live sessions")
+    listed.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _state_dir(listed)
+
+
+def _approve(commands: Any) -> None:
+    approve = _add(commands, "approve", "approvals:approve", "approve an open question of a live session")
+    approve.add_argument("approval_id", metavar="ID", help="the question, as `agent-host approvals` lists it")
+    approve.add_argument(
+        "--scope", choices=("once", "task", "session"), default="once", help="how far it reaches (once)"
+    )
+    _state_dir(approve)
+
+
+def _deny(commands: Any) -> None:
+    deny = _add(commands, "deny", "approvals:deny", "deny an open question of a live session")
+    deny.add_argument("approval_id", metavar="ID", help="the question, as `agent-host approvals` lists it")
+    deny.add_argument("--reason", metavar="TEXT", help="why, for the model")
+    _state_dir(deny)
 
 
 def _sessions(commands: Any) -> None:
@@ -428,6 +453,9 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "resume": _resume,
     "serve": _serve,
     "sessions": _sessions,
+    "approvals": _approvals,
+    "approve": _approve,
+    "deny": _deny,
     "show": _show,
     "replay": _replay,
     "mock-gateway": _mock_gateway,

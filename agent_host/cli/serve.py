@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import CommandLine, on_signals
+from agent_host.cli.shared import CommandLine, Questions, on_signals, peer_check
 from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
 from agent_host.host.options import LayeredOptions, anchor
@@ -48,7 +48,8 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         feed.begin(first_id)
         return (feed,)
 
-    host = session_host(source, watch)
+    questions = Questions(source.state_dir, notice)
+    host = session_host(source, watch, questions.open)
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     signals: list[int] = []
@@ -74,12 +75,14 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
             from agent_host.rpc.sockets import listening
 
             path = anchor(socket) if sys.platform != "win32" else socket
-            async with listening(path, server.accept):
+            async with listening(path, server.accept, peer_check(source.state_dir)):
                 await server.run()
     except asyncio.CancelledError:
         if len(signals) < 2:
             raise
         return exit_codes.FAILED
+    finally:
+        await questions.close()
     if server.gave_up:
         notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
     for line in () if host.session is None else host.session.delivery_problems:

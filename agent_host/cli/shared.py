@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.cli.outputs import OutputFiles
+    from agent_host.host.peers import PeerCheck
+    from agent_host.rpc.questions import Desk, QuestionChannel
 
 
 def _whole(text: str) -> int:
@@ -298,6 +300,40 @@ def on_signals(stop: Callable[[int], None]) -> None:
         stop(signal.SIGTERM)
 
     loop.add_signal_handler(hang_up, hung_up)
+
+
+def peer_check(state_dir: str) -> Callable[[Any], PeerCheck]:
+    """The check of who comes to a socket of this process; see `agent_host.host.peers`, which is imported with the first
+    client."""
+
+    def check(connection: Any) -> PeerCheck:
+        from agent_host.host.peers import PeerCheck
+
+        return PeerCheck(state_dir, connection)
+
+    return check
+
+
+class Questions:
+    """The channel of open questions of this process's session, which is made with the first one."""
+
+    def __init__(self, state_dir: str, notice: Callable[[str], None]) -> None:
+        self._state_dir = state_dir
+        self._notice = notice
+        self._channel: QuestionChannel | None = None
+
+    def open(self, desk: Desk, session_id: str) -> None:
+        """See `QuestionChannel.open`."""
+        if self._channel is None:
+            from agent_host.rpc.questions import QuestionChannel
+
+            self._channel = QuestionChannel(self._state_dir, peer_check(self._state_dir), self._notice)
+        self._channel.open(desk, session_id)
+
+    async def close(self) -> None:
+        """See `QuestionChannel.close`."""
+        if self._channel is not None:
+            await self._channel.close()
 
 
 # A command's scope for people.

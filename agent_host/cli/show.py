@@ -138,6 +138,7 @@ def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     approval = item.get("approval")
     if approval is not None:
         edited = ", arguments edited" if approval.get("edited") or "editedArguments" in item else ""
+        edited += f", by {one_line(approval['answeredBy'])}" if "answeredBy" in approval else ""
         yield f"    approval: {approval['decision']} ({approval['scope']}{edited}): {one_line(approval['reason'])}\n"
     grant = item.get("editedArguments", item["arguments"]).get("sandboxGrant")
     if isinstance(grant, dict):

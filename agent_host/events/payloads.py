@@ -40,6 +40,13 @@ _TASK_COUNT = Field("taskCount", "integer", "tasks of the session", telemetry=Tr
 _DURATION = Field("durationMs", "integer", "life of the session in this process", telemetry=True)
 _REASON = Field("reason", "string", "a documented name", telemetry=True)
 _WHY = Field("reason", "string", "in the words of the person or program that ended it")
+_ANSWERED_BY = Field(
+    "answeredBy",
+    "string",
+    "`client`, `command`, `chat`, `acp` or `view`; nothing where nobody was asked, or nobody answered",
+    optional=True,
+    telemetry=True,
+)
 _EDITED = Field("edited", "true", "the person who approved the call changed it", optional=True, telemetry=True)
 _MESSAGE = Field("message", "string", "one line for a person")
 _MODEL = Field("model", "string", "name of the model", telemetry=True)
@@ -395,6 +402,7 @@ PAYLOADS: dict[EventType, EventShape] = {
             Field("scope", "string", "`once`, `task` or `session`", telemetry=True),
             Field("reason", "string", "in words"),
             Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
+            _ANSWERED_BY,
             _EDITED,
             _REPLAY,
             _QUESTION,

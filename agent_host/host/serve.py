@@ -13,6 +13,7 @@ from agent_host.session.host import SessionHost
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agent_host.approval.gate import OnAsked
     from agent_host.events.emitter import Sink
     from agent_host.host.options import LayeredOptions
     from agent_host.session.opening import ResolvedOptions
@@ -20,11 +21,19 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 
-def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]]) -> SessionHost:
+def session_host(
+    source: LayeredOptions, watch: Callable[[int], Sequence[Sink]], on_asked: OnAsked | None = None
+) -> SessionHost:
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
-    `watch` gives its sinks, by the number of its first event."""
+    `watch` gives its sinks, by the number of its first event; `on_asked` as PendingApprovals has it."""
     tokens = Tokens.take()
-    opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=tokens, owns_process=True, reopens=True)
+
+    def gate(resolved: ResolvedOptions) -> PendingApprovals:
+        in_advance = InAdvance(resolved.approvals, resolved.approve_all)
+        timeout_s = resolved.settings.approvals.timeout_s
+        return PendingApprovals(timeout_s=timeout_s, in_advance=in_advance, on_asked=on_asked)
+
+    opener = SessionOpener(source, gate=gate, watch=watch, tokens=tokens, owns_process=True, reopens=True)
 
     def open_store() -> StoredSessions:
         from agent_host.host.records import stored_sessions  # with the first look at what is on record
@@ -37,11 +46,6 @@ def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]])
         remove_session(source.state_dir, session_id)
 
     return SessionHost(opener, open_store, remove)
-
-
-def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:
-    in_advance = InAdvance(resolved.approvals, resolved.approve_all)
-    return PendingApprovals(timeout_s=resolved.settings.approvals.timeout_s, in_advance=in_advance)
 
 
 # What a process does before its first session needs it.

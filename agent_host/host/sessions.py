@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.approval.gate import InAdvance, UnattendedGate
+from agent_host.approval.gate import InAdvance, PendingApprovals, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import NoActiveTask, UsageError
 from agent_host.host.local_tools import CAPABILITIES
@@ -30,7 +30,7 @@ from policy.rules.case import AS_THE_BUNDLE_SAYS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
-    from agent_host.approval.gate import ApprovalGate
+    from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Event, Sink
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.loop.context import TaskEnd
@@ -303,34 +303,26 @@ OnEvent = Callable[[Mapping[str, Any]], object]
 """Takes one event as docs/events.md has it, without secrets. It is called from the event loop and never waited for."""
 
 
-def gate_of(resolved: ResolvedOptions, approve: Approve | None) -> ApprovalGate:
-    """The gate of a session: `approve` is asked for what was not approved in advance; without it that is denied."""
+def gate_of(resolved: ResolvedOptions, approve: Approve | None, on_asked: OnAsked | None = None) -> ApprovalGate:
+    """The gate of a session: `approve` is asked for what was not approved in advance; without it that is denied.
+    `on_asked` as PendingApprovals has it."""
     if approve is None:
         return UnattendedGate(resolved.approvals, approve_all=resolved.approve_all)
-    return _Callback(resolved, approve)
+
+    async def prompt(request: ApprovalRequest) -> ApprovalAnswer:
+        decided = approve(request)
+        if inspect.isawaitable(decided):
+            decided = await decided
+        return decided if isinstance(decided, ApprovalAnswer) else ApprovalAnswer(bool(decided), "")
+
+    in_advance = InAdvance(resolved.approvals, resolved.approve_all)
+    timeout_s = resolved.settings.approvals.timeout_s
+    return PendingApprovals(timeout_s=timeout_s, in_advance=in_advance, prompt=prompt, on_asked=on_asked)
 
 
 def sinks_of(on_event: OnEvent | None) -> list[_Events]:
     """The sinks of a session whose events `on_event` takes."""
     return [] if on_event is None else [_Events(on_event)]
-
-
-class _Callback:
-    """A gate that asks the embedding program for what was not approved in advance."""
-
-    def __init__(self, resolved: ResolvedOptions, approve: Approve) -> None:
-        self._in_advance = InAdvance(resolved.approvals, resolved.approve_all)
-        self._approve = approve
-
-    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """See ApprovalGate."""
-        answer = self._in_advance.answer(request)
-        if answer is not None:
-            return answer
-        decided = self._approve(request)
-        if inspect.isawaitable(decided):
-            decided = await decided
-        return decided if isinstance(decided, ApprovalAnswer) else ApprovalAnswer(bool(decided), "")
 
 
 class _Events:
@@ -439,17 +431,18 @@ async def run_to_end(
     on_open: OnOpen,
     on_result: OnResult,
     approve: Approve | None = None,
+    on_asked: OnAsked | None = None,
 ) -> Result:
     """Inner; for a process that is the program's own, which takes the tokens out of its environment: `prompt` in a new
-    session, or as `resumes` has it the next task, or the open one, of the session that `resolved` names. Raises what
-    `run_task` raises."""
+    session, or as `resumes` has it the next task, or the open one, of the session that `resolved` names. `on_asked` as
+    PendingApprovals has it. Raises what `run_task` raises."""
     return await _drive(
         resolved,
         prompt,
         resumes=resumes,
         tokens=Tokens.take(),
         owns_process=True,
-        gate=gate_of(resolved, approve),
+        gate=gate_of(resolved, approve, on_asked),
         sinks=sinks,
         on_open=on_open,
         on_result=on_result,

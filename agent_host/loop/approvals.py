@@ -199,6 +199,8 @@ def _emit_answer(
         "reason": answer.reason,
         "latencyMs": waited_ms,
     }
+    if answer.answered_by is not None:
+        payload["answeredBy"] = answer.answered_by
     if answer.arguments is not None:
         payload["edited"] = True
     if not (answer.approved or answer.is_denial):

@@ -106,6 +106,7 @@ def _emit_answer(
         reason=answer.reason,
         latencyMs=waited_ms,
         isQuestion=True,
+        **({} if answer.answered_by is None else {"answeredBy": answer.answered_by}),
     )
     ctx.emitter.flush()
 

@@ -396,6 +396,7 @@ async def get_patch_preview(served: Served, params: Mapping[str, Any]) -> dict[s
         "scope": one_of("once", "task", "session"),
         "reason": prose(4096),
         "arguments": OBJECT,  # the tool's own schema checks its members
+        "answeredBy": one_of("client", "chat", "acp", "view"),  # `command` is who comes by the channel of questions
     },
     result={
         "approvalId": "the approval",
@@ -414,6 +415,7 @@ async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str,
             scope=params.get("scope", "once"),
             reason=params.get("reason"),
             arguments=params.get("arguments"),
+            answered_by=params.get("answeredBy", "client"),
         )
     except ValueError as error:
         raise InvalidParams(f"arguments: {error}") from error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from agent_host.approval.gate import Delivery
-    from agent_host.approval.request import Scope
+    from agent_host.approval.request import AnsweredBy, Scope
     from agent_host.errors import AgentHostError
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import LiveSession
@@ -199,13 +199,16 @@ class SessionHost:
         scope: Scope,
         reason: str | None,
         arguments: Mapping[str, Any] | None,
+        answered_by: AnsweredBy = "client",
     ) -> Delivery:
         """Somebody's answer to an approval; see `Session.decide`. Raises SessionNotReady, ValueError."""
         if self._session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         if self._session.has_ended or self._ending is not None:
             return "not_found"
-        return self._session.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+        return self._session.decide(
+            approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments, answered_by=answered_by
+        )
 
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""

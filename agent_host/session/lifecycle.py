@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from agent_host.approval.gate import Delivery, PendingApprovals
-    from agent_host.approval.request import Scope
+    from agent_host.approval.request import AnsweredBy, Scope
     from agent_host.events.emitter import Losses
     from agent_host.judging.judge import Mode
     from agent_host.judging.scoping import Scoping
@@ -443,6 +443,7 @@ class LiveSession:
         scope: Scope,
         reason: str | None,
         arguments: Mapping[str, Any] | None,
+        answered_by: AnsweredBy = "client",
     ) -> Delivery:
         """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises ValueError for edited arguments that
         cannot be put on record, or that the tool would refuse: the call goes on waiting then."""
@@ -454,7 +455,9 @@ class LiveSession:
             problem = self._ctx.router.argument_problem(tool_name, arguments)
             if problem is not None:
                 raise ValueError(problem)
-        return pending.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+        return pending.decide(
+            approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments, answered_by=answered_by
+        )
 
     async def task_ended(self) -> TaskEnd:
         """The end of the current task; see `TaskRunner.ended`."""

@@ -104,7 +104,7 @@ def items_of(messages: Iterable[bytes], log: CallsOfRunLog) -> list[dict[str, An
     - `message`: {role `user` or `assistant`, text, taskId?, stepId?, tokenCount}
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
       output?, denials?[], images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?,
-      approval?{decision, scope, reason}, editedArguments?, taskId?, stepId?}; its id is the call's
+      approval?{decision, scope, reason, answeredBy?}, editedArguments?, taskId?, stepId?}; its id is the call's
     - `mark`: {mark, reason?, message?, verdict?, endedBy?, retryable?, taskId?}, where the session stopped, crashed,
       went on or ended; and where requests began to show less: {strategy, droppedMessages, clearedMessages, summary?};
       where it went on, with how commands are held from there on: {sandbox?}
@@ -176,6 +176,9 @@ def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any])
     )
 
 
+_OF_ANSWER = ("decision", "scope", "reason", "edited", "answeredBy")
+
+
 def _take_approval(found: CallsOfRunLog, event: dict[str, Any]) -> None:
     payload, approval_id = event["payload"], str(event["payload"]["approvalId"])
     if event["eventType"] == EventType.APPROVAL_REQUESTED:
@@ -185,7 +188,7 @@ def _take_approval(found: CallsOfRunLog, event: dict[str, Any]) -> None:
     if payload["decision"] == "denied":
         found.denied.setdefault(str(event.get("taskId")), []).append(asked.get("actionSummary", approval_id))
     if "isQuestion" not in payload:
-        said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
+        said = {name: payload[name] for name in _OF_ANSWER if name in payload}
         found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
 
 

@@ -84,6 +84,8 @@ ROWS = rows(
         "lazygit gitui gitk crictl ctr buildah jrunscript cpan expect": Program("language"),
         "telnet ftp lftp ncftp mail mailx mutt ssh-copy-id": Program("language", network=True),
         "smbclient": Program("language"),
+        # A session of its own, with a policy of its own, and answers to open questions.
+        "agent-host": Program("language"),
         # What stands somewhere in their arguments is started; it is not looked for.
         "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser "
         "pkexec chroot "

@@ -217,6 +217,13 @@ def test_a_server_may_ask_the_person_where_the_users_own_entry_says_so(host: Hos
         assert asked["details"]["form"]["required"] == ["name"]
         client.event("approval_requested")
         eventually(lambda: client.ask("GetSessionState")["pendingApprovals"], "a question that waits")
+        (row,) = json.loads(host.run("approvals", "--output", "json").text)
+        assert (row["approvalId"], row["isQuestion"]) == (asked["approvalId"], True)
+        assert "(a form: its client answers it)" in host.run("approvals").text
+        for verb in ("approve", "deny"):
+            elsewhere = host.run(verb, asked["approvalId"])
+            assert (elsewhere.code, elsewhere.text) == (1, "")
+            assert "which only the client that has the session can answer" in elsewhere.error
         given = {"approvalId": asked["approvalId"], "decision": "approved"}
         refused = client.refusal("ApproveAction", **given, arguments={"name": 7})
         assert refused.message == "arguments: name must be a string, not 7"

@@ -219,6 +219,14 @@ def youngest_first(pids: list[int], loadavg: bytes) -> list[int]:
     return sorted(pids, key=lambda pid: (pid <= last, pid), reverse=True)
 
 
+def look_up() -> Callable[[int], ProcessEntry | None]:
+    """A function that gives the row of a process, None where there is none; of a table that is read once, where that is
+    all the system has."""
+    if _LINUX:
+        return entry_of
+    return {entry.pid: entry for entry in _processes()}.get
+
+
 def entry_of(pid: int) -> ProcessEntry | None:
     """The row of one process, None where there is none."""
     stat = _read(f"/proc/{pid}/stat")

@@ -7,10 +7,11 @@ import ntpath
 import os
 import struct
 import subprocess
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from tool_runtime.platform.posix import ProcessEntry
 
@@ -18,6 +19,10 @@ CRLF: Final = True
 _EXTENDED_LIMITS: Final = 9
 _KILL_ON_JOB_CLOSE: Final = 0x2000
 _PROCESS_MEMORY: Final = 0x0100
+_PROCESS_IDS: Final = 3
+_MOST_IN_A_JOB: Final = 4096
+_SNAP_PROCESSES: Final = 2
+_PROCESS_ROW_BYTES: Final = 568
 
 
 def give_back_large_memory() -> None:
@@ -59,6 +64,45 @@ def entry_of(pid: int) -> ProcessEntry | None:  # noqa: ARG001  as on POSIX
     return None
 
 
+def look_up() -> Callable[[int], ProcessEntry | None]:
+    """A function that gives the row of a process, None where there is none."""
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
+    kernel.CreateToolhelp32Snapshot.restype = ctypes.c_void_p
+    snapshot = ctypes.c_void_p(kernel.CreateToolhelp32Snapshot(_SNAP_PROCESSES, 0))
+    rows, buffer = [], ctypes.create_string_buffer(_PROCESS_ROW_BYTES)
+    ask = kernel.Process32FirstW
+    struct.pack_into("<I", buffer, 0, _PROCESS_ROW_BYTES)
+    while ask(snapshot, buffer):
+        rows.append(buffer.raw)
+        ask = kernel.Process32NextW
+    kernel.CloseHandle(snapshot)
+    in_job = {pid for job in JobObject.open_ones for pid in job.members()}
+    return table_of(rows, in_job, os.getpid()).get
+
+
+def table_of(rows: Iterable[bytes], in_job: AbstractSet[int], own: int) -> dict[int, ProcessEntry]:
+    """The process table by the rows of a snapshot (PROCESSENTRY32W, 64 bits). A parent that is gone stands in no table,
+    and nobody takes its place: the process counts as one without. What is `in_job` has this process, `own`, for its
+    parent, whatever has become of the one that started it."""
+    from tool_runtime.platform.posix import ProcessEntry
+
+    parents = {}
+    for row in rows:
+        (pid,), (parent,) = struct.unpack_from("<I", row, 8), struct.unpack_from("<I", row, 32)
+        parents[pid] = parent
+    known = {pid: own if pid in in_job else parent if parent in parents else 0 for pid, parent in parents.items()}
+    return {pid: ProcessEntry(pid, parent, 0, True) for pid, parent in known.items() if pid}
+
+
+def client_of_pipe(handle: int) -> int:
+    """The process at the other end of a named pipe. Raises OSError."""
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
+    pid = ctypes.c_ulong()
+    if not kernel.GetNamedPipeClientProcessId(ctypes.c_void_p(handle), ctypes.byref(pid)):
+        raise OSError("the system does not say who is at the other end of the pipe")
+    return int(pid.value)
+
+
 def adopt_orphans(*, adopt: bool = True) -> bool:  # noqa: ARG001  as on POSIX
     """There are none: a Job holds every process."""
     return False
@@ -70,7 +114,9 @@ def reap(pid: int) -> None:
 
 class JobObject:
     """A Job Object that ends its processes when its last handle is closed, as the end of this process does. With
-    `memory_bytes` none of them gets more."""
+    `memory_bytes` none of them gets more. `open_ones` are those of this process."""
+
+    open_ones: ClassVar[list[JobObject]] = []
 
     def __init__(self, memory_bytes: int = 0) -> None:
         self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
@@ -80,14 +126,25 @@ class JobObject:
         self._kernel.SetInformationJobObject(
             ctypes.c_void_p(self._handle), _EXTENDED_LIMITS, limits, ctypes.c_ulong(len(limits))
         )
+        self.open_ones.append(self)
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
         """Put a process that was just started into it; what it starts is in it, too."""
         handle = int(process._handle)  # type: ignore[attr-defined]  # noqa: SLF001  the only place that has it
         self._kernel.AssignProcessToJobObject(ctypes.c_void_p(self._handle), ctypes.c_void_p(handle))
 
+    def members(self) -> Sequence[int]:
+        """The processes in it."""
+        listed = ctypes.create_string_buffer(8 + 8 * _MOST_IN_A_JOB)
+        self._kernel.QueryInformationJobObject(
+            ctypes.c_void_p(self._handle), _PROCESS_IDS, listed, ctypes.c_ulong(len(listed)), None
+        )
+        count = struct.unpack_from("<I", listed, 4)[0]
+        return struct.unpack_from(f"<{min(count, _MOST_IN_A_JOB)}Q", listed, 8)
+
     def close(self) -> None:
         """End every process in it."""
+        self.open_ones.remove(self)
         self._kernel.CloseHandle(ctypes.c_void_p(self._handle))
 
 

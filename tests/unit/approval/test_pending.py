@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.approval.forms import form_of
 from agent_host.approval.gate import InAdvance, PendingApprovals
-from agent_host.approval.request import ApprovalAnswer
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from tests.unit.approval.test_grants import request
 
 FOREVER, AT_ONCE = 3600.0, 0.001
@@ -32,9 +32,9 @@ async def test_a_decision_reaches_its_call_and_no_other() -> None:
     assert ids(desk) == ["a", "b"]
     assert desk.decide("b", approved=True, scope="task", reason="go on") == "delivered"
     assert ids(desk) == ["a"]
-    assert await second == ApprovalAnswer(True, "go on", scope="task")
+    assert await second == ApprovalAnswer(True, "go on", scope="task", answered_by="client")
     assert desk.decide("a", approved=False, scope="session") == "delivered"
-    assert await first == ApprovalAnswer(False, "denied by the user")
+    assert await first == ApprovalAnswer(False, "denied by the user", answered_by="client")
     assert desk.rows() == []
 
 
@@ -163,3 +163,65 @@ async def test_a_form_is_answered_by_what_fits_it() -> None:
         desk.decide("a", approved=True, arguments={"name": 1})
     assert desk.decide("a", approved=True, arguments={"name": "Ada"}) == "delivered"
     assert (await asked).arguments == {"name": "Ada"}
+
+
+# A prompt beside the answers from outside
+
+
+async def test_a_prompt_that_is_faster_answers_as_the_client() -> None:
+    async def prompt(_: ApprovalRequest) -> ApprovalAnswer:
+        return ApprovalAnswer(True, "at the terminal")
+
+    pending = PendingApprovals(timeout_s=0.001, prompt=prompt)
+    answer = await pending.ask(request(approval_id="a"))
+    assert answer == ApprovalAnswer(True, "at the terminal", answered_by="client")
+    assert pending.answer_to("a") == answer
+    assert pending.decide("a", approved=False) == "not_found"
+
+
+@pytest.mark.parametrize("nobody", [{"timed_out": True}, {"unattended": True}])
+async def test_a_prompt_that_nobody_answered_has_no_face(nobody: dict[str, Any]) -> None:
+    async def prompt(_: ApprovalRequest) -> ApprovalAnswer:
+        return ApprovalAnswer(False, "late", **nobody)
+
+    assert (await PendingApprovals(timeout_s=1, prompt=prompt).ask(request(approval_id="a"))).answered_by is None
+
+
+async def test_a_prompt_is_told_that_somebody_was_faster() -> None:
+    told: list[tuple[object, ...]] = []
+
+    async def prompt(_: ApprovalRequest) -> ApprovalAnswer:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            told.append(error.args)
+            raise
+        raise AssertionError("nobody sets it")
+
+    opened: list[tuple[PendingApprovals, str]] = []
+    pending = PendingApprovals(timeout_s=0.001, prompt=prompt, on_asked=lambda *by: opened.append(by))
+    question = asyncio.ensure_future(pending.ask(request(approval_id="a")))
+    assert (await PendingApprovals(timeout_s=AT_ONCE).ask(request(approval_id="c"))).timed_out, (
+        "the time is the prompt's"
+    )
+    assert opened == [(pending, "s")]
+    assert pending.decide("a", approved=True, scope="task", answered_by="command") == "delivered"
+    assert (await question).answered_by == "command"
+    given_up = asyncio.ensure_future(pending.ask(request(approval_id="b")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert told == [("approved elsewhere: approved by the user",), ()]
+    assert (pending.rows(), pending.answer_to("b")) == ([], None)
+
+
+async def test_a_fault_of_a_prompt_is_not_swallowed() -> None:
+    async def prompt(_: ApprovalRequest) -> ApprovalAnswer:
+        raise ZeroDivisionError
+
+    pending = PendingApprovals(timeout_s=1, prompt=prompt)
+    with pytest.raises(ZeroDivisionError):
+        await pending.ask(request(approval_id="a"))
+    assert pending.rows() == []

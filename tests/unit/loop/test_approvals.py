@@ -57,7 +57,8 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
         said = dict(answered(call) or {})
         assert len(said.pop("boundTo")) == 64
         assert (call.started, call.gated, said) == (
-            True, True, {"approved": True, "scope": "once", "reason": "approved by the user"},
+            True, True,
+            {"approved": True, "scope": "once", "reason": "approved by the user", "answeredBy": "client"},
         )  # fmt: skip
         return do(request)
 
@@ -83,7 +84,7 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
     assert replay["approve"] == "rule-Shell.Exec"
     assert resolved == {
         "approvalId": question.approval_id, "toolCallId": "c", "decision": "approved", "scope": "once",
-        "reason": "approved by the user", "latencyMs": resolved["latencyMs"],
+        "reason": "approved by the user", "latencyMs": resolved["latencyMs"], "answeredBy": "client",
     }  # fmt: skip
     assert loop.told(EventType.TOOL_REQUESTED)[0]["decision"] == "APPROVAL_REQUIRED"
 

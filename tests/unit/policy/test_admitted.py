@@ -27,6 +27,7 @@ BOTH = [{"name": "File.Write"}, {"name": "File.Delete"}]
         ("pip3", "the scripts of packages"),
         ("npx", "any program"),
         ("ssh", "any program"),
+        ("agent-host", "any program"),
         ("ls", None),
         ("env", None),
         ("xargs", None),

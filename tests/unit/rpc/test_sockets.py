@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from agent_host.rpc.sockets import SocketChannel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a named pipe there")
+
+
+class Check:
+    """Admits everybody, unless it is told why not."""
+
+    why: ClassVar[str | None] = None
+    closed: ClassVar[int] = 0
+
+    def __init__(self, connection: object) -> None:
+        assert connection is not None
+
+    def refusal(self) -> str | None:
+        return self.why
+
+    def close(self) -> None:
+        type(self).closed += 1
 
 
 class Door:
@@ -50,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 async def problem(path: Path | str) -> str:
     with pytest.raises(UsageError) as found:
-        async with listening(os.fspath(path), Door()):
+        async with listening(os.fspath(path), Door(), Check):
             raise AssertionError("it listens")
     return str(found.value)
 
@@ -65,14 +81,14 @@ async def test_who_finds_it_before_it_is_served_is_not_refused(path: Path, monke
         return await serve(*args, **kwargs)
 
     monkeypatch.setattr(loop, "create_unix_server", knocked_at_first)
-    async with listening(str(path), Door()):
+    async with listening(str(path), Door(), Check):
         assert os.listdir(path.parent) == [path.name]
 
 
 async def test_only_the_user_can_reach_it(path: Path) -> None:
     before = os.umask(0)
     try:
-        async with listening(str(path), Door()):
+        async with listening(str(path), Door(), Check):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     finally:
@@ -85,7 +101,7 @@ async def test_a_socket_that_nobody_listens_at_is_taken_away(path: Path) -> None
     with socket.socket(socket.AF_UNIX) as former:
         former.bind(str(path))
     door = Door()
-    async with listening(str(path), door), asyncio.timeout(10):
+    async with listening(str(path), door, Check), asyncio.timeout(10):
         reader, writer = await asyncio.open_unix_connection(path)
         while not door.channels:  # noqa: ASYNC110  bounded by the time-out around it
             await asyncio.sleep(0)
@@ -96,7 +112,7 @@ async def test_a_socket_that_nobody_listens_at_is_taken_away(path: Path) -> None
 
 
 async def test_a_path_that_is_in_use(path: Path) -> None:
-    async with listening(str(path), Door()):
+    async with listening(str(path), Door(), Check):
         assert "another process listens there" in await problem(path)
         assert path.exists()
 
@@ -131,7 +147,7 @@ async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 async def test_what_took_its_place_is_left_alone(path: Path) -> None:
-    async with listening(str(path), Door()):
+    async with listening(str(path), Door(), Check):
         path.unlink()
         path.write_text("somebody else's")
     assert path.read_text() == "somebody else's"
@@ -141,7 +157,7 @@ async def test_what_took_its_place_is_left_alone(path: Path) -> None:
 
 
 async def test_a_client_that_is_refused_is_told_why(path: Path) -> None:
-    async with listening(str(path), Door(shut=True)), asyncio.timeout(10):
+    async with listening(str(path), Door(shut=True), Check), asyncio.timeout(10):
         reader, writer = await asyncio.open_unix_connection(path)
         assert await reader.read() == b"no\n"
         writer.close()
@@ -149,7 +165,7 @@ async def test_a_client_that_is_refused_is_told_why(path: Path) -> None:
 
 async def test_a_client_that_does_not_read_holds_up_nothing(path: Path) -> None:
     door = Door()
-    async with listening(str(path), door), asyncio.timeout(20):
+    async with listening(str(path), door, Check), asyncio.timeout(20):
         reader, writer = await asyncio.open_unix_connection(path, limit=1024)
         writer.write(b"hello")
         while not (door.heard and door.heard[0].data):  # noqa: ASYNC110  bounded by the time-out around it
@@ -167,7 +183,7 @@ async def test_a_client_that_does_not_read_holds_up_nothing(path: Path) -> None:
 
 async def test_a_client_that_closes_only_its_own_side_is_still_told(path: Path) -> None:
     door = Door()
-    async with listening(str(path), door), asyncio.timeout(10):
+    async with listening(str(path), door, Check), asyncio.timeout(10):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"last")
         writer.write_eof()
@@ -186,7 +202,7 @@ async def test_a_client_that_closes_only_its_own_side_is_still_told(path: Path) 
 
 async def test_a_client_that_is_gone(path: Path) -> None:
     door = Door()
-    async with listening(str(path), door), asyncio.timeout(10):
+    async with listening(str(path), door, Check), asyncio.timeout(10):
         _, writer = await asyncio.open_unix_connection(path)
         writer.write(b"x")
         await writer.drain()

@@ -169,7 +169,7 @@ def test_a_close_that_fails_has_closed(tmp_path: Path, monkeypatch: pytest.Monke
 
 IDENTITY = SessionIdentity("s", "w", "t", "u", {"flags": {"host.max_steps": 3}, "workspace": "/w"})
 REPLAY: ReplayRow = {"callId": "c0", "approve": "T0"}
-DECISION = {"approved": False, "scope": "once", "reason": "no"}
+DECISION = {"approved": False, "scope": "once", "reason": "no", "answeredBy": "chat"}
 INTENT: Intent = {"path": "/i", "before": None, "after": "h"}
 GRANT = {"scope": "session", "approvalId": "appr_0"}
 SYSTEM = message("system", "be")
@@ -199,7 +199,8 @@ def full() -> Checkpoint:
     calls = [
         OpenCall("c0", "T0", {"n": 0}, side_effects=True, problem="cut"),
         OpenCall("c1", "T1", {"n": 1}, False, "cut", INTENT, True, True, RESULT, "denied", "CODE", REPLAY,
-             "appr", ApprovalAnswered("c1", "appr", approved=False, scope="once", reason="no", arguments={"n": 9})),
+             "appr", ApprovalAnswered("c1", "appr", approved=False, scope="once", reason="no", arguments={"n": 9},
+                                      answered_by="chat")),
         OpenCall("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, TokenUsage(5, 6, 7),

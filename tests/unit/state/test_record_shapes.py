@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from agent_host import contracts
-from agent_host.approval.request import ApprovalAnswer, Scope
+from agent_host.approval.request import AnsweredBy, ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
@@ -33,6 +33,7 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.MEANINGS, get_args(Meaning)),
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
         (record_shapes.SCOPES, get_args(Scope)),
+        (record_shapes.ANSWERERS, get_args(AnsweredBy)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
         (get_args(records.CommandReason), get_args(contracts.CommandReason)),
     ],
@@ -59,6 +60,7 @@ def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, net
         ApprovalAnswer(approved=True, reason=""),
         ApprovalAnswer(approved=False, reason="no", unattended=True, timed_out=True),
         ApprovalAnswer(approved=True, reason="", scope="session", arguments={"command": "ls"}),
+        ApprovalAnswer(approved=True, reason="", answered_by="command"),
     ],
 )
 def test_every_answer_can_be_read_again(answer: ApprovalAnswer) -> None:
