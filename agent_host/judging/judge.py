@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from config.lean_typing import NamedTuple
 from policy.check_llm import check_llm
 from policy.decision import strictest
-from policy.rules.canonical import policy_hash
 from policy.rules.case import AS_THE_BUNDLE_SAYS
 from policy.rules.grants import common_limits, common_llm_limits, scope_of_call
 from policy.rules.toolset import why_not_offered, withheld_by
@@ -112,6 +111,8 @@ class Judge:
     def policy_identity(self) -> str:
         """The identity of the policy that approvals are bound to: one that was given in another mode is none in this
         one (`policy.rules.canonical.policy_hash`)."""
+        from policy.rules.canonical import policy_hash  # with it come the facts of calls, which the first has
+
         hashes = [policy_hash(bundle) for bundle in self.bundles]
         if not self.mode.fields:
             return hashes[0]
