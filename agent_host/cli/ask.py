@@ -17,9 +17,10 @@ import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host import ApprovalAnswer
-from agent_host.cli.screen import DIFF_COLOURS, is_in_ci, wants_style
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
+from agent_host.terminal.question import lines_of_question
+from agent_host.terminal.style import PLAIN, is_in_ci, wants_style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,33 +41,8 @@ _KEYS: dict[str, Literal["once", "task", "session"]] = {
     "session": "session",
 }
 _QUESTION = "Allow this? y once, t for this task, s for this session, n no: "
-_PLAIN = "\x1b[0m"
-_BOLD = "\x1b[1m"
 _LINE_BYTES = 4096
 _SHOWN_CHARS = 40
-# Details that have a line of their own, in this order.
-_PLAIN_FIELDS = (
-    ("command", "command"),
-    ("cwd", "in"),
-    ("path", "path"),
-    ("requestedPath", "asked for as"),
-    ("method", "method"),
-    ("url", "url"),
-    ("host", "host"),
-    ("note", "note"),
-    ("source", "asked by"),
-    ("stdin", "stdin"),
-    ("body", "body"),
-    ("start", "begins with"),
-    ("otherArguments", "arguments"),
-)
-_LISTS = (
-    ("writes", "writes"),
-    ("deletes", "deletes"),
-    ("reads", "reads"),
-    ("hosts", "reaches"),
-    ("doubts", "in doubt"),
-)
 
 
 def can_ask(*, no_input: bool) -> bool:
@@ -117,7 +93,7 @@ class Terminal:
         async with self._turn:
             if self._ended:
                 return _deny("the input has ended, so nobody can approve it")
-            put(sys.stderr, "".join(_render(request.to_payload())))
+            put(sys.stderr, "".join(_print_lines(request.to_payload())))
             wait_s = request.timeout_s or self._timeout_s
             try:
                 async with asyncio.timeout(wait_s):
@@ -212,43 +188,14 @@ def _deny(reason: str) -> ApprovalAnswer:
     return ApprovalAnswer(False, reason)
 
 
-def _render(payload: Mapping[str, Any]) -> Iterator[str]:
-    """The question, in lines. All text of the model is escaped in it already."""
-    colours = wants_style()
-    details = dict(payload["details"])
-    title = f"{payload['title']}: {payload['actionSummary']}"
-    yield f"\n{_BOLD}{title}{_PLAIN}\n" if colours else f"\n{title}\n"
-    if payload["description"]:
-        yield _field("why", payload["description"])
-    risks = "".join(f"; {risk}" for risk in payload["risks"])
-    yield _field("risk", f"{payload['riskLevel']}{risks}")
-    grant = details.get("sandboxGrant") or {}
-    for line in grant.get("opens", ()):
-        yield _field("opens", line)
-    if grant:
-        yield _field("since", grant["reason"])
-    for name, label in _PLAIN_FIELDS:
-        if isinstance(details.get(name), str):
-            yield _field(label, details[name])
-    segments = details.get("segments") or []
-    if len(segments) > 1 or any(one["dynamic"] for one in segments):
-        for one in segments:
-            words = [one["program"], *one["arguments"]]
-            yield _field("runs", " ".join("(known when it runs)" if word is None else word for word in words))
-    for name, label in _LISTS:
-        for one in details.get(name) or []:
-            yield _field(label, "(known when it runs)" if one is None else one)
-    for one in details.get("headers") or []:
-        yield _field("header", f"{one['name']}: {one.get('value', '(not shown)')}")
-    for line in str(details.get("diff", "")).splitlines():
-        colour = DIFF_COLOURS.get(line[:1]) if colours else None
-        text = escape(line, keep="\t")
-        yield f"  {text}\n" if colour is None else f"  {colour}{text}{_PLAIN}\n"
-
-
-def _field(label: str, text: str) -> str:
-    first, *rest = escape(text).split("\n")
-    return f"  {label + ':':<10} {first}\n" + "".join(f"{'':<13}{line}\n" for line in rest)
+def _print_lines(payload: Mapping[str, Any]) -> Iterator[str]:
+    """The question, in lines as a terminal takes them."""
+    styled = wants_style()
+    yield "\n"
+    for line in lines_of_question(payload):
+        text = line.text.lstrip(" ")
+        indent = line.text[: len(line.text) - len(text)]
+        yield f"{indent}{line.colour}{text}{PLAIN}\n" if styled and line.colour else f"{line.text}\n"
 
 
 # A server's question at a terminal: one line for each thing that is asked for.

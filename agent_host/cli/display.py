@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.markdown import MarkdownBlocks, load_soon, render
 from agent_host.cli.progress import OUTPUT_PREFIX, LiveView, ProgressLines
 from agent_host.cli.screen import ScreenBlock, can_draw, colour_diff, columns_of, renders
 from agent_host.cli.streams import GITHUB, GITLAB, notice, put, reason_of
@@ -18,6 +17,7 @@ from agent_host.errors import CANCELLED
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import JsonLines
 from agent_host.states import SessionStatus, TaskPhase
+from agent_host.terminal.markdown import MarkdownBlocks, load_soon, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,32 +7,19 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.cli.streams import put
+from agent_host.terminal.style import DIFF_COLOURS, DIM, MIN_COLUMNS, PLAIN, cells, cut, is_in_ci, wants_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
 # Smaller terminals show too little of a line, or scroll the block's first line out of reach.
-_MIN_COLUMNS = 40
 _MIN_ROWS = 10
-_DIM = "\x1b[2m"
-_PLAIN = "\x1b[0m"
-DIFF_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _MAX_COLUMNS = 100
 # Without wrapping a line takes one row, also where the terminal has another opinion on the width of a character.
 _NO_WRAP = "\x1b[?7l"
 _WRAP = "\x1b[?7h"
 _ERASE_BELOW = "\x1b[J"
-
-
-def is_in_ci() -> bool:
-    """True if CI runs this, where a terminal is only a log."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-def wants_style() -> bool:
-    """True if the user and the terminal want colours and other styles."""
-    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def renders(stream: TextIO) -> bool:
@@ -42,7 +29,7 @@ def renders(stream: TextIO) -> bool:
 
 def columns_of(stream: TextIO) -> int:
     """The columns to fill: those of the terminal, within what can be read."""
-    return min(max(_size(stream)[0], _MIN_COLUMNS), _MAX_COLUMNS)
+    return min(max(_size(stream)[0], MIN_COLUMNS), _MAX_COLUMNS)
 
 
 def colour_diff(text: str) -> str:
@@ -50,7 +37,7 @@ def colour_diff(text: str) -> str:
     if not wants_style():
         return text
     return "".join(
-        f"{DIFF_COLOURS[line[0]]}{line}{_PLAIN}\n" if line[:1] in DIFF_COLOURS else f"{line}\n"
+        f"{DIFF_COLOURS[line[0]]}{line}{PLAIN}\n" if line[:1] in DIFF_COLOURS else f"{line}\n"
         for line in text.splitlines()
     )
 
@@ -76,9 +63,9 @@ class ScreenBlock:
         erase = self._erasing(columns)
         shown = []
         if _large_enough(columns, rows):
-            shown = [_cut(title, columns - 1 - _cells(state)) + state, *(_cut(line, columns - 1) for line in lines)]
-        self._widths = [_cells(line) for line in shown]
-        begin, end = (_DIM, _PLAIN) if wants_style() else ("", "")
+            shown = [cut(title, columns - 1 - cells(state)) + state, *(cut(line, columns - 1) for line in lines)]
+        self._widths = [cells(line) for line in shown]
+        begin, end = (DIM, PLAIN) if wants_style() else ("", "")
         body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
         if erase or body:
             put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")
@@ -106,26 +93,4 @@ def _size(stream: TextIO) -> tuple[int, int]:
 
 
 def _large_enough(columns: int, rows: int) -> bool:
-    return columns >= _MIN_COLUMNS and rows >= _MIN_ROWS
-
-
-def _cells(line: str) -> int:
-    return len(line) if line.isascii() else sum(map(_width, line))
-
-
-def _cut(line: str, columns: int) -> str:
-    """As much of `line` as fits into `columns`; `…` at its end where there is more."""
-    if _cells(line) <= columns:
-        return line
-    used = 0
-    for at, char in enumerate(line):
-        used += _width(char)
-        if used >= columns:
-            return line[:at] + "…"
-    return line
-
-
-def _width(char: str) -> int:
-    """Columns of one character, about: two in the scripts that have wide ones. What is wider all the same is cut by the
-    terminal, which does not wrap the block; a character that combines counts too, so that a line of them ends."""
-    return 2 if char >= "\u2e80" or "\u1100" <= char <= "\u115f" else 1
+    return columns >= MIN_COLUMNS and rows >= _MIN_ROWS

@@ -1,0 +1,1 @@
+"""Text for a terminal, shared by every command that shows a session: styles, Markdown, questions."""
