@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_DEFAULT = re.compile(r"""\s*default\s*=\s*(?:"[^"]*"|'[^']*')(?P<comment>\s*(?:#.*)?)""")
+_STRING = r"""\s*=\s*(?:"[^"]*"|'[^']*')(?P<comment>\s*(?:#.*)?)"""
 _CONTROLS = dict.fromkeys((127,), "\\u007f")
 
 
@@ -29,8 +29,9 @@ def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
     before = tomllib.loads(text)
     header, *pairs = [f"[{PROVIDERS}.{_key(name)}]", *_pairs(entry)]
     default = f"default = {_value(name)}"
+    lines = list(_put_entry(text.replace("\r\n", "\n").split("\n"), name, pairs))
     end = "\r\n" if "\r\n" in text else "\n"
-    lines = _put_default(list(_put_entry(text.replace("\r\n", "\n").split("\n"), name, pairs)), default)
+    lines = _put_pair(lines, PROVIDERS, "default", default)
     while lines and not lines[-1].strip():
         lines.pop()
     if not any(_name_of(line) == (PROVIDERS, name) for line in lines):
@@ -43,6 +44,26 @@ def put_provider(text: str, name: str, entry: Mapping[str, Any]) -> str:
         is_same = False
     if not is_same:
         raise NotEditable("\n".join([f"[{PROVIDERS}]", default, "", header, *pairs]))
+    return after
+
+
+def put_setting(text: str, section: str, name: str, value: str) -> str:
+    """Return the text of a configuration with this setting. Raises NotEditable, and tomllib.TOMLDecodeError."""
+    import tomllib
+
+    before = tomllib.loads(text)
+    end = "\r\n" if "\r\n" in text else "\n"
+    pair = f"{name} = {_value(value)}"
+    lines = _put_pair(text.replace("\r\n", "\n").split("\n"), section, name, pair)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    after = end.join([*lines, ""])
+    try:
+        is_same = tomllib.loads(after) == {**before, section: {**before.get(section, {}), name: value}}
+    except tomllib.TOMLDecodeError:
+        is_same = False
+    if not is_same:
+        raise NotEditable("\n".join([f"[{section}]", pair]))
     return after
 
 
@@ -60,18 +81,19 @@ def _put_entry(lines: Sequence[str], name: str, pairs: Sequence[str]) -> Iterato
             yield line
 
 
-def _put_default(lines: list[str], default: str) -> list[str]:
-    at = next((place for place, line in enumerate(lines) if _name_of(line) == (PROVIDERS,)), None)
+def _put_pair(lines: list[str], section: str, name: str, pair: str) -> list[str]:
+    """The lines with this pair in its section, in place of one of the same name, whose comment stays."""
+    at = next((place for place, line in enumerate(lines) if _name_of(line) == (section,)), None)
     if at is None:
         while lines and not lines[-1].strip():
             lines.pop()
-        return [*lines, *([""] if lines else []), f"[{PROVIDERS}]", default]
+        return [*lines, *([""] if lines else []), f"[{section}]", pair]
     ends = next((place for place in range(at + 1, len(lines)) if _name_of(lines[place])), len(lines))
     for place in range(at + 1, ends):
-        old = _DEFAULT.fullmatch(lines[place])
+        old = re.fullmatch(rf"\s*{re.escape(name)}{_STRING}", lines[place])
         if old is not None:
-            return [*lines[:place], default + old["comment"], *lines[place + 1 :]]
-    return [*lines[: at + 1], default, *lines[at + 1 :]]
+            return [*lines[:place], pair + old["comment"], *lines[place + 1 :]]
+    return [*lines[: at + 1], pair, *lines[at + 1 :]]
 
 
 def _name_of(line: str) -> tuple[str, ...]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import math
 import os
 import sys
 import threading
@@ -19,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from agent_host import ApprovalAnswer
 from agent_host.cli.streams import put
 from agent_host.display_text import escape
+from agent_host.terminal.form_lines import DECLINES, prompt_of, question_of, take
 from agent_host.terminal.question import lines_of_question
 from agent_host.terminal.style import PLAIN, is_in_ci, wants_style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from agent_host import ApprovalRequest, Form, FormField
+    from agent_host import ApprovalRequest, Form
 
 if sys.platform != "win32":
     import termios
@@ -196,78 +195,3 @@ def _print_lines(payload: Mapping[str, Any]) -> Iterator[str]:
         text = line.text.lstrip(" ")
         indent = line.text[: len(line.text) - len(text)]
         yield f"{indent}{line.colour}{text}{PLAIN}\n" if styled and line.colour else f"{line.text}\n"
-
-
-# A server's question at a terminal: one line for each thing that is asked for.
-
-_FLAGS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
-DECLINES = "!"
-"""A line that takes the whole form back in the middle of it."""
-
-
-def question_of(form: Form) -> str:
-    """Lines before the fields, or instead of them if there is a page to open."""
-    if form.url is not None:
-        return "Open the page yourself, then y; n declines: "
-    return f"Answer {form.source}? y answer, n decline ({DECLINES} declines later): "
-
-
-def prompt_of(field: FormField, problem: str) -> str:
-    """The text before the answer; `problem` is what was wrong with the one before."""
-    lines = [f"  {problem}\n"] if problem else []
-    name = field.name if field.title in ("", field.name) else f"{field.title} ({field.name})"
-    lines.append(f"  {name}{f': {field.description}' if field.description else ''}\n")
-    lines += [f"    {number} {words}\n" for number, (_, words) in enumerate(field.choices, 1)]
-    return escape(f"{''.join(lines)}  {_hint(field)}: ")
-
-
-def _hint(field: FormField) -> str:
-    how = {"boolean": "y or n", "choice": "a number of the list", "choices": "numbers of the list, with blanks"}
-    said = how.get(field.kind, {"integer": "a whole number", "number": "a number"}.get(field.kind, "a text"))
-    if field.default is not None:
-        default = field.default if isinstance(field.default, str) else json.dumps(field.default)
-        return f"{said}; nothing for {default}"
-    return said if field.required else f"{said}; nothing to leave it out"
-
-
-def take(field: FormField, line: str, content: dict[str, Any]) -> str | None:
-    """Take a line as the answer to `field` into `content`; what is wrong with it, None where it is taken."""
-    text = line.strip()
-    if not text:
-        if field.default is not None:
-            content[field.name] = field.default
-            return None
-        if not field.required:
-            return None
-    try:
-        value = _value(field, text)
-    except (ValueError, KeyError, IndexError):
-        return f"{field.name} needs {_hint(field)}"
-    problem = field.problem(value)
-    if problem is None:
-        content[field.name] = value
-    return problem
-
-
-def _value(field: FormField, text: str) -> Any:
-    if field.kind == "boolean":
-        return _FLAGS[text.lower()]
-    if field.kind == "integer":
-        return int(text)
-    if field.kind == "number":
-        number = float(text)
-        if not math.isfinite(number):
-            raise ValueError(text)
-        return number
-    if field.kind == "choice":
-        return _chosen(field, text)
-    if field.kind == "choices":
-        return [_chosen(field, one) for one in text.split()]
-    return text
-
-
-def _chosen(field: FormField, number: str) -> str:
-    place = int(number) - 1
-    if place < 0:
-        raise IndexError(number)
-    return field.choices[place][0]

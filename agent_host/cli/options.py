@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -107,8 +108,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The parsed command line; `command` names the function to call with it, `module:function`
     in this package. Exits with 2 on a usage error."""
     # A parser is a good part of a millisecond: where the command comes first, it is the only one that gets its own.
+    arguments = arguments or _without_arguments()
     chosen = [name for name in arguments[:1] if name in _COMMANDS]
     return make_parser(chosen or tuple(_COMMANDS)).parse_args(arguments)
+
+
+def _without_arguments() -> Sequence[str]:
+    """`chat` at a terminal. Without its extra the commands are listed, with what to install."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return ()
+    if importlib.util.find_spec("prompt_toolkit") is not None:
+        return ("chat",)
+    sys.stdout.write(make_parser(COMMANDS).format_help() + "\n")
+    notice("for a conversation here install agent-host[tui]")
+    sys.exit(0)
 
 
 def make_parser(names: Sequence[str]) -> argparse.ArgumentParser:
@@ -132,6 +145,7 @@ _EXAMPLES_TITLE = "examples:"
 _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "agent-host": ("agent-host init", 'agent-host run "Fix the failing test."'),
     "run": ('agent-host run "Fix the failing test."', "agent-host run - --policy ci --output json < task.md"),
+    "chat": ("agent-host chat", 'agent-host chat --continue "Now add a test for it."'),
     "resume": ("agent-host resume", 'agent-host resume sess_1f2e "Now add a test for it."'),
     "serve": ("agent-host serve --workspace /srv/project", "agent-host serve --socket /run/user/1000/agent.sock"),
     "sessions": ("agent-host sessions --search parser", "agent-host sessions --prune --max-age 30d --dry-run"),
@@ -252,6 +266,19 @@ def _serve(commands: Any) -> None:
         help="how long a session waits for a client of the socket to come back (0: not at all)",
     )
     _session_options(serve, without=("--output", "--verbose"))
+
+
+def _chat(commands: Any) -> None:
+    chat = _add(commands, "chat", "chat:chat", "a conversation at the terminal")
+    chat.add_argument("prompt", metavar="PROMPT", nargs="?", help="the first prompt")
+    which = chat.add_mutually_exclusive_group()
+    which.add_argument(
+        "--continue", dest="continues", action="store_true", help="go on with the newest session of this workspace"
+    )
+    which.add_argument("--session", metavar="ID", help="go on with this session")
+    chat.add_argument("--plain", action="store_true", help="lines only, for screen readers; nothing is drawn over")
+    _session_options(chat, without=("--output", "--verbose", "--approve", "--approve-all"))
+    chat.set_defaults(approve=[], approve_all=False)
 
 
 def _mcp(commands: Any) -> None:
@@ -450,6 +477,7 @@ def _doctor(commands: Any) -> None:
 # What adds each command and its options to the subparsers, in the order of the help.
 _COMMANDS: dict[str, Callable[[Any], None]] = {
     "run": _run,
+    "chat": _chat,
     "resume": _resume,
     "serve": _serve,
     "sessions": _sessions,
@@ -477,12 +505,14 @@ def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] =
         if option not in without:
             groups[_group_of(key)].add_argument(option, **arguments)
     policy, session = groups["policy"], groups["session"]
-    policy.add_argument(
-        "--approve", metavar="RULE_OR_TOOL", action="append", default=[], help="approve in advance; repeatable"
-    )
-    policy.add_argument(
-        "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
-    )
+    if "--approve" not in without:
+        policy.add_argument(
+            "--approve", metavar="RULE_OR_TOOL", action="append", default=[], help="approve in advance; repeatable"
+        )
+    if "--approve-all" not in without:
+        policy.add_argument(
+            "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
+        )
     session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
     _state_dir(session)
 

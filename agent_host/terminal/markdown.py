@@ -28,6 +28,11 @@ class MarkdownBlocks:
         """True if no text waits for the end of its block."""
         return not self._open
 
+    @property
+    def open(self) -> str:
+        """The text that has no end yet."""
+        return self._open
+
     def add(self, text: str) -> Iterator[str]:
         """Yield the blocks that `text` completes."""
         self._open += text

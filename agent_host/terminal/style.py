@@ -88,7 +88,9 @@ def _wrap_line(line: str, columns: int) -> Iterator[str]:
 
 def split_cells(text: str, columns: int) -> list[str]:
     """`text` in pieces of at most `columns`, at least one."""
-    pieces, row, used = [], [], 0
+    pieces: list[str] = []
+    row: list[str] = []
+    used = 0
     for char in text:
         wide = width(char)
         if used + wide > max(columns, 2) and row:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.approval.forms import MAX_FIELDS, Form, UnusableForm, form_of
-from agent_host.cli.ask import prompt_of, question_of, take
+from agent_host.terminal.form_lines import prompt_of, question_of, take
 
 COLOURS = {"type": "array", "minItems": 1, "items": {"type": "string", "enum": ["red", "blue"]}}
 SIZE = {"type": "string", "oneOf": [{"const": "s", "title": "small"}, {"const": "l", "title": "large"}], "default": "s"}

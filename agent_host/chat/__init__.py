@@ -1,0 +1,1 @@
+"""`agent-host chat`: a conversation at the terminal over session processes."""

@@ -1,0 +1,217 @@
+"""What a session does at the moment, from its events: the content of the live line."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.chat.paper import TAIL_LINES, duration
+from agent_host.display_text import count_noun, one_line
+from agent_host.terminal.style import last_state, without_colours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import ClassVar
+
+_KEPT_CHARS: Final = 256 * 1024
+_OPEN_CHARS: Final = 16 * 1024
+_SUBJECT_BYTES: Final = 200
+
+
+class CommandOutput:
+    """What a call prints, bounded: its last lines and, as long as that is not much, all of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_whole = True
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._kept: list[str] = []
+        self._kept_chars = 0
+        self._open: dict[str, str] = {}
+
+    def add(self, stream: str, text: str) -> None:
+        """Take the next piece of a stream."""
+        *whole, still_open = (self._open.get(stream, "") + text).split("\n")
+        if len(still_open) > _OPEN_CHARS:
+            whole, still_open = [*whole, still_open], ""
+        self._open[stream] = still_open
+        for line in whole:
+            self._keep(line)
+
+    def end(self) -> None:
+        """Take the lines that have no end."""
+        for line in self._open.values():
+            if line.strip():
+                self._keep(line)
+        self._open.clear()
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines, those that have no end yet too."""
+        return [*self._lines, *(line for line in map(last_state, self._open.values()) if line.strip())][-TAIL_LINES:]
+
+    @property
+    def lines(self) -> list[str]:
+        """All that was kept."""
+        return list(self._kept)
+
+    @property
+    def hidden(self) -> int:
+        """The number of lines before the last ones."""
+        return max(0, self.count - len(self._lines))
+
+    def _keep(self, line: str) -> None:
+        self.count += 1
+        shown = last_state(line)
+        if without_colours(shown).strip():
+            self._lines.append(shown)
+        self._kept_chars += len(line)
+        if self._kept_chars <= _KEPT_CHARS:
+            self._kept.append(line)
+        else:
+            self.is_whole = False
+
+
+class RunningCall:
+    """A call that has no result yet."""
+
+    def __init__(self, payload: Mapping[str, Any], subject: str) -> None:
+        self.name = str(payload["toolName"])
+        self.subject = subject
+        self.arguments: Mapping[str, Any] | None = payload.get("arguments")
+        self.since = time.monotonic()
+        self.is_asked = False
+        self.output = CommandOutput()
+
+
+class Activity:
+    """The task that runs: its step, its calls, its tokens."""
+
+    def __init__(self) -> None:
+        self.sandbox = self._launch_sandbox = ""
+        self.background: set[str] = set()
+        self.calls: dict[str, RunningCall] = {}
+        self.thinking = ""
+        self.thinking_since: float | None = None
+        self.model = ""
+        self._step = 0
+        self._model_since: float | None = None
+        self._began: float | None = None
+        self._tokens = self._expected = 0
+        self._cost: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """A task begins."""
+        self._began = time.monotonic()
+        self._step = self._tokens = self._expected = 0
+        self._cost.clear()
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing runs any more."""
+        self._model_since = self.thinking_since = None
+        self._expected = 0
+        self.calls.clear()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the task began."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def take(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Follow an event."""
+        handler = self._HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, payload)
+
+    def line(self) -> str:
+        """The step, what runs or is waited for, seconds, tokens, cost, the sandbox, background commands."""
+        now = time.monotonic()
+        running = [call for call in self.calls.values() if not call.is_asked]
+        parts = [f"step {self._step}"] if self._step else []
+        if running:
+            more = f" and {len(running) - 1} more" if len(running) > 1 else ""
+            parts += [f"{one_line(running[0].name, 60)} {running[0].subject}".rstrip() + more]
+            parts += [duration(now - running[0].since)]
+        elif self.calls:
+            parts += ["a question waits"]
+        elif self._model_since is not None:
+            what = "thinking" if self.thinking_since is not None else f"waiting for {self.model or 'the model'}"
+            parts += [what, duration(now - self._model_since)]
+        elif self._began is not None:
+            parts += ["working", duration(self.seconds)]
+        return " · ".join([*parts, *self.totals()])
+
+    def totals(self) -> list[str]:
+        """Tokens and cost of the task, the sandbox, background commands."""
+        tokens = self._tokens + self._expected
+        return [
+            *([f"{tokens:,} tokens"] if tokens else []),
+            *(f"{cost:.4f} {currency}" for currency, cost in self._cost.items()),
+            *([f"sandbox {self.sandbox}"] if self.sandbox else []),
+            *([f"{len(self.background)} in the background"] if self.background else []),
+        ]
+
+    def summary(self) -> str:
+        """The task in one line, at its end."""
+        parts = [count_noun(self._step, "step"), f"{self._tokens:,} tokens"]
+        parts += [f"{cost:.4f} {currency}" for currency, cost in self._cost.items()]
+        return ", ".join([*parts, duration(self.seconds)])
+
+    def _on_sandbox(self, payload: Mapping[str, Any]) -> None:
+        self.sandbox = self._launch_sandbox = one_line(str((payload.get("sandbox") or {}).get("level", "")), 40)
+        self.model = one_line(str(payload.get("model", self.model)), 80)
+
+    def _on_mode(self, payload: Mapping[str, Any]) -> None:
+        self.sandbox = one_line(str(payload.get("sandbox", self._launch_sandbox)), 40)
+
+    def _on_step(self, payload: Mapping[str, Any]) -> None:
+        self._step, self._model_since = payload["stepCount"], None
+        if self._began is None:
+            self._began = time.monotonic()
+
+    def _on_asked_model(self, payload: Mapping[str, Any]) -> None:
+        self.model = one_line(str(payload.get("model", "")), 80)
+        self._expected = payload.get("estimatedInputTokens", 0)
+        self._model_since = time.monotonic()
+
+    def _on_answered(self, payload: Mapping[str, Any]) -> None:
+        self._model_since, self._expected = None, 0
+        self._tokens += payload.get("inputTokens", 0) + payload.get("outputTokens", 0)
+        if "cost" in payload:
+            currency = one_line(str(payload.get("costCurrency", "")), 20)
+            self._cost[currency] = self._cost.get(currency, 0.0) + payload["cost"]
+
+    def _on_thinking(self, payload: Mapping[str, Any]) -> None:
+        if self.thinking_since is None:
+            self.thinking_since, self.thinking = time.monotonic(), ""
+        self.thinking = (self.thinking + payload["text"])[-_KEPT_CHARS:]
+
+    def _on_output(self, payload: Mapping[str, Any]) -> None:
+        call = self.calls.get(payload["toolCallId"])
+        if call is not None:
+            call.output.add(payload["stream"], payload["text"])
+
+    def _on_ended(self, payload: Mapping[str, Any]) -> None:
+        self.background.discard(str(payload.get("commandId", "")))
+
+    _HANDLERS: ClassVar[dict[str, Callable[[Activity, Mapping[str, Any]], None]]] = {
+        "session_started": _on_sandbox,
+        "session_resumed": _on_sandbox,
+        "mode_changed": _on_mode,
+        "step_started": _on_step,
+        "llm_request_started": _on_asked_model,
+        "llm_request_completed": _on_answered,
+        "thinking_chunk": _on_thinking,
+        "tool_output_chunk": _on_output,
+        "command_ended": _on_ended,
+    }
+
+
+def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> str:
+    """What a call acts on, in one line; a path of the workspace is relative to it."""
+    found = next((arguments[name] for name in ("command", "path", "url", "pattern") if name in arguments), summary)
+    text = one_line(str(found), _SUBJECT_BYTES)
+    inside = workspace.rstrip("/\\") + "/"
+    return text.removeprefix(inside)

@@ -1,0 +1,323 @@
+"""The commands of a conversation, each a line that begins with a slash."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.chat.face import Choice
+from agent_host.clients.connection import RpcFailure, SessionGone
+from agent_host.display_text import count_noun, one_line
+from agent_host.terminal.style import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agent_host.chat.conversation import Conversation
+
+    Run = Callable[[Conversation, str], Awaitable[None]]
+
+
+class Command(NamedTuple):
+    """A command: what its argument is called, and what it does."""
+
+    run: Run
+    argument: str
+    about: str
+
+
+COMMANDS: Final[dict[str, Command]] = {}
+_PAGE: Final = 500
+_READ_ONLY: Final = "read-only"
+_LAUNCH: Final = "launch"
+_KEYS: Final = (
+    ("Enter", "send; while a task runs the prompt waits in a queue"),
+    ("Alt+Enter", "tell the running task (/steer)"),
+    ("Ctrl-J", "a new line"),
+    ("Esc", "stop at the next safe point; twice: end the running tools"),
+    ("Ctrl-O", "all output of the last command"),
+    ("Ctrl-T", "what the model thought"),
+    ("Ctrl-X Ctrl-E", "write in $EDITOR"),
+    ("Ctrl-V", "paste a picture or a path"),
+    ("Ctrl-C", "clear the line; on an empty one as Esc; twice: leave"),
+    ("Ctrl-D", "leave"),
+    ("@", "complete a path of the workspace"),
+)
+
+
+async def run_command(chat: Conversation, line: str) -> None:
+    """Run the command of a line."""
+    name, _, argument = line[1:].partition(" ")
+    command = COMMANDS.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        chat.warn(one_line(f"/{name} is no command{f': did you mean /{near[0]}?' if near else ''} (/help lists them)"))
+        return
+    try:
+        await command.run(chat, argument.strip())
+    except (RpcFailure, SessionGone, OSError) as error:
+        chat.warn(f"/{name}: {error}")
+
+
+def _command(argument: str = "") -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
+        about = (run.__doc__ or "").strip().rstrip(".")
+        COMMANDS[run.__name__.strip("_")] = Command(run, argument, about[:1].lower() + about[1:])
+        return run
+
+    return register
+
+
+@_command()
+async def help_(chat: Conversation, _: str) -> None:
+    """List commands and keys."""
+    rows = [(f"/{name} {one.argument}".rstrip(), one.about) for name, one in COMMANDS.items()]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {about}" for name, about in (*rows, ("", ""), *_KEYS)]
+    chat.face.print("\n" + chat.paper.rows(lines))
+
+
+@_command("[NAME]")
+async def model(chat: Conversation, name: str) -> None:
+    """Show the model, or ask another one that the policy allows; `launch` goes back."""
+    session = await chat.open_session()
+    held = await session.request("SetMode", {"model": name} if name else {})
+    chat.note(f"model {held['model']}")
+    if not name:
+        models = await asyncio.to_thread(chat.records.allowed_models)
+        chat.note(f"the policy allows {', '.join(models)}" if models else "/model NAME asks another one")
+
+
+@_command("[NAME_OR_FILE]")
+async def policy(chat: Conversation, name: str) -> None:
+    """Show the policy, or narrow the session by another one; `launch` goes back."""
+    session = await chat.open_session()
+    if name:
+        chat.is_planning = False
+    held = await session.request("SetMode", {"policy": name} if name else {})
+    shown = held.get("policy", "that of the Session Service")
+    chat.note(f"policy {shown}, sandbox {held['sandbox']}" + (" (beside that of the launch)" if name else ""))
+
+
+@_command()
+async def plan(chat: Conversation, _: str) -> None:
+    """Work under the read-only policy, so that a plan comes first; again: approve it and go back."""
+    session = await chat.open_session()
+    wanted = _LAUNCH if chat.is_planning else _READ_ONLY
+    await session.request("SetMode", {"policy": wanted})
+    chat.is_planning = not chat.is_planning
+    if chat.is_planning:
+        chat.notes.append("The person wants a plan first: read what you need and propose it. Change nothing yet.")
+        chat.note("planning: files can only be read until you approve the plan with /plan")
+    else:
+        chat.notes.append("The person approves the plan: you may act now, within the policy.")
+        chat.note("the plan is approved: the policy of the launch holds again; say what to do, or `go`")
+
+
+@_command()
+async def cost(chat: Conversation, _: str) -> None:
+    """Tokens and cost of the session."""
+    if chat.session is None:
+        chat.note("nothing was asked yet")
+        return
+    usage = (await chat.session.request("GetSessionState"))["tokenUsage"]
+    cached = usage.get("cachedInputTokens", 0)
+    lines = [
+        f"tokens in   {usage['inputTokens']:,}" + (f" ({cached:,} from the cache)" if cached else ""),
+        f"tokens out  {usage['outputTokens']:,}",
+    ]
+    if "remaining" in usage:
+        lines.append(f"left        {usage['remaining']:,} of {usage['maxSessionTokens']:,}")
+    if "cost" in usage:
+        limit = f" of {usage['maxCost']}" if "maxCost" in usage else ""
+        lines.append(f"cost        {usage['cost']:.4f}{limit} {usage.get('costCurrency', '')}")
+    else:
+        lines.append("cost        not known: the model has no price (docs/costs.md)")
+    chat.face.print(chat.paper.rows(lines))
+
+
+@_command()
+async def compact(chat: Conversation, _: str) -> None:
+    """Have requests show less of the conversation; the record keeps all of it."""
+    if chat.session is None:
+        chat.note("there is no conversation yet")
+        return
+    await chat.session.request("CompactContext")
+    chat.note("the next request begins with room; what it leaves out is said then")
+
+
+@_command()
+async def diff(chat: Conversation, _: str) -> None:
+    """Changes of the session."""
+    if chat.session is None:
+        chat.note("nothing was changed yet")
+        return
+    found = await chat.session.request("GetPatchPreview")
+    if found.get("unseen"):
+        chat.warn(one_line(f"not all changes of commands are known: {found['unseen']}"))
+    for file in found["files"]:
+        head = f"{file['status']} {chat.relative(file['filePath'])} +{file['additions']} −{file['deletions']}"
+        chat.face.print("\n" + chat.paper.rows([one_line(head, 2000)]))
+        if file["diff"]:
+            chat.face.print(chat.paper.diff(file["diff"]))
+        await chat.face.room()
+    if not found["files"]:
+        chat.note("nothing is changed")
+
+
+@_command()
+async def undo(chat: Conversation, _: str) -> None:
+    """Take back the files of the last step that changed some."""
+    if chat.session is None:
+        chat.note("there is nothing to undo")
+        return
+    if chat.is_busy:
+        chat.warn("a task runs: Esc stops it, then /undo")
+        return
+    done = await asyncio.to_thread(chat.records.undo, chat.session.session_id)
+    chat.face.print(chat.paper.rows(done.lines))
+    if done.note:
+        chat.notes.append(done.note)
+
+
+@_command("[TEXT]")
+async def sessions(chat: Conversation, text: str) -> None:
+    """Choose a session: verdict, title, age, workspace; type to search."""
+    rows = await asyncio.to_thread(chat.records.sessions, text)
+    if not rows:
+        chat.note("no session is on record" + (f" with {text!r} in it" if text else ""))
+        return
+    chosen = await chat.face.pick("Which session?", [Choice(row.session_id, row.line) for row in rows])
+    if chosen is not None:
+        await resume(chat, chosen)
+
+
+@_command("[ID]")
+async def resume(chat: Conversation, session_id: str) -> None:
+    """Continue the paused task, or go on with a session by its id, its start or `latest`."""
+    if not session_id and chat.paused_task is not None:
+        await chat.go_on()
+        return
+    if not session_id and chat.session is not None and not chat.session.is_alive:
+        await chat.revive()
+        return
+    if not session_id:
+        await sessions(chat, "")
+        return
+    found = await asyncio.to_thread(chat.records.session_id_of, session_id)
+    if chat.session is not None and found == chat.session.session_id:
+        chat.note("that is this session")
+    else:
+        await chat.resume(found)
+
+
+@_command()
+async def new(chat: Conversation, _: str) -> None:
+    """Begin another session; this one stays on record."""
+    session = chat.session
+    await chat.close_session()
+    left = "" if session is None else f"; {session.session_id} stays on record"
+    chat.note(f"the next prompt begins a new session{left}")
+
+
+@_command("[clear]")
+async def queue(chat: Conversation, argument: str) -> None:
+    """Show the prompts that wait, or clear them."""
+    if argument == "clear" and chat.session is not None:
+        for task_id in list(chat.queued):
+            await chat.session.request("CancelTask", {"taskId": task_id})
+            chat.queued.pop(task_id, None)
+        chat.note("the queue is empty")
+        return
+    rows = [f"{number} {one_line(text, 300)}" for number, text in enumerate(chat.queued.values(), 1)]
+    chat.face.print(chat.paper.rows(rows or ["nothing waits"]))
+
+
+@_command("TEXT")
+async def steer(chat: Conversation, text: str) -> None:
+    """Tell the running task something, which the model reads before its next turn."""
+    if text:
+        await chat.steer(text)
+    else:
+        chat.note("/steer TEXT tells the running task something")
+
+
+@_command()
+async def mcp(chat: Conversation, _: str) -> None:
+    """MCP servers and how many of their tools the model sees."""
+    rows = await asyncio.to_thread(chat.records.mcp_servers)
+    chat.face.print(chat.paper.rows(rows or ["no MCP server is configured (docs/mcp.md)"]))
+
+
+@_command("[FILE.md|FILE.json]")
+async def export(chat: Conversation, name: str) -> None:
+    """Write the conversation into a file, as Markdown or JSON."""
+    if chat.session is None:
+        chat.note("there is no conversation yet")
+        return
+    path = _path_in(chat.workspace, name or f"{chat.session.session_id}.md")
+    items = await transcript(chat)
+    as_json = path.lower().endswith(".json")
+    text = json.dumps(items, indent=2, ensure_ascii=False) + "\n" if as_json else to_markdown(items)
+    await asyncio.to_thread(_write_new, path, text)
+    chat.note(f"wrote {path} ({count_noun(len(items), 'item')})")
+
+
+@_command()
+async def quit_(chat: Conversation, _: str) -> None:
+    """Leave; the session stays resumable."""
+    chat.face.leave()
+
+
+async def transcript(chat: Conversation) -> list[dict[str, Any]]:
+    """All items of the session."""
+    items: list[dict[str, Any]] = []
+    cursor: dict[str, str] = {}
+    while chat.session is not None:
+        page = await chat.session.request("GetTranscript", {"limit": _PAGE, **cursor})
+        items += page["items"]
+        if "nextCursor" not in page:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+    return items
+
+
+def to_markdown(items: list[dict[str, Any]]) -> str:
+    """A transcript as Markdown."""
+    parts = []
+    for item in items:
+        if item["kind"] == "message":
+            parts.append(f"## {'You' if item['role'] == 'user' else 'Agent'}\n\n{item['text']}\n")
+        elif item["kind"] == "call":
+            arguments = json.dumps(item["arguments"], indent=2, ensure_ascii=False)
+            parts.append(f"### {item['toolName']} ({item['status']})\n\n{_fenced(arguments, 'json')}")
+            if item.get("output"):
+                parts.append(_fenced(str(item["output"])))
+        elif item["mark"] == "task_steered":
+            parts.append(f"## You (to the running task)\n\n{item.get('text', '')}\n")
+    return "\n".join(parts)
+
+
+def _fenced(text: str, language: str = "") -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def _path_in(workspace: str, name: str) -> str:
+    return os.path.abspath(os.path.join(workspace, os.path.expanduser(name)))
+
+
+def _write_new(path: str, text: str) -> None:
+    """Raises OSError, also for a file that is there: nothing is written over."""
+    with open(path, "x", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+
+
+def short(text: str, columns: int) -> str:
+    """`text` on one line of the terminal."""
+    return cut(one_line(text, 4 * columns), columns)

@@ -1,0 +1,627 @@
+"""The live face: prompt_toolkit's input line and a few live lines at the bottom, the terminal's own scrollback above.
+
+One repaint does everything: it takes the live lines away, prints what waits to be printed, and draws the live lines
+again, as one frame for the one `FrameWriter`. There is at most one in 50 ms, and none while a frame is still being
+written. Nothing above the live lines is ever touched.
+
+A question takes only keys that were typed after it was shown. It is shown when its frame is written; what was typed
+until then is read and goes where it was meant, into the line that the person was writing. Whoever is just typing gets a
+pause first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Final, cast
+
+from prompt_toolkit import Application
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import ThreadedCompleter
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import BufferControl, ConditionalContainer, FormattedTextControl, HSplit, Layout, Window
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.menus import CompletionsMenuControl
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+from agent_host.chat.complete import ChatCompleter, named_picture
+from agent_host.chat.live import LiveArea
+from agent_host.chat.writer import FrameWriter
+from agent_host.terminal.style import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
+
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.history import History
+    from prompt_toolkit.input import Input
+    from prompt_toolkit.key_binding import KeyPressEvent
+
+    from agent_host.chat.conversation import Conversation
+    from agent_host.chat.face import Choice
+
+REPAINT_S: Final = 0.05
+_PAUSE_S: Final = 0.4
+_FRAME_CHARS: Final = 32 * 1024
+_ROOM_CHARS: Final = 256 * 1024
+_LEAVES_WITHIN_S: Final = 2.0
+_INPUT_ROWS: Final = 10
+_PICKED_ROWS: Final = 10
+_TICK_S: Final = 1.0
+_STYLE: Final = {
+    "prompt": "bold",
+    "ask": "bold ansiyellow",
+    "hint": "ansibrightblack",
+    "chosen": "reverse",
+    "completion-menu": "noinherit",
+    "completion-menu.completion.current": "reverse",
+    "completion-menu.meta.completion": "noinherit ansibrightblack",
+    "completion-menu.meta.completion.current": "reverse",
+}
+_USUAL_TITLE: Final = "agent-host"
+
+
+class _Frame:
+    """Standard output as prompt_toolkit sees it: what it writes is part of the next frame."""
+
+    encoding = "utf-8"
+
+    def __init__(self, fd: int, done: Callable[[str], None]) -> None:
+        self._fd = fd
+        self._done = done
+        self._parts: list[str] = []
+        self.is_open = False
+
+    def fileno(self) -> int:
+        """The descriptor of the terminal."""
+        return self._fd
+
+    def write(self, text: str) -> int:
+        """Add to the frame."""
+        self._parts.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand the frame over, unless more of it comes."""
+        if not self.is_open:
+            text, self._parts = "".join(self._parts), []
+            self._done(text)
+
+
+class _Asked:
+    """A key that is waited for."""
+
+    def __init__(self, prompt: str, keys: str) -> None:
+        self.prompt = prompt
+        self.keys = keys
+        self.is_armed = False
+        self.is_drawn = False
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+
+class _Typed:
+    """A line that is waited for, or a choice."""
+
+    def __init__(self, label: str, choices: Sequence[Choice] | None = None) -> None:
+        self.label = label
+        self.choices = choices
+        self.at = 0
+        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+
+class _PacedApplication(Application[None]):
+    """Draws a frame only when the one before is written."""
+
+    console: Console
+
+    def _redraw(self, render_as_done: bool = False) -> None:
+        if self.console.may_draw or render_as_done:
+            with self.console.frame():
+                super()._redraw(render_as_done)
+
+    def _on_resize(self) -> None:
+        self.console.note_resize()
+        super()._on_resize()
+
+
+class Console:
+    """See the module; a `Face`. `source` and `fd` are the terminal's two ends."""
+
+    def __init__(self, workspace: str, history: History, *, styled: bool, source: Input | None = None, fd: int = 1):
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._workspace = workspace
+        self._styled = styled
+        self._chat: Conversation | None = None
+        self._live: LiveArea | None = None
+        self._pending: list[str] = []
+        self._pending_chars = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_due = False
+        self._asked: _Asked | None = None
+        self._typed: _Typed | None = None
+        self._draft: Document | None = None
+        self._last_key = 0.0
+        self._last_ctrl_c = 0.0
+        self._title = ""
+        self._is_leaving = False
+        self._writer = FrameWriter(fd, self._loop, self._on_idle)
+        self._frame = _Frame(fd, self._writer.write)
+        self._output = Vt100_Output(
+            cast("TextIO", self._frame),  # all of one that is used
+            self._size,
+            term=os.environ.get("TERM"),
+            enable_cpr=False,
+        )
+        self._buffer = Buffer(
+            multiline=True,
+            history=history,
+            completer=ThreadedCompleter(ChatCompleter(workspace)),
+            complete_while_typing=Condition(self._completes),
+        )
+        self._app = _PacedApplication(
+            layout=self._layout(),
+            key_bindings=self._bindings(),
+            input=source,
+            output=self._output,
+            style=Style.from_dict(_STYLE),
+            color_depth=None if styled else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            min_redraw_interval=REPAINT_S,
+            max_render_postpone_time=None,
+        )
+        self._app.console = self
+        self._app.ttimeoutlen = 0.05
+        self._app.timeoutlen = 0.1
+        self._app.before_render += lambda _: self._print_pending()
+
+    # Face
+
+    def print(self, text: str) -> None:
+        """See Face."""
+        self._pending.append(text)
+        self._pending_chars += len(text)
+        if self._pending_chars > _ROOM_CHARS:
+            self._room.clear()
+        self._app.invalidate()
+
+    def refresh(self) -> None:
+        """See Face."""
+        self._app.invalidate()
+
+    async def room(self) -> None:
+        """See Face."""
+        if not self._room.is_set() and not self._writer.has_failed:
+            await self._room.wait()
+
+    async def key(self, prompt: str, keys: str) -> str:
+        """See Face."""
+        asked = self._asked = _Asked(prompt, keys)
+        self.refresh()
+        try:
+            return await asked.answer
+        finally:
+            if self._asked is asked:
+                self._asked = None
+            self.refresh()
+
+    async def line(self, prompt: str, initial: str = "", *, lines: bool = False) -> str | None:
+        """See Face."""
+        del lines  # the input line takes several anyway
+        return await self._type(_Typed(prompt), initial)
+
+    async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
+        """See Face."""
+        return await self._type(_Typed(title, choices), "")
+
+    async def _type(self, typed: _Typed, initial: str) -> str | None:
+        if self._typed is not None and not self._typed.answer.done():
+            self._typed.answer.set_result(None)
+            await asyncio.sleep(0)
+        self._typed, self._draft = typed, self._buffer.document
+        self._buffer.set_document(Document(initial), bypass_readonly=True)
+        self.refresh()
+        try:
+            return await typed.answer
+        finally:
+            if self._typed is typed:
+                self._typed = None
+                self._buffer.set_document(self._draft or Document(), bypass_readonly=True)
+            self.refresh()
+
+    def call_attention(self, title: str) -> None:
+        """See Face."""
+        if title:
+            self._output.bell()
+        if title != self._title:
+            self._title = title
+            self._output.set_title(title or _USUAL_TITLE)
+        self.refresh()
+
+    def leave(self) -> None:
+        """See Face."""
+        self._is_leaving = True
+        if self._app.is_running and not (self._app.future is not None and self._app.future.done()):
+            self._app.exit()
+
+    # The program's side
+
+    def attach(self, chat: Conversation) -> None:
+        """Have a conversation, whose live lines are drawn."""
+        self._chat = chat
+        self._live = LiveArea(chat)
+
+    @property
+    def columns(self) -> int:
+        """The width of the terminal."""
+        return self._size().columns
+
+    async def run(self) -> None:
+        """Take keys until the person leaves, or the terminal is gone."""
+        ticking = asyncio.ensure_future(self._tick())
+        try:
+            if not self._is_leaving:
+                await self._app.run_async(set_exception_handler=False, handle_sigint=False)
+        except EOFError:
+            pass
+        finally:
+            ticking.cancel()
+
+    def close(self) -> None:
+        """Print what waits, and give the terminal back."""
+        text, self._pending = "".join(self._pending), []
+        self._room.set()
+        self._frame.write(text.replace("\n", "\r\n"))
+        self._frame.flush()
+        self._writer.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if self._chat is not None and self._chat.is_busy:
+                self.refresh()
+
+    # Frames
+
+    @property
+    def may_draw(self) -> bool:
+        """True if a frame can be drawn now; else one is drawn once that is so."""
+        self._is_due = not self._writer.is_idle
+        return not self._is_due
+
+    @contextlib.contextmanager
+    def frame(self) -> Iterator[None]:
+        """All that is written meanwhile is one frame."""
+        self._frame.is_open = True
+        try:
+            yield
+        finally:
+            self._frame.is_open = False
+            self._output.flush()
+            self._frame.flush()
+            self._note_drawn()
+
+    def note_resize(self) -> None:
+        """Take the rows into account that a terminal makes of its wider ones when it becomes narrower."""
+        renderer = self._app.renderer
+        screen, columns = renderer.last_rendered_screen, self._size().columns
+        if screen is None:
+            return
+        rows = 0
+        cursor = renderer._cursor_pos  # noqa: SLF001  the only place that has it
+        for at in range(cursor.y):
+            used = max((x + 1 for x, char in screen.data_buffer[at].items() if char.char.strip()), default=0)
+            rows += max(1, -(-used // columns))
+        rows += cursor.x // columns
+        renderer._cursor_pos = cursor._replace(y=rows)  # noqa: SLF001
+
+    def _print_pending(self) -> None:
+        """Print above the live lines, a part of what waits if that is much."""
+        if not self._pending:
+            return
+        text = "".join(self._pending)
+        end = len(text)
+        if end > _FRAME_CHARS:
+            end = text.rfind("\n", 0, _FRAME_CHARS) + 1 or _FRAME_CHARS
+        self._pending = [text[end:]] if end < len(text) else []
+        self._pending_chars = len(text) - end
+        if self._pending_chars <= _ROOM_CHARS // 2:
+            self._room.set()
+        self._app.renderer.erase(leave_alternate_screen=False)
+        self._output.write_raw(text[:end].replace("\n", "\r\n"))
+
+    def _note_drawn(self) -> None:
+        if self._asked is not None:
+            self._asked.is_drawn = not self._pending
+        if self._pending:
+            self._app.invalidate()
+        if self._writer.is_idle:
+            self._on_idle()
+
+    def _on_idle(self) -> None:
+        """The frame is on the terminal."""
+        if self._is_due:
+            self._is_due = False
+            self._app.invalidate()
+        asked = self._asked
+        if asked is not None and asked.is_drawn and not asked.is_armed:
+            self._arm(asked)
+        if self._writer.has_failed:
+            self._room.set()
+            self.leave()
+
+    def _arm(self, asked: _Asked) -> None:
+        """Take keys for the question from now on; those that were typed before go where they were meant."""
+        if self._asked is not asked or not self._app.is_running:
+            return
+        for press in self._app.input.read_keys():
+            self._app.key_processor.feed(press)
+        self._app.key_processor.process_keys()
+        wait_s = self._last_key + _PAUSE_S - time.monotonic()
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._arm, asked)
+        else:
+            asked.is_armed = True
+            self.refresh()
+
+    def _size(self) -> Size:
+        try:
+            size = os.get_terminal_size(self._fd)
+        except OSError:
+            return Size(rows=24, columns=80)
+        return Size(rows=size.lines or 24, columns=size.columns or 80)
+
+    # Layout
+
+    def _layout(self) -> Layout:
+        asks, picks = Condition(self._is_asking), Condition(self._is_picking)
+        self._input = Window(
+            BufferControl(self._buffer, input_processors=[BeforeInput(self._label, style="class:prompt")]),
+            height=lambda: Dimension(min=1, max=_INPUT_ROWS),
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        question = Window(FormattedTextControl(self._question_text), wrap_lines=True, dont_extend_height=True)
+        completes = Condition(lambda: self._buffer.complete_state is not None)
+        return Layout(
+            HSplit(
+                [
+                    Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=self._live_height),
+                    ConditionalContainer(question, asks),
+                    self._input,
+                    ConditionalContainer(
+                        Window(FormattedTextControl(self._picked_text), dont_extend_height=True), picks
+                    ),
+                    ConditionalContainer(
+                        Window(
+                            CompletionsMenuControl(),
+                            height=Dimension(min=1, max=8),
+                            dont_extend_height=True,
+                            style="class:completion-menu",
+                        ),
+                        completes,
+                    ),
+                    ConditionalContainer(
+                        Window(FormattedTextControl(self._hint_text), height=1, style="class:hint"),
+                        ~completes & ~picks,
+                    ),
+                ]
+            ),
+            focused_element=self._input,
+        )
+
+    def _live_rows(self) -> list[str]:
+        size = self._size()
+        return [] if self._live is None else self._live.rows(size.columns, size.rows)
+
+    def _live_height(self) -> int:
+        return len(self._live_rows())
+
+    def _live_text(self) -> ANSI:
+        return ANSI("\n".join(self._live_rows()))
+
+    def _label(self) -> StyleAndTextTuples:
+        return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]
+
+    def _question_text(self) -> StyleAndTextTuples:
+        asked = self._asked
+        if asked is None:
+            return []
+        waits = "" if asked.is_armed else "  (keys count once you stop typing)"
+        return [("class:ask", asked.prompt), ("class:hint", waits if asked.is_drawn else "")]
+
+    def _picked_text(self) -> StyleAndTextTuples:
+        typed = self._typed
+        found = [] if typed is None else self._found()
+        if typed is None or not found:
+            return [("class:hint", "nothing with this in it")]
+        typed.at = min(typed.at, len(found) - 1)
+        first = max(0, min(typed.at - _PICKED_ROWS // 2, len(found) - _PICKED_ROWS))
+        parts: StyleAndTextTuples = []
+        for place, choice in enumerate(found[first : first + _PICKED_ROWS], first):
+            line = cut(choice.line, self.columns - 2)
+            parts.append(("class:chosen" if place == typed.at else "", f"{line}\n"))
+        return [*parts, ("class:hint", f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves")]
+
+    def _hint_text(self) -> str:
+        if self._typed is not None:
+            return cut("Enter sends · Ctrl-J a new line · Esc goes back", self.columns)
+        chat = self._chat
+        if chat is None:
+            return ""
+        shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
+        shown += ["planning"] if chat.is_planning else []
+        keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
+        return cut(" · ".join([keys, *shown]), self.columns)
+
+    def _is_asking(self) -> bool:
+        return self._asked is not None and self._typed is None
+
+    def _is_picking(self) -> bool:
+        return self._typed is not None and self._typed.choices is not None
+
+    def _completes(self) -> bool:
+        text = self._buffer.document.text_before_cursor
+        return self._typed is None and (text.startswith("/") or "@" in text.rpartition(" ")[2])
+
+    def _found(self) -> list[Choice]:
+        wanted = self._buffer.text.casefold().split()
+        choices = () if self._typed is None or self._typed.choices is None else self._typed.choices
+        return [one for one in choices if all(word in one.line.casefold() for word in wanted)]
+
+    # Keys
+
+    def _bindings(self) -> KeyBindings:
+        keys = KeyBindings()
+        armed = Condition(lambda: self._is_asking() and self._asked is not None and self._asked.is_armed)
+        writes, picks = ~armed, Condition(self._is_picking)
+
+        @keys.add(Keys.Any, filter=armed, eager=True)
+        def _(event: KeyPressEvent) -> None:
+            self._answer_key(event.data)
+
+        @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
+        @keys.add("c-m", filter=armed, eager=True)
+        @keys.add("c-j", filter=armed, eager=True)
+        def _(event: KeyPressEvent) -> None:
+            """No answer."""
+            del event
+            self._output.bell()
+
+        keys.add("c-m", filter=writes)(lambda _: self._enter())
+        keys.add("c-j", filter=writes)(lambda event: event.current_buffer.insert_text("\n"))
+        keys.add("escape", "c-m", filter=writes)(lambda _: self._enter(steers=True))
+        keys.add("escape")(lambda _: self._escape())
+        keys.add("c-c")(lambda _: self._ctrl_c())
+        keys.add("c-d")(lambda _: self._ctrl_d())
+        keys.add("c-o")(lambda _: self._unfold())
+        keys.add("c-t")(lambda _: self._unfold(thinking=True))
+        keys.add("c-x", "c-e", filter=writes)(lambda event: event.current_buffer.open_in_editor())
+        keys.add("c-v", filter=writes)(lambda _: self._paste_picture())
+        keys.add("up", filter=picks)(lambda _: self._move(-1))
+        keys.add("down", filter=picks)(lambda _: self._move(1))
+        if sys.platform != "win32":
+            keys.add("c-z")(lambda _: self._suspend())
+
+        @keys.add(Keys.BracketedPaste, filter=writes)
+        def _(event: KeyPressEvent) -> None:
+            data = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            event.current_buffer.insert_text(named_picture(data, self._workspace) or data)
+
+        self._buffer.on_text_changed += lambda _: self._note_key()
+        return keys
+
+    def _unfold(self, *, thinking: bool = False) -> None:
+        if self._chat is not None and thinking:
+            self._chat.unfold_thinking()
+        elif self._chat is not None:
+            self._chat.unfold()
+
+    def _note_key(self) -> None:
+        self._last_key = time.monotonic()
+
+    def _answer_key(self, key: str) -> None:
+        asked = self._asked
+        if asked is not None and key.lower() in asked.keys and not asked.answer.done():
+            asked.answer.set_result(key.lower())
+        else:
+            self._output.bell()
+
+    def _enter(self, *, steers: bool = False) -> None:
+        buffer, typed = self._buffer, self._typed
+        if typed is not None and typed.choices is not None:
+            found = self._found()
+            self._answer(found[typed.at].value if found else None)
+            return
+        if buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
+            buffer.complete_state = None
+            return
+        if buffer.document.text_before_cursor.endswith("\\") and typed is None:
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+            return
+        text = buffer.text
+        if typed is not None:
+            self._answer(text)
+            return
+        if not text.strip() or self._chat is None:
+            return
+        buffer.append_to_history()
+        buffer.reset()
+        if steers and self._chat.is_busy:
+            self._chat.spawn(self._chat.steer(text))
+        else:
+            self._chat.submit(text)
+
+    def _answer(self, text: str | None) -> None:
+        if self._typed is not None and not self._typed.answer.done():
+            self._typed.answer.set_result(text)
+
+    def _escape(self) -> None:
+        if self._typed is not None:
+            self._answer(None)
+        elif self._buffer.complete_state is not None:
+            self._buffer.cancel_completion()
+        elif self._chat is not None:
+            self._chat.interrupt()
+
+    def _ctrl_c(self) -> None:
+        if self._typed is not None:
+            self._answer(None)
+            return
+        if self._buffer.text and not self._is_asking():
+            self._buffer.reset()
+            return
+        if self._chat is None or self._chat.interrupt():
+            return
+        now = time.monotonic()
+        if now - self._last_ctrl_c < _LEAVES_WITHIN_S:
+            self.leave()
+            return
+        self._last_ctrl_c = now
+        self._chat.note("Ctrl-C again leaves")
+
+    def _ctrl_d(self) -> None:
+        if self._typed is not None:
+            self._answer(None)
+        elif self._buffer.text and not self._is_asking():
+            self._buffer.delete()
+        else:
+            self.leave()
+
+    def _move(self, by: int) -> None:
+        if self._typed is not None:
+            self._typed.at = max(0, self._typed.at + by)
+
+    def _paste_picture(self) -> None:
+        if self._chat is not None:
+            self._chat.spawn(self._insert_picture(self._chat))
+
+    async def _insert_picture(self, chat: Conversation) -> None:
+        mention = await chat.picture_of_clipboard()
+        if mention is not None:
+            self._buffer.insert_text(mention)
+
+    def _suspend(self) -> None:
+        if sys.platform != "win32":
+            # This process alone: the session goes on, as it does for any client that does not read.
+            def stop() -> None:
+                self._writer.drain(_LEAVES_WITHIN_S)
+                os.kill(os.getpid(), signal.SIGTSTP)
+
+            run_in_terminal(stop)

@@ -1,0 +1,571 @@
+"""A conversation at the terminal: one session after the other, each in a process of its own.
+
+`Conversation` stands between a `Face` (the terminal) and a `SupervisedSession` (the process). It hears every event of
+the session, prints what is final, keeps what is live for the live line, and asks the person what the session asks.
+
+What it rests on:
+
+- What is printed is never drawn again. A terminal's scrollback belongs to the person, so only what is final goes there:
+  a block of Markdown when the next one begins (`answer`), a call when it has its result, a question when it is asked.
+  What still changes stands in a few lines below it, and the face alone draws those.
+- Nothing is printed twice. A call is printed by its id, a question by its id, an answer by its text: where the process
+  died or the gateway failed in the middle of an answer, the new one is compared with what stands there (`AnswerText`).
+- The session does not wait for the terminal. A face that is far behind makes `on_event` wait; the supervisor then stops
+  reading, and the session joins and drops pieces of its streams (docs/serve.md, "A slow client"). What was dropped is
+  said, and questions are asked for again.
+- A listener must not wait for its session, so whatever asks the session something runs as a task of its own (`spawn`).
+
+Lives and deaths:
+
+- A session begins with the first prompt and not with the program, so that no empty ones are left behind.
+- If its process dies, `on_gone` says so and a task resumes the session in another process at once, with the task that
+  was open and those that are queued. A session whose process dies again and again is left alone, resumable.
+- If this program dies, the process of the session finishes its step at the end of its input and leaves the session
+  resumable, as it does for any client. `chat --continue` takes the newest such session of the workspace.
+
+Questions are asked one after the other, by `_ask_waiting`, which awaits keys and lines of the face as if the person
+were a function. A question that is answered elsewhere, or that ends with its task, cancels that wait.
+
+Traps:
+
+- An Escape stops one task and no more: while the next queued one begins, a second Escape does nothing to that.
+- A prompt that was typed while the session is being resumed waits for it (`_opening`), in order.
+- What a person undid is told to the model with the next prompt, because the host has no other way to tell it
+  something outside of a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.chat import asking
+from agent_host.chat.activity import Activity, RunningCall, subject_of
+from agent_host.chat.answer import BEGINS_AGAIN, AnswerText
+from agent_host.chat.commands import run_command
+from agent_host.chat.paper import result_line
+from agent_host.chat.replay import print_item
+from agent_host.clients.connection import RpcFailure, SessionGone
+from agent_host.clients.supervisor import TooManySessions
+from agent_host.display_text import one_line
+from agent_host.ids import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from typing import ClassVar
+
+    from agent_host.chat.activity import CommandOutput
+    from agent_host.chat.face import Face
+    from agent_host.chat.local import LocalRecords
+    from agent_host.chat.paper import Paper
+    from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
+
+_DEATHS: Final = 3
+_DEATHS_WITHIN_S: Final = 60.0
+_NEXT_TASK_S: Final = 1.0
+_FAILURES: Final = (RpcFailure, SessionGone, TooManySessions, OSError)
+_NEWS: Final = {
+    "llm_retry": "the gateway failed; asking again",
+    "llm_fallback": "another model is asked",
+    "llm_window_cut": "the oldest messages are left out of requests",
+    "policy_expired": "the policy bundle has expired",
+    "approval_timeout": "nobody answered in time, so the call was denied",
+    "tools_unavailable": "tools are not available",
+    "tools_hidden": "the policy hides tools",
+    "tools_changed": "tools have changed",
+    "checkpoint_failed": "the disk did not take a record",
+    "storage_limit_reached": "the session may keep no more",
+    "step_limit_approaching": "four fifths of the steps are used",
+    "llm_server_read": "",
+}
+
+
+class Conversation:
+    """See the module. `records` is what this machine has on disk, `mode` the options of the session as they are."""
+
+    def __init__(
+        self, face: Face, paper: Paper, supervisor: Supervisor, spec: SessionSpec, records: LocalRecords
+    ) -> None:
+        self.face = face
+        self.paper = paper
+        self.records = records
+        self.activity = Activity()
+        self.answer = AnswerText()
+        self.session: SupervisedSession | None = None
+        self.task_id: str | None = None
+        self.paused_task: str | None = None
+        self.queued: dict[str, str] = {}
+        self.mode: dict[str, str] = {}
+        self.is_planning = False
+        self.notes: list[str] = []
+        self.last_output: tuple[str, CommandOutput, Mapping[str, Any]] | None = None
+        self.last_thinking = ""
+        self.is_leaving = False
+        self._supervisor = supervisor
+        self._spec = spec
+        self._opening = asyncio.Lock()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._stopped: tuple[str, float] = ("", 0.0)
+        self._deaths: list[float] = []
+        self._printed_calls: set[str] = set()
+        self.questions = asking.Questions(self)
+
+    @property
+    def workspace(self) -> str:
+        """The project directory."""
+        return self._spec.directory
+
+    def relative(self, path: str) -> str:
+        """A path of the workspace, relative to it."""
+        return path.removeprefix(self.workspace.rstrip("/\\") + "/")
+
+    def mark_printed(self, call_id: str) -> None:
+        """A call stands on the terminal."""
+        self._printed_calls.add(call_id)
+
+    def diff_of(self, payload: Mapping[str, Any]) -> str:
+        """The change that a call made, by its event or its item."""
+        return "" if self.session is None else self.records.diff_of_call(self.session.session_id, payload)
+
+    # What a person does
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a task runs."""
+        return self.task_id is not None
+
+    def submit(self, text: str) -> None:
+        """Take what was typed: a command, or a prompt, which waits if a task runs."""
+        if text.strip().startswith("/") and "\n" not in text.strip():
+            self.spawn(run_command(self, text.strip()))
+        elif text.strip():
+            self.spawn(self.say(text))
+
+    async def say(self, text: str) -> None:
+        """Give the session a prompt."""
+        task_id = new_id("task")
+        waits = self.is_busy
+        if waits:
+            self.queued[task_id] = text
+            self.face.refresh()
+        else:
+            self.face.print(self.paper.prompt(text))
+        notes, self.notes = self.notes, []
+        prompt = "\n\n".join([*(f"[note of the host: {note}]" for note in notes), text])
+        try:
+            session = await self.open_session()
+            await self._set_aside()
+            await session.start_task(task_id, prompt, {"queue": True})
+        except _FAILURES as error:
+            self.queued.pop(task_id, None)
+            self.notes = [*notes, *self.notes]
+            self.warn(f"the prompt was not taken: {error}")
+
+    async def steer(self, text: str) -> None:
+        """Tell the running task something; without one it is a prompt."""
+        if self.task_id is None or self.session is None:
+            await self.say(text)
+            return
+        try:
+            await self.session.request("SteerTask", {"taskId": self.task_id, "text": text})
+        except RpcFailure as error:
+            if error.name != "NO_ACTIVE_TASK":
+                self.warn(f"the task was not told: {error}")
+                return
+            await self.say(text)
+        except _FAILURES as error:
+            self.warn(f"the task was not told: {error}")
+        else:
+            self.face.print(self.paper.prompt(text, steers=True))
+
+    def interrupt(self) -> bool:
+        """Stop the running task at the next safe point; a second time end its tools. False if nothing runs."""
+        task_id, now = self.task_id, time.monotonic()
+        if task_id is None or self.session is None:
+            return False
+        stopped, at = self._stopped
+        if stopped and stopped != task_id and now - at < _NEXT_TASK_S:
+            return True
+        force = stopped == task_id
+        self._stopped = (task_id, now)
+        self.note("ending the running tools" if force else "stopping at the next safe point; Esc again ends its tools")
+        self.spawn(self._cancel(task_id, force=force))
+        return True
+
+    async def _cancel(self, task_id: str, *, force: bool) -> None:
+        if self.session is not None:
+            with contextlib.suppress(*_FAILURES):  # it has ended meanwhile
+                await self.session.request("CancelTask", {"taskId": task_id, "force": force})
+
+    async def _set_aside(self) -> None:
+        """Cancel the task that a pause left open: the prompt takes its place."""
+        task_id, self.paused_task = self.paused_task, None
+        if task_id is None or self.session is None:
+            return
+        await self.session.request("ResumeSession", {"autoContinue": False})
+        with contextlib.suppress(RpcFailure):
+            await self.session.request("CancelTask", {"taskId": task_id, "force": True})
+
+    def unfold(self) -> None:
+        """Print all that the last command printed."""
+        self.spawn(self._unfold())
+
+    async def _unfold(self) -> None:
+        if self.last_output is None:
+            self.note("no output is folded")
+            return
+        call_id, output, payload = self.last_output
+        lines = output.lines
+        if not output.is_whole and self.session is not None:
+            lines = await asyncio.to_thread(self.records.stored_output, self.session.session_id, payload) or lines
+        self.face.print(self.paper.unfolded(f"output of {call_id}", lines))
+
+    def unfold_thinking(self) -> None:
+        """Print what the model thought last."""
+        thought = self.activity.thinking or self.last_thinking
+        if thought:
+            self.face.print(self.paper.unfolded("the model's thinking", thought.split("\n")))
+        else:
+            self.note("the model has not shown any thinking")
+
+    async def picture_of_clipboard(self) -> str | None:
+        """Keep the picture of the clipboard where the session's tools may read it; returns its mention."""
+        try:
+            session = await self.open_session()
+            path = await asyncio.to_thread(self.records.keep_picture, session.session_id)
+        except _FAILURES as error:
+            self.warn(f"the picture was not taken: {error}")
+            return None
+        if path is None:
+            self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
+            return None
+        return f"@{path} "
+
+    # Sessions
+
+    async def open_session(self) -> SupervisedSession:
+        """Return the session, a new one if there is none. Raises what `Supervisor.create` raises."""
+        async with self._opening:
+            if self.session is None:
+                self.session = await self._supervisor.create(self._spec, self)
+            return self.session
+
+    async def resume(self, session_id: str, *, goes_on: bool = True) -> bool:
+        """Show a session as it was and go on with it; False if it cannot be."""
+        await self.close_session()
+        async with self._opening:
+            try:
+                self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=True)
+            except _FAILURES as error:
+                self.warn(f"session {session_id} cannot be resumed: {error}")
+                return False
+            self.mode = await self._mode()
+            await self._go_on(result, goes_on=goes_on)
+        return True
+
+    async def _mode(self) -> dict[str, str]:
+        if self.session is None:
+            return {}
+        with contextlib.suppress(*_FAILURES):
+            found = await self.session.request("GetSessionState")
+            mode = {name: str(value) for name, value in (found.get("mode") or {}).items()}
+            self.is_planning = mode.get("policy") == "read-only"
+            return mode
+        return {}
+
+    async def _go_on(self, result: Mapping[str, Any], *, goes_on: bool = True) -> None:
+        """Continue what was open, or leave it paused."""
+        open_task = result.get("incompleteTask")
+        if self.session is None or (open_task is None and not result.get("queuedTasks")):
+            return
+        if open_task is not None and not goes_on:
+            self.paused_task = open_task["taskId"]
+            return
+        if open_task is not None:
+            self.task_id = open_task["taskId"]
+            self.activity.begin()
+        await self.session.request("ResumeSession")
+
+    async def go_on(self) -> None:
+        """Continue the task that is paused."""
+        if self.paused_task is None or self.session is None:
+            return
+        task_id, self.paused_task = self.paused_task, None
+        try:
+            if self.session.is_alive:
+                await self.session.request("ResumeSession")
+                self.task_id = task_id
+                self.activity.begin()
+            else:
+                await self.revive()
+        except _FAILURES as error:
+            self.paused_task = task_id
+            self.warn(f"the task cannot go on: {error}")
+
+    async def close_session(self) -> None:
+        """Let go of the session: its process finishes its step, and it stays resumable."""
+        session, self.session = self.session, None
+        self.questions.withdraw()
+        if session is not None:
+            if self.is_busy:
+                self.note("finishing the step that runs")
+            await session.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.task_id = self.paused_task = None
+        self.queued.clear()
+        self.mode.clear()
+        self.is_planning = False
+        self.answer = AnswerText()
+        self.activity = Activity()
+        self._printed_calls.clear()
+        self.last_output, self.last_thinking = None, ""
+        self.face.refresh()
+
+    async def aclose(self) -> None:
+        """End the conversation."""
+        self.is_leaving = True
+        for task in [*self._beside]:
+            task.cancel()
+        await self.close_session()
+        await self._supervisor.aclose()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside; what goes wrong is said."""
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside_done)
+
+    def _beside_done(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, _FAILURES):
+            self.warn(str(error))
+        elif error is not None:
+            self.warn(f"internal error: {type(error).__name__}: {error}")
+        self.face.refresh()
+
+    # What is said besides the model's words
+
+    def note(self, text: str) -> None:
+        """Say something."""
+        self.face.print(self.paper.notice(text))
+
+    def warn(self, text: str) -> None:
+        """Say something that should be seen."""
+        self.face.print(self.paper.warning(text))
+
+    # Listener
+
+    async def on_event(self, event: dict[str, Any]) -> None:
+        """See Listener."""
+        kind, payload = str(event["eventType"]), event["payload"]
+        if event.get("droppedEvents"):
+            self.warn(f"{event['droppedEvents']} events are not shown: the terminal was slow")
+            self.spawn(self.questions.look())
+        self.activity.take(kind, payload)
+        if kind != "thinking_chunk":
+            self._fold_thinking()
+        handler = self._HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, event)
+        elif kind in _NEWS and (message := payload.get("message", _NEWS[kind])):
+            said = f"{_NEWS[kind]}: {message}" if _NEWS[kind] and message != _NEWS[kind] else message
+            self.note(one_line(said, 2000))
+        self.face.refresh()
+        await self.face.room()
+
+    async def on_item(self, item: dict[str, Any]) -> None:
+        """See Listener."""
+        print_item(self, item)
+        await self.face.room()
+
+    async def on_gone(self, exit_code: int, last_words: str) -> None:
+        """See Listener."""
+        gone = SessionGone(exit_code, last_words)
+        self.questions.withdraw()
+        self.answer.take_back()
+        was_busy = self.is_busy
+        self.task_id = None
+        self.activity.stop()
+        if self.is_leaving or self.session is None:
+            return
+        now = time.monotonic()
+        self._deaths = [*(at for at in self._deaths if now - at < _DEATHS_WITHIN_S), now]
+        if len(self._deaths) >= _DEATHS:
+            self.warn(f"{gone}, {_DEATHS} times in a minute; the next prompt, or /resume, resumes the session")
+            return
+        self.warn(f"{gone}; resuming the session{', the task goes on' if was_busy else ''}")
+        self.spawn(self.revive())
+
+    async def on_resumed(self, result: dict[str, Any]) -> None:
+        """See Listener."""
+        del result  # the next prompt has resumed it
+
+    async def revive(self) -> None:
+        """Resume the session in another process, if its own has died."""
+        async with self._opening:
+            session = self.session
+            if session is None or session.is_alive or self.is_leaving:
+                return
+            await session.close(grace_s=0.0)
+            try:
+                self.session, result = await self._supervisor.resume(session.session_id, self._spec, self, replay=False)
+            except _FAILURES as error:
+                self.session = None
+                self.warn(f"the session cannot be resumed: {error}; try /resume {session.session_id}")
+                return
+            await self._go_on(result)
+
+    # Events
+
+    def _text(self, event: Mapping[str, Any]) -> None:
+        self._print_blocks(self.answer.add(event["payload"]["text"]))
+
+    def _print_blocks(self, blocks: Any) -> None:
+        for block in blocks:
+            if block is BEGINS_AGAIN:
+                self.note("the text above was taken back; the answer is:")
+            else:
+                self.face.print(self.paper.answer(block))
+
+    def _fold_thinking(self) -> None:
+        activity = self.activity
+        if activity.thinking_since is not None:
+            seconds = time.monotonic() - activity.thinking_since
+            self.last_thinking, activity.thinking = activity.thinking, ""
+            activity.thinking_since = None
+            self.face.print(self.paper.thinking(seconds, self.last_thinking))
+
+    def _retry(self, event: Mapping[str, Any]) -> None:
+        self.answer.take_back()
+        self.note(one_line(f"{_NEWS['llm_retry']}: {event['payload'].get('message', '')}", 2000))
+
+    def _answered(self, _: Mapping[str, Any]) -> None:
+        self._print_blocks(self.answer.end())
+
+    def _task_started(self, event: Mapping[str, Any]) -> None:
+        self.task_id, self.paused_task = event["taskId"], None
+        text = self.queued.pop(self.task_id, None)
+        if text is not None:
+            self.face.print(self.paper.prompt(text))
+        self.activity.begin()
+
+    def _task_over(self, event: Mapping[str, Any]) -> None:
+        kind, payload = event["eventType"], event["payload"]
+        if kind == "task_completed":
+            self._print_blocks(self.answer.end())
+        else:
+            self.answer = AnswerText()
+        self.queued.pop(event.get("taskId", ""), None)
+        if event.get("taskId") not in (self.task_id, None):
+            return
+        self.questions.withdraw()
+        if kind == "task_completed":
+            self.note(self.activity.summary())
+        else:
+            self.warn(end_in_words(kind, payload))
+        self.paused_task = self.task_id if kind == "session_paused" else None
+        if self.paused_task is not None and not self.is_leaving:
+            self.note("/resume continues the task; another prompt sets it aside")
+        self.task_id = None
+        self.activity.stop()
+
+    def _requested(self, event: Mapping[str, Any]) -> None:
+        self._print_blocks(self.answer.end())
+        payload = event["payload"]
+        subject = subject_of(payload.get("arguments") or {}, str(payload.get("summary", "")), self.workspace)
+        self.activity.calls[payload["toolCallId"]] = RunningCall(payload, subject)
+
+    def _completed(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        call_id = payload["toolCallId"]
+        call = self.activity.calls.pop(call_id, None) or RunningCall(payload, "")
+        if payload.get("commandId"):
+            self.activity.background.add(str(payload["commandId"]))
+        if call_id in self._printed_calls:
+            return
+        self.mark_printed(call_id)
+        call.output.end()
+        if call.output.count:
+            self.last_output = (f"{call.name} {call.subject}".strip(), call.output, payload)
+        text = self.paper.call(
+            call.name,
+            call.subject,
+            status=payload["status"],
+            result=result_line(payload),
+            tail=call.output.tail,
+            hidden=call.output.hidden,
+            diff="" if call_id in self.questions.shown_diffs else self.diff_of(payload),
+        )
+        self.face.print(text)
+
+    def _asked(self, event: Mapping[str, Any]) -> None:
+        self._print_blocks(self.answer.end())
+        self._mark_asked(event, is_asked=True)
+        self.questions.add(event["payload"])
+
+    def _resolved(self, event: Mapping[str, Any]) -> None:
+        self._mark_asked(event, is_asked=False)
+        self.questions.resolve(event["payload"])
+
+    def _mark_asked(self, event: Mapping[str, Any], *, is_asked: bool) -> None:
+        call = self.activity.calls.get(event["payload"].get("toolCallId", ""))
+        if call is not None:
+            call.is_asked, call.since = is_asked, time.monotonic()
+
+    def _compacted(self, event: Mapping[str, Any]) -> None:
+        self.face.print(self.paper.notice(compaction_in_words(event["payload"])))
+
+    def _mode_changed(self, event: Mapping[str, Any]) -> None:
+        said = event["payload"]
+        self.mode = {name: str(said[name]) for name in ("policy", "model", "sandbox") if name in said}
+
+    def _started(self, event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        sandbox = payload.get("sandbox") or {}
+        if sandbox.get("level") == "none":
+            self.warn(one_line(f"commands run without a sandbox: {sandbox.get('why', 'it is switched off')}", 1000))
+        if payload.get("message"):
+            self.warn(one_line(str(payload["message"]), 2000))
+
+    _HANDLERS: ClassVar[dict[str, Callable[[Conversation, Mapping[str, Any]], None]]] = {
+        "session_started": _started,
+        "task_started": _task_started,
+        "task_completed": _task_over,
+        "task_failed": _task_over,
+        "task_cancelled": _task_over,
+        "session_paused": _task_over,
+        "session_failed": _task_over,
+        "text_chunk": _text,
+        "llm_retry": _retry,
+        "llm_request_completed": _answered,
+        "tool_requested": _requested,
+        "tool_completed": _completed,
+        "approval_requested": _asked,
+        "approval_resolved": _resolved,
+        "context_compacted": _compacted,
+        "mode_changed": _mode_changed,
+    }
+
+
+def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
+    """The end of a task that was not completed, or of the session, in one line."""
+    what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"
+    why = ": ".join(str(payload[name]) for name in ("reason", "message") if payload.get(name))
+    return one_line(f"{what}: {why}" if why and payload.get("message") != what else what, 4000)
+
+
+def compaction_in_words(payload: Mapping[str, Any]) -> str:
+    """What requests no longer show."""
+    parts = [f"{payload['droppedMessages']} messages are left out"] if payload.get("droppedMessages") else []
+    if payload.get("clearedMessages"):
+        parts.append(f"large results of the first {payload['clearedMessages']} messages are not shown")
+    before, after = payload.get("estimatedBefore"), payload.get("estimatedAfter")
+    if before is not None and after is not None:
+        parts.append(f"about {before:,} tokens became {after:,}")
+    said = f"requests show less of the conversation ({'; '.join(parts)}); the record keeps all of it"
+    return f"{said}\n{payload['summary']}" if payload.get("summary") else said

@@ -1,0 +1,226 @@
+"""What a conversation needs of this machine besides sessions: what is on record, the policy, files of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.display_text import one_line
+from agent_host.errors import AgentHostError
+from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.terminal.form_lines import prompt_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.host.own_policy import Proposal
+    from agent_host.session.stored import StoredSession
+
+_REFERENCE: Final = re.compile(r"artifacts/[A-Za-z0-9_]{1,64}")
+_IN_OUTPUT: Final = re.compile(r"\[storage_ref: (artifacts/[A-Za-z0-9_]{1,64})\]\s*$")
+_MOST_BYTES: Final = 2 * 1024 * 1024
+_DIFFS: Final = frozenset({"WriteFile", "EditFile", "write_file", "cp__write_file"})
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+class SessionRow(NamedTuple):
+    """A session to choose."""
+
+    session_id: str
+    line: str
+
+
+class Undone(NamedTuple):
+    """What an undo did, in lines for the person, and the note that the model gets, empty if nothing was done."""
+
+    lines: list[str]
+    note: str
+
+
+class FieldToFill(NamedTuple):
+    """A field of a form: the prompt, and what takes a line; it returns the problem with it."""
+
+    prompt: str
+    take: Callable[[str, dict[str, Any]], str | None]
+
+
+class LocalRecords:
+    """See the module. `flags` are the settings of the command line."""
+
+    def __init__(self, state_dir: str, workspace: str, flags: Mapping[str, Any]) -> None:
+        self.state_dir = state_dir
+        self.workspace = workspace
+        self._flags = dict(flags)
+        self._undone: set[str] = set()
+        self._pictures = 0
+
+    # What is on record
+
+    def sessions(self, search: str = "") -> list[SessionRow]:
+        """The sessions, newest first, that no other process has."""
+        rows = [row for row in stored_sessions(self.state_dir).all(search=search) if row.pid is None]
+        return [SessionRow(row.session_id, _line(row)) for row in rows]
+
+    def newest(self) -> str | None:
+        """The id of the newest session of the workspace that no process has."""
+        for row in stored_sessions(self.state_dir).all():
+            if row.pid is None and row.workspace and os.path.realpath(row.workspace) == self.workspace:
+                return row.session_id
+        return None
+
+    def others_here(self, own: str | None = None) -> list[str]:
+        """A line for each session that another process has in this workspace."""
+        return [
+            f"another process ({row.pid}) works in this workspace too: {one_line(row.title or row.session_id, 200)}"
+            for row in stored_sessions(self.state_dir).all()
+            if row.pid is not None and row.session_id != own and os.path.realpath(row.workspace) == self.workspace
+        ]
+
+    def session_id_of(self, key: str) -> str:
+        """The id that a person means; see `host.records.session_id_of`. Raises OSError."""
+        try:
+            return session_id_of(self.state_dir, key)
+        except AgentHostError as error:
+            raise OSError(str(error)) from error
+
+    def diff_of_call(self, session_id: str, payload: Mapping[str, Any]) -> str:
+        """The diff that a write left in the session's folder, by its `tool_completed` or its item; empty if it has
+        none."""
+        if payload.get("toolName") not in _DIFFS or payload["status"] != "succeeded":
+            return ""
+        references = list(payload.get("storageRefs", ()))
+        found = _IN_OUTPUT.search(str(payload.get("output", "")))
+        references += [] if found is None else [found[1]]
+        return self._artifact(session_id, references[0]) if references else ""
+
+    def stored_output(self, session_id: str, payload: Mapping[str, Any]) -> list[str]:
+        """All lines that a command printed, as they were stored; else what the model read."""
+        parts = payload.get("storedParts") or {}
+        texts = [self._artifact(session_id, reference) for reference in parts]
+        text = "".join(texts) or str(payload.get("output", ""))
+        return text.split("\n")
+
+    def _artifact(self, session_id: str, reference: str) -> str:
+        if _REFERENCE.fullmatch(reference) is None:
+            return ""
+        from agent_host.safe_open import read_real
+        from state.locations import SessionPaths
+
+        with contextlib.suppress(OSError):
+            path = os.path.join(os.path.realpath(SessionPaths(self.state_dir, session_id).records), reference)
+            return read_real(path, _MOST_BYTES).decode("utf-8", "replace")
+        return ""
+
+    # The policy
+
+    def allowed_models(self) -> Sequence[str]:
+        """The models that the policy allows."""
+        from agent_host.host.dry_runs import policy_to_try
+
+        try:
+            tried = policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir)
+        except AgentHostError:
+            return ()
+        return tried.bundle.llm_policy.allowed_models
+
+    def propose(self, session_id: str, tool: str, arguments: Mapping[str, Any]) -> Proposal | None:
+        """The line that would allow this call; None if there is none to offer."""
+        from agent_host.host.own_policy import propose
+
+        try:
+            return propose(
+                self._flags, tool, arguments, session_id=session_id, workspace=self.workspace, state_dir=self.state_dir
+            )
+        except AgentHostError:
+            return None
+
+    def write(self, proposal: Proposal) -> str:
+        """Write the bundle; returns what was done. Raises OSError."""
+        return proposal.write()
+
+    def make_default(self, proposal: Proposal) -> str:
+        """Set `host.policy` of the user's configuration; returns what was done."""
+        try:
+            return proposal.make_default()
+        except AgentHostError as error:
+            return str(error)
+
+    def mcp_servers(self) -> list[str]:
+        """A line for each MCP server of the configuration."""
+        from agent_host.host.dry_runs import policy_to_try
+        from agent_host.host.options import settings_from
+
+        settings = settings_from(self._flags, workspace=self.workspace)
+        try:
+            rows = policy_to_try(self._flags, workspace=self.workspace, state_dir=self.state_dir).tools()
+        except AgentHostError as error:
+            return [str(error)]
+        lines = []
+        for server in settings.mcp.servers:
+            name = str(server.get("name", ""))
+            tools = [row for row in rows if row["toolName"].startswith(f"{name}/")]
+            offered = sum(row["offered"] for row in tools)
+            known = (
+                f"{offered} of {len(tools)} tools offered" if tools else "its tools are listed once it was connected"
+            )
+            lines.append(one_line(f"{name}: {known}", 400))
+        return lines
+
+    # Forms and files
+
+    def form_fields(self, details: Mapping[str, Any]) -> list[FieldToFill]:
+        """The fields of an MCP server's question."""
+        from agent_host.approval.forms import form_of
+
+        if "form" not in details:
+            return []
+        form = form_of(str(details["source"]), str(details["question"]), details["form"], None, lambda text: text)
+        return [
+            FieldToFill(prompt_of(field, ""), lambda line, content, field=field: take(field, line, content))  # type: ignore[misc]
+            for field in form.fields
+        ]
+
+    def undo(self, session_id: str) -> Undone:
+        """Put back the files of the last step that changed some."""
+        from agent_host.host.undo import undo_last_step
+
+        try:
+            done = undo_last_step(self.state_dir, session_id, self.workspace, self._undone)
+        except AgentHostError as error:
+            return Undone([str(error)], "")
+        self._undone.add(done.step_id)
+        return Undone(done.lines, done.note)
+
+    def keep_picture(self, session_id: str) -> str | None:
+        """Keep the picture of the clipboard in the session's temporary directory; returns its path, None if there is
+        none. Raises OSError."""
+        from agent_host.chat.clipboard import picture
+        from state.temporary import session_directory
+
+        data = picture()
+        if data is None:
+            return None
+        folder = session_directory(self.state_dir, session_id, os.environ)
+        while True:
+            self._pictures += 1
+            path = os.path.join(folder, f"picture-{self._pictures}.png")
+            with contextlib.suppress(FileExistsError):
+                with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                    file.write(data)
+                return path
+
+
+def _line(row: StoredSession) -> str:
+    age = _age(row.updated_at)
+    return one_line(f"{row.verdict:<11} {age:>4}  {row.title or '(no prompt)'}  {row.workspace}", 1000)
+
+
+def _age(timestamp: str) -> str:
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds()
+    except ValueError:
+        return ""
+    return next((f"{int(seconds // size)}{unit}" for unit, size in _UNITS if seconds >= size), "now")

@@ -1,0 +1,171 @@
+"""What a session says as lines for the scrollback of a terminal. Pure.
+
+Whatever a model, a tool or a file wrote begins in the third column, however it is wrapped; what begins in the first is
+the host's own. So no text can pass for a question or a notice. All of it is escaped: it steers nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.chat.diff import diff_lines
+from agent_host.display_text import count_noun, escape, one_line
+from agent_host.terminal.markdown import render
+from agent_host.terminal.question import lines_of_question
+from agent_host.terminal.style import (
+    BOLD,
+    DIM,
+    GREEN,
+    PLAIN,
+    RED,
+    YELLOW,
+    last_state,
+    without_colours,
+    wrap,
+    wrap_coloured,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+INDENT: Final = "  "
+TAIL_LINES: Final = 5
+_MOST_COLUMNS: Final = 160
+_PROSE_COLUMNS: Final = 100
+_DIFF_LINES: Final = 40
+
+
+class Paper:
+    """`columns` tells the width of the terminal, `styled` if colours are wanted; `plain` is for screen readers and dumb
+    terminals: words in place of symbols, and nothing is laid out."""
+
+    def __init__(self, columns: Callable[[], int], *, styled: bool, plain: bool = False) -> None:
+        self._columns = columns
+        self.styled = styled and not plain
+        self.plain = plain
+
+    @property
+    def columns(self) -> int:
+        """The columns to fill."""
+        return min(max(self._columns(), 20), _MOST_COLUMNS)
+
+    def style(self, colour: str, text: str) -> str:
+        """`text` in a colour, if colours are wanted."""
+        return f"{colour}{text}{PLAIN}" if self.styled and text else text
+
+    def prompt(self, text: str, *, steers: bool = False) -> str:
+        """What the person said."""
+        mark = ("you (to the running task): " if steers else "you: ") if self.plain else ("» " if steers else "› ")
+        return "\n" + self._hanging(mark, escape(text.strip("\n")), BOLD)
+
+    def answer(self, block: str) -> str:
+        """A block of the model's text."""
+        text = escape(block)
+        if self.plain:
+            return self._indented(wrap(text.strip("\n"), self.columns - len(INDENT)))
+        columns = min(self.columns - len(INDENT), _PROSE_COLUMNS)
+        return "\n" + self._indented(render(text, columns, styled=self.styled).rstrip("\n").split("\n"))
+
+    def notice(self, text: str, *, colour: str = DIM) -> str:
+        """A line of the host's own."""
+        return self._hanging("agent-host: " if self.plain else "· ", escape(text), colour)
+
+    def warning(self, text: str) -> str:
+        """A line that should be seen."""
+        return self.notice(text, colour=YELLOW)
+
+    def thinking(self, seconds: float, text: str) -> str:
+        """The fold of what the model thought."""
+        words = count_noun(len(text.split()), "word")
+        return self.notice(f"thought for {duration(seconds)} ({words}; Ctrl-T shows them)")
+
+    def unfolded(self, title: str, lines: Iterable[str]) -> str:
+        """All of what was folded; colours of a program's output stay."""
+        rows = [row for line in lines for row in wrap_coloured(last_state(line), self.columns - len(INDENT))]
+        return self.notice(title) + self._indented(rows if self.styled else map(without_colours, rows))
+
+    def call(
+        self,
+        name: str,
+        subject: str,
+        *,
+        status: str,
+        result: str = "",
+        tail: Sequence[str] = (),
+        hidden: int = 0,
+        diff: str = "",
+    ) -> str:
+        """A call that has its result: the line of the call, and the last lines of what it printed or the change that it
+        made."""
+        colour = {"succeeded": GREEN, "denied": YELLOW}.get(status, RED)
+        mark = {"succeeded": "done: ", "denied": "denied: "}.get(status, "failed: ") if self.plain else "● "
+        title = self._hanging(mark, escape(f"{name} {subject}".rstrip(), keep=""), "", mark_colour=colour)
+        body = self._hanging(INDENT, escape(result), DIM) if result else ""
+        if hidden:
+            body += self._hanging(INDENT, f"… {count_noun(hidden, 'line')} before (Ctrl-O shows all)", DIM)
+        rows = [row for line in tail for row in wrap_coloured(last_state(line), self.columns - len(INDENT))]
+        body += self._indented(rows if self.styled else map(without_colours, rows))
+        return f"\n{title}{body}" + (self.diff(diff, most=_DIFF_LINES) if diff else "")
+
+    def diff(self, diff: str, *, most: int | None = None) -> str:
+        """A unified diff, side by side where there is room."""
+        rows = list(diff_lines(diff, self.columns - len(INDENT), styled=self.styled, plain=self.plain))
+        more = 0 if most is None else len(rows) - most
+        shown = self._indented(rows if more <= 0 else rows[:most])
+        return shown if more <= 0 else shown + self._hanging(INDENT, f"… {count_noun(more, 'line')} more (/diff)", DIM)
+
+    def question(self, payload: Mapping[str, Any]) -> str:
+        """A question in full: nothing of it is cut here."""
+        bar = INDENT if self.plain else self.style(YELLOW, "┃ ")
+        diff = str(payload["details"].get("diff", ""))
+        shown = {**payload, "details": {name: one for name, one in payload["details"].items() if name != "diff"}}
+        rows = []
+        for line in lines_of_question(shown):
+            first, *rest = wrap(line.text, self.columns - 2)
+            under = wrap(" ".join(rest), self.columns - 2 - line.indent) if rest and " " in line.text else rest
+            pad = " " * (line.indent if under is not rest else 0)
+            rows += [self.style(line.colour, one) for one in (first, *(f"{pad}{one}" for one in under))]
+        rows += diff_lines(diff, self.columns - 2, styled=self.styled, plain=self.plain) if diff else []
+        return "\n" + "".join(f"{bar}{row}\n" for row in rows)
+
+    def rows(self, rows: Iterable[str]) -> str:
+        """Rows of the host's own, as they are but for their escapes."""
+        return "".join(f"{line}\n" for row in rows for line in wrap(escape(row, keep=""), self.columns))
+
+    def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:
+        room = self.columns - len(INDENT if not self.plain else mark)
+        first, *rest = [row for line in text.split("\n") for row in wrap(line, room)]
+        head = self.style(colour if mark_colour is None else mark_colour, mark)
+        return f"{head}{self.style(colour, first)}\n" + self._indented(self.style(colour, row) for row in rest)
+
+    def _indented(self, rows: Iterable[str]) -> str:
+        return "".join(f"{INDENT}{row}\n" if row else "\n" for row in rows)
+
+
+def duration(seconds: float) -> str:
+    """A time in words that get no longer than need be."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
+
+
+def result_line(payload: Mapping[str, Any]) -> str:
+    """The outcome of a call in one line, from `tool_completed` or from an item of a transcript."""
+    parts = []
+    if payload["status"] == "denied":
+        parts.append("denied")
+    if "exitCode" in payload:
+        parts.append(f"exit {payload['exitCode']}")
+    if payload["status"] not in ("succeeded", "open") and payload.get("message"):
+        parts.append(one_line(str(payload["message"])))
+    elif payload["status"] == "failed":
+        parts.append(str(payload.get("code", "failed")))
+    if payload.get("images"):
+        parts.append(count_noun(len(payload["images"]), "picture"))
+    if payload.get("commandId"):
+        parts.append("runs in the background")
+    if payload.get("latencyMs", 0) >= 1000:
+        parts.append(duration(payload["latencyMs"] / 1000))
+    parts += [f"the sandbox denied it {one_line(one)}" for one in payload.get("denials", ())[:3]]
+    return ", ".join(parts)

@@ -1,0 +1,229 @@
+"""The line of a bundle that would allow a call which a person was just asked about, tried before it is offered.
+
+A candidate is written by the kind of the call, put into the bundle as it is on disk, and judged as `policy rejudge`
+does it: with every call of the session, this one among them. Only a bundle that allows the call is offered, with what
+it would change besides. Nothing is offered for a call that asks for more than its sandbox, that even the built-in `full`
+denies (settings of shells, git and editors, credentials), or whose programs may start others; nor under a bundle of the
+Session Service, which is nobody's here to change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.display_text import count_noun, one_line
+from agent_host.errors import UsageError
+from agent_host.host.dry_runs import policy_to_try
+from agent_host.host.first_provider import Change
+from agent_host.host.first_provider import write as write_configuration
+from agent_host.host.options import anchor, settings_from
+from agent_host.host.replay import rejudge_calls
+from agent_host.services.endpoints import endpoints
+from config.editing import NotEditable, put_setting
+from config.lean_typing import NamedTuple
+from config.load import read_regular_file, user_file
+from config.policies import BUILT_IN
+from policy.names import SANDBOX_GRANT
+from policy.names import CapabilityName as Name
+from policy.programs.table import what_it_starts
+from policy.rules.toolset import risk_of_guarded
+from policy.shell.commands import parse
+from policy.urls import UrlProblem, host_of
+from state.disk import LocalDisk, make_durable_dir, replace_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.host.dry_runs import Tried
+    from agent_host.host.replay import Rejudged
+
+_POLICY: Final = "host.policy"
+_FOLDER: Final = "policies"
+_MOST_ROWS: Final = 8
+_BY_NAME: Final = (Name.MCP_INVOKE, Name.BACKEND_TOOL_INVOKE)
+_MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+class Proposal(NamedTuple):
+    """A bundle to write at `path`, in place of `before` (None: there is none). `lines` are for the person;
+    `sets_default`, if not empty, says that the user's configuration would have to name it."""
+
+    path: str
+    before: bytes | None
+    after: bytes
+    lines: tuple[str, ...]
+    sets_default: str = ""
+
+    def write(self) -> str:
+        """Write the bundle; returns what was done. Raises OSError, also if the file has changed meanwhile."""
+        if _read(self.path) != self.before:
+            raise OSError(0, f"{self.path} was changed meanwhile")
+        folder, disk = os.path.dirname(self.path), LocalDisk()
+        if not os.path.isdir(folder):
+            make_durable_dir(disk, folder, within=folder)
+        replace_atomically(disk, self.path, [self.after])
+        return f"wrote {self.path}; it counts for this session too, and as a bundle from the next one on"
+
+    def make_default(self) -> str:
+        """Have the user's configuration name the bundle; returns what was done. Raises UsageError."""
+        path = user_file(os.environ)
+        if path is None:
+            raise UsageError("there is no home directory for a configuration")
+        path = os.path.realpath(path)
+        before = (_read(path) or b"").decode("utf-8-sig")
+        try:
+            after = put_setting(before, "host", "policy", self.path)
+        except NotEditable as error:
+            raise UsageError(f"{path} has [host] in a form that is not edited here; write there: {error}") from error
+        write_configuration(Change(path, before, after))
+        return f"wrote host.policy in {path}"
+
+
+def propose(
+    flags: Mapping[str, Any],
+    tool_name: str,
+    arguments: Mapping[str, Any],
+    *,
+    session_id: str,
+    workspace: str,
+    state_dir: str,
+) -> Proposal | None:
+    """The bundle that would allow this call of the session; None if none is to be offered. Raises AgentHostError for a
+    policy that cannot be read."""
+    if SANDBOX_GRANT in arguments or endpoints(os.environ).session is not None:
+        return None
+    place = _place(settings_from(flags, workspace=workspace).host.policy, workspace)
+    if place is None:
+        return None
+    path, base = place
+    tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir)
+    spec = tried.all_tools.get(tool_name)
+    if spec is None or risk_of_guarded(tool_name, spec.capability) is not None:
+        return None
+    full = policy_to_try({**flags, _POLICY: "full"}, workspace=workspace, state_dir=state_dir)
+    if spec.capability not in (Name.MCP_INVOKE, Name.BACKEND_TOOL_INVOKE) and not _is_allowed(
+        full, tool_name, arguments
+    ):
+        return None
+    entry = _entry(tried, spec.capability, tool_name, arguments)
+    before = _read(path)
+    if entry is None or (before is not None and len(before) > _MOST_BYTES):
+        return None
+    content = _merge(base if before is None else json.loads(before), entry)
+    after = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    rows = _rejudge(flags, after, session_id, workspace, state_dir)
+    mine = [row for row in rows if row.call.name == tool_name and row.call.arguments == arguments]
+    if not any(row.now is not None and row.now.decision == "ALLOWED" for row in mine):
+        return None
+    built_in = "" if "extends" not in base else f"a session has this bundle where host.policy names {path}"
+    return Proposal(path, before, after, tuple(_lines(path, entry, rows, tried)), built_in)
+
+
+def _place(policy: str, workspace: str) -> tuple[str, dict[str, Any]] | None:
+    """The file to write, and what a new one begins with; None where no file is the user's to write."""
+    if policy in BUILT_IN:
+        configuration = user_file(os.environ)
+        if configuration is None:
+            return None
+        folder = os.path.join(os.path.dirname(os.path.realpath(configuration)), _FOLDER)
+        return os.path.join(folder, f"{policy}-own.json"), {"extends": policy}
+    path = os.path.realpath(anchor(policy))
+    inside = os.path.realpath(workspace).rstrip(os.sep) + os.sep
+    return None if path.startswith(inside) or not os.path.isfile(path) else (path, {})
+
+
+def _is_allowed(tried: Tried, tool_name: str, arguments: Mapping[str, Any]) -> bool:
+    return tried.judge(tool_name, arguments, datetime.now(UTC), tried.level.level).decision == "ALLOWED"
+
+
+def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The capability's entry with what it would need, None for a call that no line is offered for."""
+    known = tried.bundle_in_use.capability(capability)
+    if known is None:
+        return None
+    if capability in _BY_NAME:
+        return {"name": capability, "toolPolicies": [{"tool": tool_name, "requiresApproval": False}]}
+    unasked = {"requiresApproval": False} if known.requires_approval else {}
+    if capability == Name.SHELL_EXEC:
+        programs = _programs(str(arguments.get("command", "")), tried.here.shell)
+        listed = known.allowed_commands or ()
+        if programs is None:
+            return None
+        return {"name": capability, "allowedCommands": [one for one in programs if one not in listed], **unasked}
+    if capability == Name.NETWORK_HTTP:
+        try:
+            host = host_of(str(arguments.get("url", "")))
+        except UrlProblem:
+            return None
+        more = [host] if host not in (known.allowed_domains or ()) else []
+        return {"name": capability, "allowedDomains": more, **unasked}
+    if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE) and unasked:
+        return {"name": capability, **unasked}
+    return None
+
+
+def _programs(command: str, shell: Any) -> list[str] | None:
+    """The programs of a line, None if one is not known before it runs, or may start others."""
+    parsed = parse(command, shell, ())
+    if parsed.dynamic or parsed.opaque or parsed.unread or parsed.unparsed or parsed.evaluates:
+        return None
+    programs = [one.program for one in parsed.commands]
+    if not programs or any(one is None or what_it_starts(one) is not None for one in programs):
+        return None
+    return list(dict.fromkeys(one for one in programs if one is not None))
+
+
+def _merge(content: dict[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The bundle with the entry: lists are added to, other fields replace."""
+    merged = json.loads(json.dumps(content))
+    capabilities = merged.setdefault("capabilities", [])
+    found = next((one for one in capabilities if one.get("name") == entry["name"]), None)
+    if found is None:
+        capabilities.append({name: value for name, value in entry.items() if value != []})
+        return dict(merged)
+    for name, value in entry.items():
+        if isinstance(value, list):
+            present = found.setdefault(name, []) if value else found.get(name, [])
+            present += [one for one in value if one not in present]
+        else:
+            found[name] = value
+    return dict(merged)
+
+
+def _rejudge(
+    flags: Mapping[str, Any], bundle: bytes, session_id: str, workspace: str, state_dir: str
+) -> list[Rejudged]:
+    with tempfile.TemporaryDirectory(prefix="agent-host-policy-") as folder:
+        path = os.path.join(folder, "proposed.json")
+        with open(path, "wb") as file:
+            file.write(bundle)
+        tried = {**flags, _POLICY: path}
+        return rejudge_calls(tried, session_id=session_id, workspace=workspace, state_dir=state_dir)
+
+
+def _lines(path: str, entry: Mapping[str, Any], rows: list[Rejudged], tried: Tried) -> list[str]:
+    changed = [row for row in rows if row.differs]
+    lines = [f"This line would allow it, in {path}:", f"  {one_line(json.dumps(entry, ensure_ascii=False), 4000)}"]
+    if entry["name"] == Name.SHELL_EXEC:
+        known = tried.bundle_in_use.capability(Name.SHELL_EXEC)
+        if known is not None and known.allowed_commands is None:
+            lines.append("  Only the programs of that list run then: others are denied and no longer asked about.")
+    lines.append(f"Of this session's {count_noun(len(rows), 'call')} it decides {len(changed)} differently:")
+    for row in changed[:_MOST_ROWS]:
+        said = "" if row.now is None else row.now.decision
+        lines.append(f"  {row.before} → {said}: {one_line(f'{row.call.name} {json.dumps(row.call.arguments)}', 200)}")
+    if len(changed) > _MOST_ROWS:
+        lines.append(f"  and {len(changed) - _MOST_ROWS} more (agent-host policy rejudge)")
+    lines.append("In this session it counts as s, the bundle from the next one on.")
+    return lines
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return read_regular_file(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,233 @@
+"""Take back the files of a session's last step: each gets the content that it had before, if it is still what the step
+left. Whatever cannot be taken back is named.
+
+The journal says what each call found and left (`state.records.Intent`, `CallFinished.changed`). What a command left has
+no hash on record: such a file counts as unchanged since if it was written no later than the command's result. A version
+that is kept without a secret is none to put back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from agent_host.display_text import count_noun, one_line
+from agent_host.errors import UsageError
+from agent_host.host.options import snapshot_limit
+from agent_host.ids import new_id
+from agent_host.safe_open import read_real
+from agent_host.session.opening import state_errors_translated
+from config.lean_typing import NamedTuple
+from policy.redaction import PLACEHOLDER
+from state.blobs import LINK, NOT_KEPT, PROGRAM, UNAVAILABLE, mode_and_blob, sha256_hex
+from state.file_store import FileCheckpointStore
+from state.journal import parse
+from state.locations import SessionPaths
+from tool_runtime.files.paths import Scope
+from tool_runtime.files.write import Expected, WriteParams, delete_file, write_file
+from tool_runtime.tool import Abandoned, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_GONE: Final = ""
+_ELSEWHERE: Final = "it lies outside of the workspace"
+_PROGRAM_MODE: Final = 0o755
+_FILE_MODE: Final = 0o644
+
+
+class UndoResult(NamedTuple):
+    """`lines` are for the person, `note` for the model, empty if nothing was done; `step_id` is the step."""
+
+    lines: list[str]
+    note: str
+    step_id: str
+
+
+@dataclass
+class _Change:
+    """A file over the step: the version `before`, None if there was none; the hash that the step `left`, _GONE for no
+    file, None if only `written_by`, in seconds, says that it is unchanged. `before_hash` is that of the content before,
+    if it is on record."""
+
+    before: str | None
+    before_hash: str | None
+    left: str | None
+    written_by: float = 0.0
+
+
+@dataclass
+class _Step:
+    step_id: str
+    calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # tool and subject
+    changes: dict[str, _Change] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+
+class _NotPutBack(Exception):
+    """`str()` says why."""
+
+
+def undo_last_step(state_dir: str, session_id: str, workspace: str, skip: Collection[str] = ()) -> UndoResult:
+    """Take back the last step that changed files, of those that are not in `skip`. Raises SessionNotFound,
+    UsageError."""
+    with state_errors_translated():
+        paths = SessionPaths(state_dir, session_id)
+        steps = [step for step in _steps(paths) if step.changes and step.step_id not in skip]
+        if not steps:
+            return UndoResult(["no step that changed files is left on record"], "", "")
+        store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit())
+        kept = store.versions(session_id)
+    step = steps[-1]
+    done, left = [], []
+    for path, change in step.changes.items():
+        shown = os.path.relpath(path, workspace) if _inside(path, workspace) else path
+        try:
+            done.append(f"{shown}: {_put_back(path, change, kept, workspace)}")
+        except (_NotPutBack, ToolFault) as problem:
+            left.append(f"{shown} stays as it is: {problem}")
+        except OSError as error:
+            left.append(f"{shown} stays as it is: {error.strerror}")
+    left += [f"not taken back: what {one} did besides" for one in step.others]
+    head = f"took back {count_noun(len(done), 'file')} of the last step that changed some"
+    note = "" if not done else "The person undid files of an earlier step: " + "; ".join(done) + ". " + "; ".join(left)
+    return UndoResult([one_line(line, 2000) for line in (head, *done, *left)], one_line(note, 8000), step.step_id)
+
+
+def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], workspace: str) -> str:
+    if not _inside(path, workspace):
+        raise _NotPutBack(_ELSEWHERE)
+    now = _hash_now(path)
+    if change.left is not None and now != change.left:
+        raise _NotPutBack("it is not what the step left")
+    if change.left is None and now != _GONE and os.lstat(path).st_mtime > change.written_by:
+        raise _NotPutBack("it was changed after the command that changed it")
+    scope = Scope((os.path.realpath(workspace),))
+    if change.before is None:
+        if now == _GONE:
+            raise _NotPutBack("it is gone already")
+        delete_file(path, scope, Abandoned(), through_links=False)
+        return "deleted, as it was not there before"
+    mode, name = mode_and_blob(change.before)
+    if mode == LINK:
+        raise _NotPutBack("it was a link")
+    content = None if name in NOT_KEPT else kept(name)
+    if content is None:
+        raise _NotPutBack("the version before was not kept")
+    is_whole = sha256_hex(content) == change.before_hash if change.before_hash else not _has_placeholder(content)
+    if not is_whole:
+        raise _NotPutBack("the version before holds a secret, which was not kept")
+    bits = None if now != _GONE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
+    expected = Expected() if now == _GONE else Expected(sha256=now)
+    write_file(
+        WriteParams(path, scope, content, new_id("undo"), expected=expected, mode=bits, through_links=False),
+        Abandoned(),
+    )
+    return "as it was before"
+
+
+def _has_placeholder(content: bytes) -> bool:
+    return re.search(PLACEHOLDER.encode(), content) is not None
+
+
+def _hash_now(path: str) -> str:
+    try:
+        return sha256_hex(read_real(path, _MOST_BYTES))
+    except FileNotFoundError:
+        return _GONE
+    except OSError as error:
+        raise _NotPutBack(f"it cannot be read: {error.strerror}") from error
+
+
+def _inside(path: str, workspace: str) -> bool:
+    return path.startswith(os.path.realpath(workspace).rstrip(os.sep) + os.sep)
+
+
+# The steps on record
+
+
+def _steps(paths: SessionPaths) -> Iterator[_Step]:
+    step: _Step | None = None
+    for fields, message in _records(paths):
+        kind = fields.get("kind")
+        if kind == "turn":
+            if step is not None:
+                yield step
+            step = _begin(fields, message)
+        elif step is not None and kind == "call_started" and fields.get("intent"):
+            _add_intent(step, fields["intent"])
+        elif step is not None and kind == "call_finished":
+            _add_changed(step, fields, message)
+    if step is not None:
+        yield step
+
+
+def _begin(fields: Mapping[str, Any], message: Mapping[str, Any]) -> _Step:
+    step = _Step(str(fields["stepId"]))
+    for call in message.get("toolCalls", ()):
+        arguments = call["arguments"] if isinstance(call["arguments"], dict) else {}
+        subject = next((str(arguments[name]) for name in ("command", "path", "url") if name in arguments), "")
+        step.calls[call["id"]] = (str(call["name"]), subject)
+    for row in fields.get("calls", ()):
+        if row.get("intent"):
+            _add_intent(step, row["intent"])
+        elif row.get("sideEffects"):
+            step.others.append(one_line(" ".join(step.calls.get(row["callId"], ("a call", ""))), 200))
+    return step
+
+
+def _add_intent(step: _Step, intent: Mapping[str, Any]) -> None:
+    target = intent.get("target")
+    before = intent.get("kept", UNAVAILABLE) if intent["before"] is not None else None
+    after = intent["after"]
+    _merge(step, intent["path"], _Change(before, intent["before"], _GONE if after is None else after))
+    if target:
+        there = UNAVAILABLE if target["before"] is not None else None
+        _merge(step, target["path"], _Change(there, target["before"], intent["before"]))
+
+
+def _add_changed(step: _Step, fields: Mapping[str, Any], message: Mapping[str, Any]) -> None:
+    for path, version in fields.get("changed", {}).items():
+        if path not in step.changes:
+            at = datetime.fromisoformat(message["timestamp"]).timestamp()
+            _merge(step, path, _Change(version, None, None, at))
+
+
+def _merge(step: _Step, path: str, change: _Change) -> None:
+    first = step.changes.get(path)
+    if first is None:
+        step.changes[path] = change
+    else:
+        first.left = change.left
+
+
+def _records(paths: SessionPaths) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The records of the journals, oldest first, each once, with their messages."""
+    last = 0
+    for path in _journals(paths):
+        try:
+            with open(path, "rb") as file:
+                content = parse(file.read())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UsageError(f"the record of the session cannot be read: {error.strerror}") from error
+        for record in content.records:
+            if record.seq > last:
+                last = record.seq
+                message = {} if record.message is None else orjson.loads(record.message)
+                yield orjson.loads(record.fields), message
+
+
+def _journals(paths: SessionPaths) -> list[str]:
+    try:
+        names = sorted(name for name in os.listdir(paths.archive) if name.endswith(".journal"))
+    except FileNotFoundError:
+        names = []
+    return [*(os.path.join(paths.archive, name) for name in names), paths.previous_journal, paths.journal]
