@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat.paper import TAIL_LINES, duration
 from agent_host.display_text import count_noun, one_line
-from agent_host.terminal.style import last_state, without_colours
+from agent_host.terminal.style import cut, last_state, without_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _KEPT_CHARS: Final = 256 * 1024
 _OPEN_CHARS: Final = 16 * 1024
 _SUBJECT_BYTES: Final = 200
+_LEAST_SUBJECT: Final = 8
 
 
 class CommandOutput:
@@ -125,16 +126,20 @@ class Activity:
         if handler is not None:
             handler(self, payload)
 
-    def line(self) -> str:
-        """The step, what runs or is waited for, seconds, tokens, cost, the sandbox, background commands."""
+    def line(self, columns: int = 1000) -> str:
+        """The step, what runs or is waited for, seconds, tokens, cost, the sandbox, background commands; what a call
+        acts on is cut, so that the rest has room."""
         now = time.monotonic()
         running = [call for call in self.calls.values() if not call.is_asked]
         parts = [f"step {self._step}"] if self._step else []
         if running:
-            more = f" and {len(running) - 1} more" if len(running) > 1 else ""
-            parts += [f"{one_line(running[0].name, 60)} {running[0].subject}".rstrip() + more]
-            parts += [duration(now - running[0].since)]
-        elif self.calls:
+            more = [f"and {len(running) - 1} more"] if len(running) > 1 else []
+            ends = " · ".join(["", *more, duration(now - running[0].since), *self.totals()])
+            begins = " · ".join([*parts, one_line(running[0].name, 60)])
+            room = columns - len(begins) - len(ends) - 1
+            subject = cut(running[0].subject, room) if room > _LEAST_SUBJECT else ""
+            return f"{begins} {subject}".rstrip() + ends
+        if self.calls:
             parts += ["a question waits"]
         elif self._model_since is not None:
             what = "thinking" if self.thinking_since is not None else f"waiting for {self.model or 'the model'}"

@@ -389,7 +389,7 @@ class Console:
     # Layout
 
     def _layout(self) -> Layout:
-        asks, picks = Condition(self._is_asking), Condition(self._is_picking)
+        asks, picks, armed = map(Condition, (self._is_asking, self._is_picking, self._is_armed))
         self._input = Window(
             BufferControl(self._buffer, input_processors=[BeforeInput(self._label, style="class:prompt")]),
             height=lambda: Dimension(min=1, max=_INPUT_ROWS),
@@ -403,7 +403,7 @@ class Console:
                 [
                     Window(FormattedTextControl(self._live_text), dont_extend_height=True, height=self._live_height),
                     ConditionalContainer(question, asks),
-                    self._input,
+                    ConditionalContainer(self._input, ~armed),
                     ConditionalContainer(
                         Window(FormattedTextControl(self._picked_text), dont_extend_height=True), picks
                     ),
@@ -466,11 +466,16 @@ class Console:
             return ""
         shown = [f"{name} {value}" for name, value in chat.mode.items() if name != "sandbox"]
         shown += ["planning"] if chat.is_planning else []
+        if self._is_asking():
+            return cut("the keys above answer · Esc stops the task", self.columns)
         keys = "Enter queues · Alt+Enter steers · Esc stops" if chat.is_busy else "/help · @path · Ctrl-D leaves"
         return cut(" · ".join([keys, *shown]), self.columns)
 
     def _is_asking(self) -> bool:
         return self._asked is not None and self._typed is None
+
+    def _is_armed(self) -> bool:
+        return self._is_asking() and self._asked is not None and self._asked.is_armed
 
     def _is_picking(self) -> bool:
         return self._typed is not None and self._typed.choices is not None
@@ -488,8 +493,8 @@ class Console:
 
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
-        armed = Condition(lambda: self._is_asking() and self._asked is not None and self._asked.is_armed)
-        writes, picks = ~armed, Condition(self._is_picking)
+        armed, picks = Condition(self._is_armed), Condition(self._is_picking)
+        writes = ~armed
 
         @keys.add(Keys.Any, filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from agent_host.chat.paper import Paper
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
 
-_DEATHS: Final = 3
+_DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 60.0
 _NEXT_TASK_S: Final = 1.0
 _FAILURES: Final = (RpcFailure, SessionGone, TooManySessions, OSError)
@@ -555,8 +555,10 @@ class Conversation:
 def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
     """The end of a task that was not completed, or of the session, in one line."""
     what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"
-    why = ": ".join(str(payload[name]) for name in ("reason", "message") if payload.get(name))
-    return one_line(f"{what}: {why}" if why and payload.get("message") != what else what, 4000)
+    parts = [what, *(str(payload[name]) for name in ("reason", "message") if payload.get(name))]
+    if kind == "task_cancelled" and len(parts) > 1:
+        parts = [what] if parts[-1].startswith(what) else [what, parts[-1]]
+    return one_line(": ".join(dict.fromkeys(parts)), 4000)
 
 
 def compaction_in_words(payload: Mapping[str, Any]) -> str:

@@ -44,9 +44,9 @@ class LiveArea:
     def _status(self, columns: int) -> str:
         chat = self._chat
         if not chat.paper.styled:
-            return cut(f"* {chat.activity.line()}", columns)
+            return cut(f"* {chat.activity.line(columns - 2)}", columns)
         turn = _SPINNER[int(chat.activity.seconds) % len(_SPINNER)]
-        return chat.paper.style(CYAN, cut(f"{turn} {chat.activity.line()}", columns))
+        return chat.paper.style(CYAN, cut(f"{turn} {chat.activity.line(columns - 2)}", columns))
 
     def _growing(self, columns: int) -> list[str]:
         text = self._chat.answer.growing

@@ -2,9 +2,9 @@
 
 A candidate is written by the kind of the call, put into the bundle as it is on disk, and judged as `policy rejudge`
 does it: with every call of the session, this one among them. Only a bundle that allows the call is offered, with what
-it would change besides. Nothing is offered for a call that asks for more than its sandbox, that even the built-in `full`
-denies (settings of shells, git and editors, credentials), or whose programs may start others; nor under a bundle of the
-Session Service, which is nobody's here to change.
+it would change besides. Nothing is offered for a call that asks for more than its sandbox, that even the built-in
+`full` denies (settings of shells, git and editors, credentials), or whose programs may start others; nor under a bundle
+of the Session Service, which is nobody's here to change.
 """
 
 from __future__ import annotations
