@@ -35,6 +35,7 @@ _WORDS: Final = {
 _SCOPES: Final = {"y": "once", "t": "task", "s": "session"}
 _TITLE: Final = "agent-host: a question waits"
 _REASON_CHARS: Final = 4000
+_PROPOSES_S: Final = 2.0
 _FAILURES: Final = (RpcFailure, SessionGone)
 
 
@@ -111,7 +112,7 @@ class Questions:
         ask = self._answer_form if payload.get("isQuestion") else self._answer_call
         while (answer := await ask(payload)) is not None:
             try:
-                reply = await self._send({"approvalId": approval_id, **answer})
+                reply = await self._send({"approvalId": approval_id, "answeredBy": "chat", **answer})
             except RpcFailure as error:
                 chat.warn(f"not taken: {error}")
                 continue
@@ -188,10 +189,11 @@ class Questions:
         chat = self._chat
         if chat.session is None or payload["details"].get("sandboxGrant"):
             return None
-        with contextlib.suppress(*_FAILURES):
+        session_id, tool = chat.session.session_id, str(payload["details"]["toolName"])
+        with contextlib.suppress(*_FAILURES, TimeoutError):
             arguments = await self._arguments(payload)
-            tool = str(payload["details"]["toolName"])
-            return await asyncio.to_thread(chat.records.propose, chat.session.session_id, tool, arguments)
+            async with asyncio.timeout(_PROPOSES_S):
+                return await asyncio.to_thread(chat.records.propose, session_id, tool, arguments)
         return None
 
     async def _always(self, proposal: Proposal) -> bool:
@@ -233,7 +235,9 @@ class Questions:
 
 
 def _answer_in_words(payload: Mapping[str, Any]) -> str:
+    by = payload.get("answeredBy", "chat")
+    elsewhere = "" if by == "chat" else f" (answered by {one_line(str(by), 40)})"
     if payload["decision"] != "approved":
-        return one_line(f"denied: {payload.get('reason', '')}", 2000)
+        return one_line(f"denied: {payload.get('reason', '')}{elsewhere}", 2000)
     scope = {"task": " for this task", "session": " for this session"}.get(payload["scope"], "")
-    return f"allowed{scope}{', as edited' if payload.get('edited') else ''}"
+    return f"allowed{scope}{', as edited' if payload.get('edited') else ''}{elsewhere}"

@@ -45,7 +45,7 @@ from agent_host.chat import asking
 from agent_host.chat.activity import Activity, RunningCall, subject_of
 from agent_host.chat.answer import BEGINS_AGAIN, AnswerText
 from agent_host.chat.commands import run_command
-from agent_host.chat.paper import result_line
+from agent_host.chat.paper import end_in_words, result_line
 from agent_host.chat.replay import print_item
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
@@ -550,15 +550,6 @@ class Conversation:
         "context_compacted": _compacted,
         "mode_changed": _mode_changed,
     }
-
-
-def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
-    """The end of a task that was not completed, or of the session, in one line."""
-    what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"
-    parts = [what, *(str(payload[name]) for name in ("reason", "message") if payload.get(name))]
-    if kind == "task_cancelled" and len(parts) > 1:
-        parts = [what] if parts[-1].startswith(what) else [what, parts[-1]]
-    return one_line(": ".join(dict.fromkeys(parts)), 4000)
 
 
 def compaction_in_words(payload: Mapping[str, Any]) -> str:

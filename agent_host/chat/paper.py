@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 INDENT: Final = "  "
+_UNDER: Final = "    "
 TAIL_LINES: Final = 5
 _MOST_COLUMNS: Final = 160
 _PROSE_COLUMNS: Final = 100
@@ -130,7 +131,12 @@ class Paper:
 
     def rows(self, rows: Iterable[str]) -> str:
         """Rows of the host's own, as they are but for their escapes."""
-        return "".join(f"{line}\n" for row in rows for line in wrap(escape(row, keep=""), self.columns))
+        text = ""
+        for row in rows:
+            first, *rest = wrap(escape(row, keep=""), self.columns)
+            under = wrap(" ".join(one.strip() for one in rest), self.columns - len(_UNDER)) if rest else []
+            text += "".join(f"{line}\n" for line in (first, *(f"{_UNDER}{line}" for line in under)))
+        return text
 
     def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:
         room = self.columns - len(INDENT if not self.plain else mark)
@@ -169,3 +175,12 @@ def result_line(payload: Mapping[str, Any]) -> str:
         parts.append(duration(payload["latencyMs"] / 1000))
     parts += [f"the sandbox denied it {one_line(one)}" for one in payload.get("denials", ())[:3]]
     return ", ".join(parts)
+
+
+def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
+    """The end of a task that was not completed, or of the session, in one line."""
+    what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"
+    parts = [what, *(str(payload[name]) for name in ("reason", "message") if payload.get(name))]
+    if kind == "task_cancelled" and len(parts) > 1:
+        parts = [what] if parts[-1].startswith(what) else [what, parts[-1]]
+    return one_line(": ".join(dict.fromkeys(parts)), 4000)

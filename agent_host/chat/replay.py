@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.chat.activity import CommandOutput, subject_of
-from agent_host.chat.paper import result_line
-from agent_host.display_text import one_line
+from agent_host.chat.paper import end_in_words, result_line
 from agent_host.terminal.markdown import MarkdownBlocks
 
 if TYPE_CHECKING:
@@ -20,10 +19,7 @@ _COMMANDS: Final = frozenset({"RunCommand", "cp__exec", "run_script"})
 _MARKS: Final = {
     "crashed": "the process of the session died here",
     "session_resumed": "the session was resumed",
-    "session_paused": "paused",
-    "task_failed": "failed",
-    "task_cancelled": "cancelled",
-    "session_failed": "the session failed",
+    **dict.fromkeys(("session_paused", "task_failed", "task_cancelled", "session_failed"), ""),
 }
 
 
@@ -50,9 +46,7 @@ def _texts(chat: Conversation, item: Mapping[str, Any]) -> Iterator[str]:
     elif item["mark"] == "context_compacted":
         yield paper.notice("requests show less of the conversation from here on; the record keeps all of it")
     elif item["mark"] in _MARKS:
-        why = ": ".join(str(item[name]) for name in ("reason", "message") if item.get(name))
-        said = _MARKS[item["mark"]]
-        yield paper.notice(one_line(f"{said}: {why}" if why else said, 2000))
+        yield paper.notice(_MARKS[item["mark"]] or end_in_words(item["mark"], item))
 
 
 def _call(chat: Conversation, item: Mapping[str, Any]) -> str:
@@ -79,5 +73,5 @@ def _printed_by(output: str) -> CommandOutput:
     found = CommandOutput()
     parts = _STREAMS.split(output)
     for text in parts[2::2] if len(parts) > 1 else ():
-        found.add("all", text if text.endswith("\n") else f"{text}\n")
+        found.add("all", text.rstrip("\n") + "\n")
     return found
