@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from prompt_toolkit import Application
 from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import ThreadedCompleter
 from prompt_toolkit.data_structures import Size
@@ -369,9 +370,10 @@ class Console:
         """Take keys for the question from now on; those that were typed before go where they were meant."""
         if self._asked is not asked or not self._app.is_running:
             return
-        for press in self._app.input.read_keys():
-            self._app.key_processor.feed(press)
-        self._app.key_processor.process_keys()
+        with set_app(self._app):
+            for press in self._app.input.read_keys():
+                self._app.key_processor.feed(press)
+            self._app.key_processor.process_keys()
         wait_s = self._last_key + _PAUSE_S - time.monotonic()
         if wait_s > 0:
             self._loop.call_later(wait_s, self._arm, asked)

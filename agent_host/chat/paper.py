@@ -122,21 +122,14 @@ class Paper:
         shown = {**payload, "details": {name: one for name, one in payload["details"].items() if name != "diff"}}
         rows = []
         for line in lines_of_question(shown):
-            first, *rest = wrap(line.text, self.columns - 2)
-            under = wrap(" ".join(rest), self.columns - 2 - line.indent) if rest and " " in line.text else rest
-            pad = " " * (line.indent if under is not rest else 0)
-            rows += [self.style(line.colour, one) for one in (first, *(f"{pad}{one}" for one in under))]
+            rows += [self.style(line.colour, one) for one in wrap(line.text, self.columns - 2, line.indent)]
         rows += diff_lines(diff, self.columns - 2, styled=self.styled, plain=self.plain) if diff else []
         return "\n" + "".join(f"{bar}{row}\n" for row in rows)
 
     def rows(self, rows: Iterable[str]) -> str:
         """Rows of the host's own, as they are but for their escapes."""
-        text = ""
-        for row in rows:
-            first, *rest = wrap(escape(row, keep=""), self.columns)
-            under = wrap(" ".join(one.strip() for one in rest), self.columns - len(_UNDER)) if rest else []
-            text += "".join(f"{line}\n" for line in (first, *(f"{_UNDER}{line}" for line in under)))
-        return text
+        wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, len(_UNDER)))
+        return "".join(f"{line}\n" for line in wrapped)
 
     def _hanging(self, mark: str, text: str, colour: str, *, mark_colour: str | None = None) -> str:
         room = self.columns - len(INDENT if not self.plain else mark)

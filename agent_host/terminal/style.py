@@ -58,30 +58,34 @@ def cut(line: str, columns: int) -> str:
     return line
 
 
-def wrap(text: str, columns: int) -> list[str]:
-    """`text` in lines of at most `columns`, at words where that goes. Nothing is left out but blanks at an end."""
-    return [part for line in text.split("\n") for part in _wrap_line(line.expandtabs(), max(columns, 4))]
+def wrap(text: str, columns: int, hang: int | None = None) -> list[str]:
+    """`text` in lines of at most `columns`, at words where that goes. Nothing is left out but blanks at an end. What is
+    wrapped continues `hang` columns in, by default where its line begins."""
+    return [part for line in text.split("\n") for part in _wrap_line(line.expandtabs(), max(columns, 4), hang)]
 
 
-def _wrap_line(line: str, columns: int) -> Iterator[str]:
+def _wrap_line(line: str, columns: int, hang: int | None) -> Iterator[str]:
     if cells(line) <= columns:
         yield line
         return
-    indent = line[: len(line) - len(line.lstrip())][: columns // 2]
+    begins = len(line) - len(line.lstrip()) if hang is None else hang
+    indent = " " * min(begins, columns // 2)
     row = ""
     for word in _WORDS.findall(line):
-        if cells(row) + cells(word) <= columns:
+        wide = cells(word)
+        if cells(row) + wide <= columns:
             row += word
             continue
-        if row.strip():
+        if wide <= columns - len(indent) and row.strip():
             yield row.rstrip()
             row = indent
         if word.isspace():
             continue
-        *whole, last = split_cells(word, columns - cells(row))
-        for part in whole:
+        while cells(row) + cells(word) > columns:
+            part = split_cells(word, columns - cells(row))[0] if cells(row) < columns else ""
             yield row + part
-        row += last
+            row, word = indent, word[len(part) :]
+        row += word
     if row.strip():
         yield row
 
@@ -93,7 +97,7 @@ def split_cells(text: str, columns: int) -> list[str]:
     used = 0
     for char in text:
         wide = width(char)
-        if used + wide > max(columns, 2) and row:
+        if used + wide > max(columns, 1) and row:
             pieces.append("".join(row))
             row, used = [], 0
         row.append(char)
