@@ -81,6 +81,15 @@ async def probed(
     return await ended(process)
 
 
+async def parent_of_next(server: ForkServer, **variables: str) -> int:
+    """The parent of the next process, which serves nobody and ends well."""
+    environment = {**PLAIN, "HOME": "/nowhere", **variables}
+    process = await server.start(["serve"], environment=environment, directory="/")
+    parent = parent_of(process.pid)
+    assert await ended(process) == (0, b""), process.last_words()
+    return parent
+
+
 def as_an_interpreter_starts_it(environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[bytes]:
     argv = [*program("plain"), "has", "3"]
     return subprocess.run(argv, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -182,7 +191,6 @@ def test_what_the_program_ends_with(host: Host) -> None:
             return await server.start(arguments, environment=host.environment(), directory=str(host.workspace))
 
         version = await start("--version")
-        assert parent_of(version.pid) == server.pid
         code, printed = await ended(version)
         assert (code, printed.startswith(b"agent-host ")) == (0, True)
         wrong = await start("serve", "--nonsense")
@@ -302,9 +310,7 @@ print(reads, "httpx" in sys.modules, "rich" in sys.modules)
 def test_a_server_with_a_thread_is_not_forked() -> None:
     async def test(server: ForkServer) -> None:
         for _ in range(2):
-            process = await server.start(["--version"], environment=PLAIN, directory="/")
-            assert parent_of(process.pid) == os.getpid()  # of an interpreter
-            assert (await ended(process))[1].startswith(b"agent-host ")
+            assert await parent_of_next(server) == os.getpid()  # of an interpreter
         assert server.pid is None
 
     (line,) = forking(test, "serve_with_a_thread")
@@ -319,9 +325,7 @@ def test_a_server_with_a_descriptor_too_many_is_not_forked(monkeypatch: pytest.M
 
     async def test(server: ForkServer) -> None:
         monkeypatch.setattr(socket, "send_fds", send_one_more)
-        process = await server.start(["--version"], environment=PLAIN, directory="/")
-        assert parent_of(process.pid) == os.getpid()
-        assert (await ended(process))[0] == 0
+        assert await parent_of_next(server) == os.getpid()
 
     (line,) = forking(test)
     assert "it refuses to fork: it has descriptors that it should not have: [" in line
@@ -361,9 +365,7 @@ def test_what_only_a_start_reads_cannot_be_given_to_a_fork(environment: dict[str
 
 def test_an_interpreter_is_started_for_what_cannot_be_given() -> None:
     async def test(server: ForkServer) -> None:
-        process = await server.start(["--version"], environment={"PYTHONPATH": "/x"}, directory="/")
-        assert parent_of(process.pid) == os.getpid()
-        assert (await ended(process))[0] == 0
+        assert await parent_of_next(server, PYTHONPATH="/x") == os.getpid()
         assert server.pid is not None
 
     assert forking(test) == []
@@ -395,17 +397,21 @@ def test_sessions_outlive_the_server_and_the_next_start_makes_another(host: Host
         assert forking(test) == []
 
 
-def test_a_session_and_the_server_end_with_a_client_that_is_killed(host: Host) -> None:
-    """As `serve` does: the step is finished, and the session can be resumed."""
+@pytest.mark.parametrize("way", ["killed", "leaves"])
+def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) -> None:
+    """As `serve` does: the step is finished, and the session can be resumed. A client's loop that ends with sessions in
+    it does not wait for them."""
     with gateway(use(EFFECT), HANG, say("Done.")) as model:
         arguments, environment, directory, *_ = spec(host, model.url)
         order = {"arguments": list(arguments), "environment": dict(environment), "directory": directory}
-        argv = [sys.executable, "-m", "tests.support.forking_client", json.dumps(order)]
+        argv = [sys.executable, "-m", "tests.support.forking_client", json.dumps(order), way]
         with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as client:
             assert client.stdout is not None
             said = json.loads(client.stdout.readline())
             assert parent_of(said["pid"]) == said["server"]
-            client.kill()
+            if way == "killed":
+                client.kill()
+            assert client.wait(PATIENCE_S) == (-9 if way == "killed" else 0)
         eventually(lambda: has_ended(said["server"]), "the end of the server")
         eventually(lambda: has_ended(said["pid"]), "the end of the session's process")
         done = host.resume(said["session"])
@@ -424,17 +430,11 @@ def test_a_server_ends_when_the_installed_files_change(tmp_path: Path) -> None:
         server = ForkServer(print, [sys.executable, "-P", "-c", code])
         await server.prepare()
         before = server.pid
-        process = await server.start(["--version"], environment=PLAIN, directory="/")
-        assert parent_of(process.pid) == before
-        await ended(process)
+        assert await parent_of_next(server) == before
         (tmp_path / "agent_host/cli/doctor.py").touch()  # which it has not imported
-        process = await server.start(["--version"], environment=PLAIN, directory="/")
-        assert parent_of(process.pid) == os.getpid()
-        await ended(process)
+        assert await parent_of_next(server) == os.getpid()
         await server.prepare()
-        process = await server.start(["--version"], environment=PLAIN, directory="/")
-        assert before != server.pid == parent_of(process.pid)
-        await ended(process)
+        assert before != server.pid == await parent_of_next(server)
         await server.aclose()
 
     asyncio.run(run())

@@ -1,5 +1,5 @@
-"""A client of the fork server that is there to be killed: `forking_client SPEC` begins a task and says in one line of
-JSON which processes there are."""
+"""A client of the fork server that is there to be killed: `forking_client SPEC WAY` begins a task and says in one line
+of JSON which processes there are. With `leaves` it ends then, and closes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def main() -> None:
     await session.start_task("a", "Do it.")
     await deaf.second_step.wait()
     print(json.dumps({"session": session.session_id, "pid": session.pid, "server": starter.pid}), flush=True)
-    await asyncio.Event().wait()
+    if sys.argv[2] != "leaves":
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
