@@ -425,12 +425,14 @@ def order_of(arguments: Sequence[str], environment: Mapping[str, str], directory
 
 
 def _umask() -> int:
-    """This process's; asking the C library would change it for a moment, for all threads."""
+    """This process's. Asking the C library sets another one for a moment, for all threads: one that opens nothing."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)
-    return 0o077
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 def _limits() -> dict[str, tuple[int, int]]:
