@@ -83,12 +83,12 @@ async def measured(folder: str, rounds: int) -> dict[str, dict[int, float]]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, help="starts to take the median of: 15, and 1 with --quick")
+    parser.add_argument("--rounds", type=int, help="starts to take the median of: 7, and 1 with --quick")
 
 
 def rows(chosen: argparse.Namespace) -> Iterator[Row]:
     with scratch() as folder:
-        found = asyncio.run(measured(folder, chosen.rounds or (1 if chosen.quick else 15)))
+        found = asyncio.run(measured(folder, chosen.rounds or (1 if chosen.quick else 7)))
     plain, fork, spare = found["interpreter"], found["fork"], found["spare"]
     yield Row("a new session with the fork server", fork[1], "ms", 100)
     yield Row("the same, against a fresh interpreter", fork[1] / plain[1], "x", 0.5, f"/ {plain[1]:.0f} ms")

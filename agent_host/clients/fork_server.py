@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "agent_host.clients.warm_process")
 _ANSWERS_S: Final = 30.0
+_ENDS_S: Final = 5.0
 _AT_ONCE: Final = 16
 _READ_AT_THE_START: Final = ("PYTHON", "LD_", "DYLD_", "GLIBC_", "MALLOC_", "OPENSSL_", "SSLKEYLOGFILE")
 _WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
@@ -216,7 +217,7 @@ class _Server:
                 async with asyncio.timeout(_ANSWERS_S):
                     return process if await process.begin(order, directory) else None
             except TimeoutError:
-                self._end()
+                self._kill()
                 return None
             finally:
                 self._asked.discard(process)
@@ -231,11 +232,16 @@ class _Server:
         """Let it end; its children go on."""
         self._end()
         try:
-            await asyncio.wait_for(self._process.wait(), _ANSWERS_S)
+            await asyncio.wait_for(self._process.wait(), _ENDS_S)
         except TimeoutError:
-            self._process.kill()
+            self._kill()
         if self._tail is not None:
             await self._tail.finish()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._end()
 
     def _receive(self) -> None:
         try:

@@ -53,7 +53,7 @@ class Listener(Protocol):
         ...
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
-        """Learn that the process has ended, which nobody here asked for."""
+        """Learn that the process has ended, other than by `close`."""
         ...
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
@@ -188,7 +188,8 @@ class SupervisedSession:
         """End the process as the end of its input does: it finishes its step. The session stays resumable, if it is not
         over; it is no session of the supervisor any more."""
         self._forget(self.session_id)
-        await self._life.close(grace_s)
+        async with self._reviving:
+            await self._life.close(grace_s)
 
     async def _revive(self) -> None:
         self._life, result = await self._restart(self.session_id)

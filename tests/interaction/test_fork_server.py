@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.clients import fork_server
 from agent_host.clients.connection import InterpreterStarter
 from agent_host.clients.fork_server import ForkServer, can_be_given, default_starter
 from agent_host.clients.spare import SpareStarter
@@ -395,6 +396,28 @@ def test_sessions_outlive_the_server_and_the_next_start_makes_another(host: Host
 
     with gateway(say("Done.")) as model:
         assert forking(test) == []
+
+
+def test_a_server_that_answers_no_more_costs_one_start_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that dies while it is asked costs nothing: the start takes an interpreter."""
+    monkeypatch.setattr(fork_server, "_ANSWERS_S", 0.5)
+
+    async def test(server: ForkServer) -> None:
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            await server.prepare()
+            stuck = server.pid
+            assert stuck is not None
+            os.kill(stuck, signal.SIGSTOP)
+            starting = asyncio.create_task(parent_of_next(server))
+            await asyncio.sleep(0)
+            os.kill(stuck, number)
+            assert await starting == os.getpid()
+            eventually(lambda stuck=stuck: has_ended(stuck), "the end of the server")  # type: ignore[misc]
+        monkeypatch.undo()
+        await server.prepare()
+        assert await parent_of_next(server) == server.pid
+
+    assert forking(test) == []
 
 
 @pytest.mark.parametrize("way", ["killed", "leaves"])
