@@ -58,6 +58,7 @@ MODULES: Final = (
     "anyio._backends._asyncio",
     "concurrent.futures.thread",
     "encodings.ascii",
+    "encodings.utf_8_sig",
     "hmac",
     "httpcore",
     "policy.bundle.file_bundle",

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from agent_host.clients import fork_server
@@ -29,6 +30,7 @@ from tests.interaction.test_clients import Heard, spec
 from tests.interaction.test_serve_stops import EFFECT, HANG, effects
 from tests.support.forked_probe import ROOT, program
 from tests.support.process import PATIENCE_S, eventually, gateway, say, shell, use
+from tests.support.rpc_client import WHO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -303,6 +305,24 @@ print(reads, "httpx" in sys.modules, "rich" in sys.modules)
 """
     argv, environment = [sys.executable, "-P", "-c", code], {"PYTHONPATH": str(ROOT)}
     assert subprocess.run(argv, cwd=ROOT, env=environment, stdout=-1, check=True).stdout == b"[] True False\n"
+
+
+def test_a_session_imports_nothing_more_before_its_first_reply(host: Host) -> None:
+    code = """
+import sys
+from agent_host.clients.warm_process import import_all
+import_all()
+before = set(sys.modules)
+import agent_host.session.lifecycle as lifecycle
+lifecycle.LiveSession.warm_up = lambda _: print(sorted(set(sys.modules) - before), file=sys.stderr)
+from agent_host.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+    argv = [sys.executable, "-P", "-c", code, "serve", "--gateway", "http://127.0.0.1:1", "--policy", "ci"]
+    request = b'{"jsonrpc":"2.0","id":1,"method":"CreateSession","params":%b}\n' % orjson.dumps(WHO)
+    done = subprocess.run(argv, env=host.environment(), cwd=host.workspace, input=request, capture_output=True)
+    assert done.stderr == b"[]\n"
+    assert b'"status":"ready"' in done.stdout
 
 
 # Guards
