@@ -112,7 +112,7 @@ class InstalledFiles:
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int] | None] = {}
         folders = [os.path.join(ROOT, name) for name in ("agent_host", *PACKAGES)]
-        self._add([sys.executable, *(path for folder in folders for path in _sources(folder))])
+        self._add([sys.executable, *(path for folder in folders for path in _installed(folder))])
 
     def add_imported(self) -> None:
         """Add what was imported from anywhere."""
@@ -129,11 +129,11 @@ class InstalledFiles:
                 self._stamps[path] = _stamp(path)
 
 
-def _sources(folder: str) -> Iterable[str]:
-    """The directories, which change with each file that comes or goes, and the modules."""
+def _installed(folder: str) -> Iterable[str]:
+    """Modules and data, also those that are read later."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (os.path.join(place, name) for name in files if name.endswith(".py"))
+        yield from (os.path.join(place, name) for name in files)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

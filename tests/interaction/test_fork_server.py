@@ -462,7 +462,8 @@ def test_a_session_and_the_server_end_with_their_client(way: str, host: Host) ->
     assert effects(host) == 1
 
 
-def test_a_server_ends_when_the_installed_files_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["agent_host/cli/doctor.py", "config/defaults.toml"], ids=["not-imported", "data"])
+def test_a_server_ends_when_the_installed_files_change(changed: str, tmp_path: Path) -> None:
     for name in ("agent_host", "config", "policy", "state", "tool_runtime"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     code = (
@@ -474,7 +475,7 @@ def test_a_server_ends_when_the_installed_files_change(tmp_path: Path) -> None:
         await server.prepare()
         before = server.pid
         assert await parent_of_next(server) == before
-        (tmp_path / "agent_host/cli/doctor.py").touch()  # which it has not imported
+        (tmp_path / changed).touch()
         assert await parent_of_next(server) == os.getpid()
         await server.prepare()
         assert before != server.pid == await parent_of_next(server)
