@@ -18,6 +18,8 @@ ELSEWHERE = {
     "agent_host/cli/cost_check.py": "nothing: it names the directory for temporary files",
     "agent_host/cli/main.py": "the null device",
     "agent_host/cli/mcp.py": "the ends of a pipe",
+    "agent_host/clients/fork_server.py": "the pipe to a session's process",
+    "agent_host/clients/warm_process.py": "standard streams",
     "agent_host/cli/outputs.py": "the files that the user names, opened before a session begins",
     "agent_host/cli/runner_marks.py": "the summary and the outputs of a pipeline's step, which its runner names",
     "agent_host/cli/streams.py": "the null device",
