@@ -1,7 +1,8 @@
 """A small pool of daemon threads for blocking work.
 
 `concurrent.futures` joins its threads when the interpreter exits, so one read that hangs on a dead network disk would
-keep the whole process alive; these threads do not.
+keep the whole process alive; these threads do not. It is the event loop that hands the work to the pool, as it does
+that of `asyncio.to_thread`: a loop of a test may do it in its own thread instead (decision 0110).
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_Future = asyncio.Future[Any]
-_Work = tuple[Callable[[], Any], _Future, asyncio.AbstractEventLoop]
+_Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
-class DaemonPool:
+class DaemonPool(Executor):
     """At most `limit` threads, started when needed and kept for the next call; `close` lets the idle ones end."""
 
     def __init__(self, limit: int = 8) -> None:
@@ -25,17 +26,23 @@ class DaemonPool:
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
+        self._counting = threading.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
         """`work()` in a thread; what it raises is raised here. When the caller goes away the result is dropped."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._busy += 1
-        if self._busy > self._threads < self._limit:
-            self._threads += 1
+        return await asyncio.get_running_loop().run_in_executor(self, work)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See Executor."""
+        future: Future[T] = Future()
+        with self._counting:
+            self._busy += 1
+            is_new = self._busy > self._threads < self._limit
+            self._threads += is_new
+        if is_new:
             threading.Thread(target=self._serve, name="tool-io", daemon=True).start()
-        self._work.put((work, future, loop))
-        return await future
+        self._work.put((lambda: fn(*args, **kwargs), future))
+        return future
 
     def close(self) -> None:
         """Let every thread end after what it is doing."""
@@ -48,27 +55,21 @@ class DaemonPool:
             self._serve_one(*item)
             del item  # or the last result would live until the next call
 
-    def _serve_one(self, function: Callable[[], Any], future: _Future, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve_one(self, work: Callable[[], Any], future: Future[Any]) -> None:
         result: Any = None
         error: BaseException | None = None
+        is_wanted = future.set_running_or_notify_cancel()
         try:
-            if not future.cancelled():
-                result = function()
+            if is_wanted:
+                result = work()
         except BaseException as raised:  # noqa: BLE001 - handed unchanged to the caller that waits for it
             error = raised
-        try:
-            loop.call_soon_threadsafe(self._deliver, future, result, error)
-        except RuntimeError:
-            return  # the loop is closed: nobody waits any more
-
-    def _deliver(self, future: _Future, result: object, error: BaseException | None) -> None:
-        self._busy -= 1  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
+        with self._counting:  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
+            self._busy -= 1
+        if error is not None:
             future.set_exception(error)
+        elif is_wanted:
+            future.set_result(result)
 
 
 def run_in_fresh_thread(work: Callable[[], T]) -> T:

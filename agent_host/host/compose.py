@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.approval.gate import WatchedGate
@@ -47,11 +46,12 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Stores
-    from agent_host.host.environment import LocalMachine
+    from agent_host.host.environment import LocalMachine, Outside
     from agent_host.host.gateway import Gateway
     from agent_host.host.parts import Parts
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.host.secrets import Secrets
+    from agent_host.ids import World
     from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
@@ -72,6 +72,7 @@ async def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     stores: Stores,
+    outside: Outside,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -88,7 +89,9 @@ async def make_context(
         keeps_versions=settings.retention.keep_file_versions,
     )
     outputs = RecordedResults(store, stores.artifacts)
-    local = _local_tools(resolved, parts, store, live_output, journal, emitter, outputs, owns_process=owns_process)
+    local = _local_tools(
+        resolved, parts, store, live_output, journal, emitter, outputs, outside, owns_process=owns_process
+    )
     router, scripts = local.runtime, local.scripts
     phase = task_machine()
 
@@ -96,7 +99,7 @@ async def make_context(
         if gateway.said:
             emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
         report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
-        return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
+        return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id, outside.world.time)
 
     ctx = LoopContext(
         journal=journal,
@@ -105,7 +108,7 @@ async def make_context(
             parts.machine.environment,
             Registry(await router.tools()),
             limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-            utc_now,
+            outside.world.now,
             outputs=outputs.maker_of,
             approved=local.approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
@@ -129,6 +132,7 @@ async def make_context(
             "uploads": settings.tools.max_parallel_uploads,
         },
         questions=Questions(),
+        world=outside.world,
         progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),
     )
@@ -158,13 +162,20 @@ def _local_tools(
     journal: Journal,
     emitter: Emitter,
     outputs: RecordedResults,
+    outside: Outside,
     *,
     owns_process: bool,
 ) -> _LocalTools:
     """The runtime of this machine's tools."""
     settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
     of_runtime = runtime_settings(
-        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
+        settings,
+        resolved.workspace,
+        machine.shell,
+        live_output,
+        machine.temporary,
+        outside.world,
+        guard_processes=owns_process,
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
@@ -179,7 +190,7 @@ def _local_tools(
         scripts = skill_scripts(
             settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
         )
-    runtime = LocalToolRouter(of_runtime, providers_of(parts, of_runtime, index), scripts)
+    runtime = LocalToolRouter(of_runtime, outside.start_command, providers_of(parts, of_runtime, index), scripts)
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.tool_lists import ApprovedTools
@@ -225,7 +236,7 @@ def _add_servers(
         _elsewhere(judge, resolved, ctx.emitter),
         state_dir=resolved.state_dir,
         session_id=session_id,
-        now=utc_now(),
+        now=ctx.world.now(),
         scoping=judge.scoping,
         ask_person=functools.partial(ask_person, ctx),
         on_secrets=ctx.scrubber.add,
@@ -250,11 +261,6 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     ctx.conversation.renew_head(ctx.judge)
 
 
-def utc_now() -> datetime:
-    """The present moment."""
-    return datetime.now(UTC)
-
-
 # The runtime's settings and its tools besides those of the families, from the configuration.
 
 
@@ -264,12 +270,14 @@ def runtime_settings(
     shell: str,
     live_output: LiveOutput,
     temporary: str,
+    world: World,
     *,
     guard_processes: bool,
 ) -> RuntimeSettings:
     """The settings of the runtime. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
         workspace=workspace,
+        world=world,
         shell=shell,
         file_timeout_s=settings.tools.file_timeout_s,
         command_timeout_s=settings.tools.command_timeout_s,

@@ -15,12 +15,13 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.environment import this_environment
+from agent_host.host.environment import start_here, this_environment
 from agent_host.host.gateway import Gateway, make_client
 from agent_host.host.mcp_servers import UnusedServer, servers_of_user
 from agent_host.host.sandboxing import level_of
 from agent_host.host.secrets import Tokens, token_name
 from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
+from agent_host.ids import MACHINE
 from agent_host.llm import errors
 from agent_host.llm.dialects import dialect_of_settings, find_dialect
 from agent_host.llm.errors import KINDS, kind_of_answer
@@ -127,7 +128,7 @@ async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str 
         model=model, max_output_tokens=_DEEP_TOKENS, system="You work through tools.", tools=[definition_of(_LOOK_UP)]
     )
     question = Message("user", "Call the tool look_up with the word ok.", 12)
-    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor")
+    client = make_client(settings, Gateway(url, TlsContext(url)), token, dialect, "doctor", MACHINE.time)
     try:
         return await client.stream(head, [dialect.renderer(model).user([question])], lambda _text: None)
     finally:
@@ -215,7 +216,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
             scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
-        runtime = RuntimeSettings(workspace=workspace, temporary=temporary, sandbox=sandbox)
+        runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
         here = this_environment(workspace, temporary=temporary)
         found = list(
             servers_of_user(settings, here, state_dir, now, bundle=bundle, scoping=scoping, temporary=temporary)
@@ -236,7 +237,7 @@ def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str]
 
 
 async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
-    router = LocalToolRouter(runtime)
+    router = LocalToolRouter(runtime, start_here)
     try:
         return list(await asyncio.gather(*(_check_server(one, runtime, router) for one in servers)))
     finally:
@@ -298,8 +299,8 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     except OSError:  # another program has it: one that registers with the server again gets any other
         listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    runtime = RuntimeSettings(workspace=os.getcwd())
-    router = LocalToolRouter(runtime)
+    runtime = RuntimeSettings(os.getcwd(), MACHINE)
+    router = LocalToolRouter(runtime, start_here)
     source = McpSource(
         server._replace(connect_timeout_s=_AUTHORIZE_S),
         runtime,

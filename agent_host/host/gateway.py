@@ -218,7 +218,12 @@ def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
 
 
 def make_client(
-    settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str
+    settings: Settings,
+    gateway: Gateway,
+    token: str | None,
+    dialect: Dialect,
+    session_id: str,
+    time: Callable[[], float],
 ) -> LlmClient:
     """Make the client of the gateway. Its modules are imported here, with a session's first request."""
     from agent_host.llm.client import LlmClient
@@ -236,6 +241,7 @@ def make_client(
         token,
         dialect,
         session_id=session_id,
+        time=time,
         timeouts=timeouts,
         limits=limits,
         tls=gateway.tls,
