@@ -224,6 +224,10 @@ class FileSession:
         """See OpenSession."""
         return self._kept.get(name)
 
+    def boot_id(self) -> str | None:
+        """See OpenSession."""
+        return self._storage.disk.boot_id()
+
     def has_room(self) -> bool:
         """See OpenSession. Only a snapshot says for certain, so near the limit the one that is under way is waited for;
         at the last sync one was begun."""

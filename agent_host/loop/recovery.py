@@ -23,7 +23,6 @@ from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message
 from agent_host.thread.tokens import message_tokens
 from policy.rules.named_tools import is_repeatable
-from state.disk import boot_id
 from state.records import ApprovalAsked, TurnTaken
 from state.recovery import CallOutcome, ResumeVerdict, compare, judge, paths_of
 from state.usage import NO_TOKENS
@@ -51,7 +50,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     step = ctx.state.open_step
     if step is None:
         return ()
-    same_boot = step.boot is not None and step.boot == boot_id()
+    same_boot = step.boot is not None and step.boot == ctx.journal.store.boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
     left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
@@ -186,7 +185,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     record = TurnTaken(
         step_id,
         "replay",
-        boot_id(),
+        ctx.journal.store.boot_id(),
         NO_TOKENS,
         list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),

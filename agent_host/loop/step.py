@@ -19,7 +19,6 @@ from agent_host.retrying import call_with_retries
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, holds_arguments
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
-from state.disk import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     record = TurnTaken(
         step_id,
         turn.stop_reason,
-        boot_id(),
+        ctx.journal.store.boot_id(),
         turn.usage,
         list(map(row_of, prepared_calls)),
         ctx.encode(assistant, step_id),
