@@ -21,7 +21,7 @@ OWN_PREFIX = ".agent-host-"
 _OWN_SUFFIX = ".tmp"
 
 
-class World(NamedTuple):
+class Outside(NamedTuple):
     """The clock and the chance of one session, as composition hands them in (decision 0110). Waits and timers, sockets
     and the threads that a coroutine waits for come from the event loop that the process has chosen.
 
@@ -54,8 +54,8 @@ class World(NamedTuple):
         return int.from_bytes(self.random_bytes(6)) / (1 << 48)
 
 
-MACHINE = World(time.time, time.monotonic, os.urandom)
-"""The clock and the chance of this machine. Only what composes a session names it; all else is handed its world."""
+MACHINE = Outside(time.time, time.monotonic, os.urandom)
+"""The clock and the chance of this machine. Only what composes a session names it; all else is handed its outside."""
 
 
 def rfc3339(at: float) -> str:

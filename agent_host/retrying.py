@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from agent_host.ids import World
+    from agent_host.ids import Outside
 
 _MOST_DOUBLED: Final = 62
 T = TypeVar("T")
@@ -39,7 +39,7 @@ async def call_with_retries(
     attempt: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
     on_retry: Callable[[int, float, Passing], None],
-    world: World,
+    outside: Outside,
 ) -> T:
     """The result of `attempt`, which is called again when it raises `passing`.
 
@@ -51,7 +51,7 @@ async def call_with_retries(
         if policy.retries == 0 or not error.again:
             raise
         first = error
-    return await _again(passing, attempt, policy, on_retry, first, world)
+    return await _again(passing, attempt, policy, on_retry, first, outside)
 
 
 async def _again(
@@ -60,13 +60,13 @@ async def _again(
     policy: RetryPolicy,
     on_retry: Callable[[int, float, Passing], None],
     first: Passing,
-    world: World,
+    outside: Outside,
 ) -> T:
     # Only a call that failed pays for the import.
     from tenacity import AsyncRetrying, retry_if_exception
 
     pending = [first]
-    waiting = _Waiting(policy, world)
+    waiting = _Waiting(policy, outside)
 
     def error_of(state: RetryCallState) -> Passing:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -78,7 +78,7 @@ async def _again(
             return waiting.bound(error, min(error.retry_after_s, policy.max_retry_after_s))
         # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
         longest_s = min(policy.max_s, math.ldexp(policy.base_s, min(state.attempt_number - 1, _MOST_DOUBLED)))
-        jittered_s = policy.base_s / 2 + longest_s * world.fraction() / 2
+        jittered_s = policy.base_s / 2 + longest_s * outside.fraction() / 2
         return waiting.bound(error, min(policy.max_s, jittered_s))
 
     def report(state: RetryCallState) -> None:
@@ -103,9 +103,9 @@ async def _again(
 class _Waiting:
     """The count of failed tries, and the time since a server first said that it gets ready."""
 
-    def __init__(self, policy: RetryPolicy, world: World) -> None:
+    def __init__(self, policy: RetryPolicy, outside: Outside) -> None:
         self._policy = policy
-        self._now = world.monotonic
+        self._now = outside.monotonic
         self._left = policy.retries
         self._until: float | None = None
 

@@ -115,7 +115,7 @@ class Bed:
         works = [level for level, of in LEVELS.items() if sandbox.look(of).works]
         for level in works:
             runtime = RuntimeSettings(
-                world=MACHINE, workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True)
+                outside=MACHINE, workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True)
             )
             self._sandboxes[level] = open_sandbox(runtime, self._pool)
         return works

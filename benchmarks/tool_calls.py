@@ -33,7 +33,7 @@ class Calls:
         max_output_bytes: int = 102_400,
     ) -> None:
         settings = RuntimeSettings(
-            world=MACHINE,
+            outside=MACHINE,
             workspace=workspace,
             guard_processes=guard_processes,
             on_output=on_output,

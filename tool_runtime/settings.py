@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.contracts import CommandObserver, ToolRequest
-    from agent_host.ids import World
+    from agent_host.ids import Outside
 
 
 StreamName = Literal["stdout", "stderr"]
@@ -37,7 +37,7 @@ class SandboxSettings(NamedTuple):
 class RuntimeSettings(NamedTuple):
     """Settings of one `LocalToolRouter`; a request's own constraints can only make it tighter.
 
-    `world` is the clock and chance of the session (decision 0110). `workspace` is an absolute real path and
+    `outside` is the clock and chance of the session (decision 0110). `workspace` is an absolute real path and
     RunCommand's default directory. `shell` is a program path, None for the platform's choice (TR 6.2). `secret_env`
     names variables that no child process gets, beside those whose name looks like a secret; `env_passthrough` names the
     exceptions. `env_allowed` are the only variables that they get besides these and those that every program needs,
@@ -61,7 +61,7 @@ class RuntimeSettings(NamedTuple):
     """
 
     workspace: str
-    world: World
+    outside: Outside
     shell: str | None = None
     file_timeout_s: float = 30.0
     command_timeout_s: float = 300.0

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Emitter
     from agent_host.host.backends import Stores
-    from agent_host.host.environment import LocalMachine, Outside
+    from agent_host.host.environment import LocalMachine, Surroundings
     from agent_host.host.gateway import Gateway
     from agent_host.host.parts import Parts
     from agent_host.host.remote_tools import ToolsElsewhere
     from agent_host.host.secrets import Secrets
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
@@ -72,7 +72,7 @@ async def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     stores: Stores,
-    outside: Outside,
+    surroundings: Surroundings,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -90,7 +90,7 @@ async def make_context(
     )
     outputs = RecordedResults(store, stores.artifacts)
     local = _local_tools(
-        resolved, parts, store, live_output, journal, emitter, outputs, outside, owns_process=owns_process
+        resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
     )
     router, scripts = local.runtime, local.scripts
     phase = task_machine()
@@ -99,7 +99,9 @@ async def make_context(
         if gateway.said:
             emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
         report_window(emitter, ctx.conversation, gateway.server_said, families_of(settings))
-        return make_client(settings, gateway, secrets.gateway_token, parts.dialect, session_id, outside.world.time)
+        return make_client(
+            settings, gateway, secrets.gateway_token, parts.dialect, session_id, surroundings.outside.time
+        )
 
     ctx = LoopContext(
         journal=journal,
@@ -108,7 +110,7 @@ async def make_context(
             parts.machine.environment,
             Registry(await router.tools()),
             limits_of(settings) | (limits_of_family(settings) if scripts is not None else NO_LIMITS),
-            outside.world.now,
+            surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=local.approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
@@ -132,7 +134,7 @@ async def make_context(
             "uploads": settings.tools.max_parallel_uploads,
         },
         questions=Questions(),
-        world=outside.world,
+        outside=surroundings.outside,
         progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),
     )
@@ -162,7 +164,7 @@ def _local_tools(
     journal: Journal,
     emitter: Emitter,
     outputs: RecordedResults,
-    outside: Outside,
+    surroundings: Surroundings,
     *,
     owns_process: bool,
 ) -> _LocalTools:
@@ -174,7 +176,7 @@ def _local_tools(
         machine.shell,
         live_output,
         machine.temporary,
-        outside.world,
+        surroundings.outside,
         guard_processes=owns_process,
     )._replace(
         commands_before=store.state.commands_started,
@@ -190,7 +192,7 @@ def _local_tools(
         scripts = skill_scripts(
             settings, index, resolved.state_dir, session_id, machine.environment.workspace, machine.temporary
         )
-    runtime = LocalToolRouter(of_runtime, outside.start_command, providers_of(parts, of_runtime, index), scripts)
+    runtime = LocalToolRouter(of_runtime, surroundings.start_command, providers_of(parts, of_runtime, index), scripts)
     approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.tool_lists import ApprovedTools
@@ -236,7 +238,7 @@ def _add_servers(
         _elsewhere(judge, resolved, ctx.emitter),
         state_dir=resolved.state_dir,
         session_id=session_id,
-        now=ctx.world.now(),
+        now=ctx.outside.now(),
         scoping=judge.scoping,
         ask_person=functools.partial(ask_person, ctx),
         on_secrets=ctx.scrubber.add,
@@ -270,14 +272,14 @@ def runtime_settings(
     shell: str,
     live_output: LiveOutput,
     temporary: str,
-    world: World,
+    outside: Outside,
     *,
     guard_processes: bool,
 ) -> RuntimeSettings:
     """The settings of the runtime. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
         workspace=workspace,
-        world=world,
+        outside=outside,
         shell=shell,
         file_timeout_s=settings.tools.file_timeout_s,
         command_timeout_s=settings.tools.command_timeout_s,

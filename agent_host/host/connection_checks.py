@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import webbrowser
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -72,12 +70,14 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         host = check_url(url).host
         token = check_token(Tokens.read().under(settings).gateway)
         headers = check_headers(settings.llm.headers)
-        dialect, found = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, anew=True)
+        dialect, found = dialect_of_settings(settings) or find_dialect(
+            settings, url, token, state_dir, MACHINE.time, anew=True
+        )
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *secrets_in(headers)])
-    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
+    shown, began = displayable_url(request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:
         with httpx.stream(
             "POST",
@@ -100,7 +100,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         return False, f"{shown} {why} (HTTP {status}): {said}"
     if not media_type.startswith("text/event-stream") or not speaks:
         return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
-    took = int((time.monotonic() - began) * 1000)
+    took = MACHINE.ms_since(began)
     return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
 
 
@@ -109,7 +109,7 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     what it did. One request of up to `_DEEP_TOKENS` tokens."""
     try:
         token = check_token(Tokens.read().under(settings).gateway)
-        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir)
+        dialect, _ = dialect_of_settings(settings) or find_dialect(settings, url, token, state_dir, MACHINE.time)
         turn = asyncio.run(_tool_call(settings, url, dialect, token))
     except (UsageError, GatewayError, GuardrailBlocked) as error:
         return False, str(error)
@@ -181,7 +181,7 @@ def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tu
     for piece in response.iter_raw():
         data += piece
         speaks = _is_of(dialect, data)
-        if speaks or len(data) > _MAX_ANSWER_BYTES or time.monotonic() > until:
+        if speaks or len(data) > _MAX_ANSWER_BYTES or MACHINE.monotonic() > until:
             return data, speaks
     return data, False
 
@@ -205,7 +205,7 @@ _AUTHORIZE_S = 300.0
 def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
     """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
-    workspace, now = os.path.realpath(os.getcwd()), datetime.now(UTC)
+    workspace, now = os.path.realpath(os.getcwd()), MACHINE.now()
     used = level_of(settings, state_dir)
     level = used.level
     with scratch("doctor") as temporary:
@@ -226,7 +226,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
 
 def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
     """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
-    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
+    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, MACHINE.now()))
     server = next((one for one in found if one.name == name), None)
     if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"

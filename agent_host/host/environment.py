@@ -24,7 +24,7 @@ from tool_runtime.platform.environment import child_environment, is_within, look
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from policy.facts import ShellName
@@ -56,12 +56,12 @@ _SHELLS: dict[str, ShellName] = {
 }
 
 
-class Outside(NamedTuple):
-    """Whatever a session has from outside of its process, with the event loop that it runs on (decision 0110): a test
-    puts others in their place and runs a whole session from one seed. `beside` starts the work of the store that nobody
-    waits for, `start_command` a command of a tool."""
+class Surroundings(NamedTuple):
+    """Whatever a session has from elsewhere than its own process, besides the event loop that it runs on (decision
+    0110): a test puts others in their place and runs a whole session from one seed. `beside` starts the work of the
+    store that nobody waits for, `start_command` a command of a tool."""
 
-    world: World
+    outside: Outside
     disk: Disk
     beside: Beside
     start_command: StartCommand
@@ -76,8 +76,8 @@ def start_here(
     return Command(params, pool, guard, sandbox)
 
 
-THIS_MACHINE: Final = Outside(MACHINE, LOCAL_DISK, ThreadJob, start_here)
-"""The outside of every session but those of tests."""
+THIS_MACHINE: Final = Surroundings(MACHINE, LOCAL_DISK, ThreadJob, start_here)
+"""The surroundings of every session but those of tests."""
 
 
 class LocalMachine(NamedTuple):

@@ -69,10 +69,10 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
-    from agent_host.host.environment import LocalMachine, Outside
+    from agent_host.host.environment import LocalMachine, Surroundings
     from agent_host.host.remote_tools import RecordedToolService, ToolService
     from agent_host.host.sandboxing import Level
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.judging.environment import Registry
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.dialects import ChosenDialect
@@ -98,8 +98,8 @@ class SessionOpener:
     first event's number; `tokens` are those of the environment, by default read there. `owns_process`: this process is
     agent-host's own, and no program that embeds it; `tools` are those of an embedding program. `recorded` takes the
     place of the Backend Tool Service where a session is run again: then no service is called but the Session Service,
-    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task. `outside` is what
-    the session has from outside of the process."""
+    which has the policy. `reopens`: a session that has ended is resumed as well, for its next task. `surroundings` is
+    what the session has from elsewhere than its process."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class SessionOpener:
         tools: Sequence[PythonTool] = (),
         recorded: RecordedToolService | None = None,
         reopens: bool = False,
-        outside: Outside = THIS_MACHINE,
+        surroundings: Surroundings = THIS_MACHINE,
     ) -> None:
-        self._outside = outside
+        self._surroundings = surroundings
         self._source = source
         self._reopens = reopens
         self._gate = gate
@@ -175,15 +175,17 @@ class SessionOpener:
                 )
                 secrets = self._secrets(resolved, bundle, url)
                 await host_is_there
-                prepare_state_dir(resolved.state_dir, self._outside.disk)
+                prepare_state_dir(resolved.state_dir, self._surroundings.disk)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
                 beginning = beginning_of(
-                    resolved, parts, grant, secrets, task, self._outside.world, learned=self._learned
+                    resolved, parts, grant, secrets, task, self._surroundings.outside, learned=self._learned
                 )
                 with contextlib.ExitStack() as begun:
-                    store = create_store(self._sessions(resolved), resolved, self._outside.world, beginning, grant, new)
+                    store = create_store(
+                        self._sessions(resolved), resolved, self._surroundings.outside, beginning, grant, new
+                    )
                     begun.callback(_unbegin, store)
                     make_temporary(machine.temporary, resolved.state_dir)
                     begun.callback(temporary.remove, machine.temporary)
@@ -290,13 +292,13 @@ class SessionOpener:
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:
             hide_key(resolved.settings)
-        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._outside.world)
+        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._surroundings.outside)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
     def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
-        outside = self._outside
-        return sessions_of(resolved, outside.disk, outside.world.now, outside.beside)
+        surroundings = self._surroundings
+        return sessions_of(resolved, surroundings.disk, surroundings.outside.now, surroundings.beside)
 
     async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
@@ -306,7 +308,12 @@ class SessionOpener:
             chosen = dialect_of_script(settings)
         if chosen is None:
             chosen = await asyncio.to_thread(
-                find_dialect, settings, url, self._session_tokens.gateway, resolved.state_dir
+                find_dialect,
+                settings,
+                url,
+                self._session_tokens.gateway,
+                resolved.state_dir,
+                self._surroundings.outside.time,
             )
         self._chosen = chosen
         return chosen.dialect
@@ -334,6 +341,7 @@ class SessionOpener:
                 dialect,
                 self._session_tokens.gateway,
                 resolved.state_dir,
+                self._surroundings.outside.time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
@@ -354,7 +362,7 @@ class SessionOpener:
             machine.environment,
             session_id=grant.session_id,
             state_dir=resolved.state_dir,
-            now=self._outside.world.now(),
+            now=self._surroundings.outside.now(),
             granted=grant.policy_bundle,
             temporary=machine.temporary,
             held=level.level != "none",
@@ -432,7 +440,7 @@ class SessionOpener:
             workspace_id=identity.workspace_id,
             tenant_id=identity.tenant_id,
             user_id=identity.user_id,
-            time=self._outside.world.time,
+            time=self._surroundings.outside.time,
             first_id=first_id,
             scrub=secrets.scrubber.event,
             losses=backends.losses,
@@ -445,7 +453,7 @@ class SessionOpener:
         )
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._outside.world.time)
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._surroundings.outside.time)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
@@ -461,7 +469,7 @@ class SessionOpener:
             gate,
             emitter,
             stores,
-            self._outside,
+            self._surroundings,
             owns_process=self._owns_process,
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
@@ -585,7 +593,7 @@ def beginning_of(
     grant: SessionGrant,
     secrets: Secrets,
     task: NewTask | None,
-    world: World,
+    outside: Outside,
     *,
     learned: Mapping[str, Any],
 ) -> Beginning:
@@ -611,7 +619,7 @@ def beginning_of(
     if task is not None and resolved.session_id is not None:
         started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
     if task is not None:
-        first = record_of_task(task, world, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
+        first = record_of_task(task, outside, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
     machine = parts.machine
     return Beginning(parts.bundle, machine.environment, parts.count, machine.temporary, started, first)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Approved, Judge
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
@@ -111,14 +111,14 @@ class ToolService(NamedTuple):
     client: Service
     key: bytes | None
     given: Callable[[], str | None]
-    world: World
+    outside: Outside
 
     @classmethod
     def connect(
-        cls, url: str, client: Service, key: str | None, given: Callable[[], str | None], world: World
+        cls, url: str, client: Service, key: str | None, given: Callable[[], str | None], outside: Outside
     ) -> ToolService:
         """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
-        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given, world)
+        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given, outside)
 
     def provider(
         self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
@@ -127,8 +127,8 @@ class ToolService(NamedTuple):
         every service; a call's own time ends before that of the runtime, and says more."""
         longest_s, timeout_s = settings.services.retry_max_s, settings.backend.timeout_s
         retry = RetryPolicy(settings.services.max_retries, settings.services.retry_base_s, longest_s, longest_s)
-        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key, self.world.time)
-        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry, self.world)
+        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key, self.outside.time)
+        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry, self.outside)
         return elsewhere.provider(
             BackendSource(self.client, terms), self.url, _terms(settings), stand_ins(settings, judge.bundle)
         )

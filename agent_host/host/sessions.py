@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.gate import ApprovalGate, OnAsked
     from agent_host.events.emitter import Event, Sink
-    from agent_host.host.environment import Outside
+    from agent_host.host.environment import Surroundings
     from agent_host.host.remote_tools import RecordedToolService
     from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import LiveSession
@@ -553,12 +553,12 @@ async def run_headless(
     tokens: Tokens | None = None,
     owns_process: bool = False,
     tools: Sequence[PythonTool] = (),
-    outside: Outside = THIS_MACHINE,
+    surroundings: Surroundings = THIS_MACHINE,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `gate` answers what needs an approval; without one only what was
     approved in advance is approved. `task_options` narrow a task that starts. `tokens` are by default those of the
-    environment; `owns_process`, `tools` and `outside` as SessionOpener has them.
+    environment; `owns_process`, `tools` and `surroundings` as SessionOpener has them.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
@@ -572,13 +572,13 @@ async def run_headless(
         tokens=tokens,
         owns_process=owns_process,
         tools=tools,
-        outside=outside,
+        surroundings=surroundings,
     )
     resumes = prompt is None if resumes is None else resumes
     if resumes or prompt is None:
         session = await _resume(opener, resolved)
     else:
-        task = NewTask(outside.world.new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
+        task = NewTask(surroundings.outside.new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
         session = (await opener.create(new_session(resolved, environment), task)).session
         session.announce(environment)
     end: TaskEnd | None = None
@@ -589,7 +589,9 @@ async def run_headless(
             session.go_on(max_steps=resolved.max_steps, replay_ids=resolved.replays | approved)
         elif resumes:
             session.announce_return()
-            session.start_task(outside.world.new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options)
+            session.start_task(
+                surroundings.outside.new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options
+            )
         else:
             session.start_recorded_task()
         end = await session.task_ended()

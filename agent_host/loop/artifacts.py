@@ -120,7 +120,7 @@ def _unreadable(error: OSError) -> str:
 
 def _row(ctx: LoopContext, artifact: Artifact) -> dict[str, Any]:
     return {
-        "id": ctx.world.new_id("art"),
+        "id": ctx.outside.new_id("art"),
         "type": artifact.artifact_type,
         "name": artifact.name,
         "contentType": artifact.content_type,

@@ -90,7 +90,7 @@ async def _run_one(
     """One call from policy's decision to its result on record."""
     still_open = False
     try:
-        began = ctx.world.monotonic()
+        began = ctx.outside.monotonic()
         grant, is_gated, was_edited = granted_by(ctx, prepared), prepared.needs_approval, prepared.edited
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if is_gated:
@@ -118,21 +118,21 @@ async def _run_one(
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, requested: float) -> Message:
     """Run a call whose start is on record."""
-    started_at = ctx.world.stamp()
+    started_at = ctx.outside.stamp()
     request = request_for(ctx, step_id, prepared)
     result: ToolResult | None = None
-    changed, runs_since = CommandChanges(), ctx.world.monotonic()
+    changed, runs_since = CommandChanges(), ctx.outside.monotonic()
     try:
         result = ctx.router.at_once(request)
-        duration_ms = ctx.world.ms_since(runs_since)
+        duration_ms = ctx.outside.ms_since(runs_since)
         if result is None:
             async with watch_call(ctx, prepared.spec, prepared.facts) as changed:
-                runs_since = ctx.world.monotonic()
+                runs_since = ctx.outside.monotonic()
                 try:
                     result = await ctx.cancellation.run_until_forced(ctx.router.execute(request))
                     changed.runs_on = result.command_id is not None
                 finally:
-                    duration_ms = ctx.world.ms_since(runs_since)
+                    duration_ms = ctx.outside.ms_since(runs_since)
     except ToolStopped:
         pass
     finally:

@@ -130,7 +130,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
 
     try:
         turn = await ctx.cancellation.interruptible(
-            call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry, ctx.world)
+            call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry, ctx.outside)
         )
     except (GatewayError, GuardrailBlocked):
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.judging.judge import Judge
     from agent_host.loop.background import CommandWatch
     from agent_host.loop.cancellation import Cancellation
@@ -106,7 +106,7 @@ class LoopContext(NamedTuple):
     at_once: Mapping[Category, int]
     questions: Questions
     progress: Progress
-    world: World
+    outside: Outside
     command_watch: CommandWatch | None = None
 
     async def refresh_tools(self) -> None:
@@ -159,7 +159,9 @@ class LoopContext(NamedTuple):
         step = self.state.open_step if message.role == "tool" else None
         parent = self.state.last_message if step is None else self.state.thread[step.position]
         task_id = self.task.task_id
-        return encode(message, self.world, session_id=self.session_id, task_id=task_id, step_id=step_id, parent=parent)
+        return encode(
+            message, self.outside, session_id=self.session_id, task_id=task_id, step_id=step_id, parent=parent
+        )
 
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
         """An event of the current task, or of the session before its first one."""

@@ -35,7 +35,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except UnusableForm as error:
         return PersonAnswer("decline", problem=f"nobody can be shown this question: {error}")
     approval = _request(ctx, request, form)
-    began = ctx.world.monotonic()
+    began = ctx.outside.monotonic()
     called = {"toolCallId": request.tool_call_id}
     ctx.emit(EventType.APPROVAL_REQUESTED, request.step_id, **called, **approval.to_payload())
     ctx.emitter.flush()
@@ -48,7 +48,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except TaskCancelled:
         pass  # the call itself is over at its own next safe point
     finally:
-        _emit_answer(ctx, request, approval.approval_id, answer, ctx.world.monotonic() - began)
+        _emit_answer(ctx, request, approval.approval_id, answer, ctx.outside.monotonic() - began)
     if action == "accept":
         return PersonAnswer("accept", None if form.url is not None else dict(answer.arguments or {}))
     return PersonAnswer("decline" if action == "decline" else "cancel")
@@ -56,7 +56,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
 
 def _request(ctx: LoopContext, request: ToolRequest, form: Form) -> ApprovalRequest:
     return ApprovalRequest(
-        ctx.world.new_id("appr"),
+        ctx.outside.new_id("appr"),
         ctx.session_id,
         request.task_id,
         request.step_id,

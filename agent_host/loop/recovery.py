@@ -172,10 +172,10 @@ _SAID = "(approved by the user)"
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
     add_note(ctx, _APPROVED_NOW)
-    step_id = ctx.world.new_id("step")
+    step_id = ctx.outside.new_id("step")
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    calls = tuple(replay.call.change_id(ctx.world.new_id("call")) for replay in replays)
+    calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
@@ -202,7 +202,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
 
 
 def _approve(ctx: LoopContext, prepared: PreparedCall, replay: Replay) -> PreparedCall:
-    call_id, approval_id = prepared.call.call_id, prepared.approval_id or ctx.world.new_id("appr")
+    call_id, approval_id = prepared.call.call_id, prepared.approval_id or ctx.outside.new_id("appr")
     answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
     record = answer.to_record(call_id, approval_id, bound_to(ctx, prepared))
     asked = ask_after_all(prepared._replace(answer=record))

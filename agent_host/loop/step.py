@@ -67,7 +67,7 @@ async def take_turn(ctx: LoopContext) -> Step:
 
     Raises what `ask` raises, CheckpointWriteFailed.
     """
-    step_id = ctx.world.new_id("step")
+    step_id = ctx.outside.new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     await make_room(ctx, step_id)
     turn = await ask(ctx, step_id, lambda request, attempts: _call_model(ctx, step_id, request, attempts))
@@ -268,7 +268,7 @@ def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
 
 def _renumber(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
-    has_call, new_id = ctx.conversation.thread.has_call, ctx.world.new_id
+    has_call, new_id = ctx.conversation.thread.has_call, ctx.outside.new_id
     return tuple(call.change_id(new_id("call")) if has_call(call.call_id) else call for call in calls)
 
 
@@ -282,7 +282,7 @@ def _meaning(ctx: LoopContext, turn: ModelTurn) -> Meaning:
 async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk, needed = ctx.conversation, request.needed
-    started = ctx.world.monotonic()
+    started = ctx.outside.monotonic()
     shown: list[str] = []
 
     def send() -> Awaitable[ModelTurn]:
@@ -309,7 +309,9 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
     retry = attempts.retry_policy(talk)
-    turn = await ctx.cancellation.interruptible(call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.world))
+    turn = await ctx.cancellation.interruptible(
+        call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
+    )
     ctx.phase.fire("answered")
     turn = count_usage(ctx, step_id, turn, needed=needed, sent=request.estimated, shown="".join(shown))
     ctx.emit(
@@ -318,7 +320,7 @@ async def _call_model(ctx: LoopContext, step_id: str, request: ModelRequest, att
         model=talk.model,
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
-        latencyMs=ctx.world.ms_since(started),
+        latencyMs=ctx.outside.ms_since(started),
         **_names_of_answer(ctx, turn),
         **cost_of(talk.models, turn.usage, talk.model),
     )

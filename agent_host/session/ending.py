@@ -56,8 +56,8 @@ class SessionEnd:
         self._life = life
         self._service = service
         self._resources = resources
-        self._began = ctx.world.monotonic()
-        self._began_at = ctx.world.stamp()
+        self._began = ctx.outside.monotonic()
+        self._began_at = ctx.outside.stamp()
         self.kept_at: str | None = None
         self.unkept: str | None = None
         self.stays = False
@@ -77,7 +77,7 @@ class SessionEnd:
         totals = {
             "taskCount": self._work.tasks,
             "totalTokens": ctx.state.session_tokens_used,
-            "durationMs": ctx.world.ms_since(self._began),
+            "durationMs": ctx.outside.ms_since(self._began),
         }
         payload = {**totals, "reason": reason} if reason is not None else totals
         kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
@@ -148,7 +148,7 @@ class SessionEnd:
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,
-            "endedAt": self._ctx.world.stamp(),
+            "endedAt": self._ctx.outside.stamp(),
         }
         started = self._ctx.state.identity.options.get("started")
         if started:

@@ -137,7 +137,7 @@ class LiveSession:
 
     def new_id(self, prefix: str) -> str:
         """An id that no other has, for what begins in the session."""
-        return self._ctx.world.new_id(prefix)
+        return self._ctx.outside.new_id(prefix)
 
     @property
     def identity(self) -> SessionIdentity:

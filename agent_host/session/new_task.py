@@ -17,7 +17,7 @@ from state.records import TaskQueued, TaskStarted, TaskUnqueued
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.loop.context import LoopContext
     from agent_host.redaction import Scrubber
     from config.settings import Settings
@@ -46,7 +46,7 @@ class TaskRecord(NamedTuple):
 
 def record_of_task(
     task: NewTask,
-    world: World,
+    outside: Outside,
     *,
     session_id: str,
     scrubber: Scrubber,
@@ -57,7 +57,7 @@ def record_of_task(
     message before the prompt, None for the first."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
-    encoded = encode(message, world, session_id=session_id, task_id=task.task_id, parent=parent)
+    encoded = encode(message, outside, session_id=session_id, task_id=task.task_id, parent=parent)
     return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
 
 

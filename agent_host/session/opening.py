@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from agent_host.ids import World
+    from agent_host.ids import Outside
     from agent_host.judging.environment import Environment
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.new_task import TaskRecord
@@ -235,7 +235,7 @@ class Beginning(NamedTuple):
 def create_store(
     sessions: FileCheckpointStore,
     resolved: ResolvedOptions,
-    world: World,
+    outside: Outside,
     beginning: Beginning,
     grant: SessionGrant,
     new: NewSession,
@@ -259,7 +259,7 @@ def create_store(
         temporary=beginning.temporary,
     )
     head = Message("system", text, message_tokens(beginning.count, text))
-    first = encode(head, world, session_id=grant.session_id)
+    first = encode(head, outside, session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     if beginning.task is not None:
         fold(state, beginning.task.record)

@@ -21,7 +21,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from agent_host.ids import World
+    from agent_host.ids import Outside
 
 GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
 """What the host says behind an answer that is not whole."""
@@ -125,7 +125,7 @@ class Message(_MessageFields):
 
 def encode(
     message: Message,
-    world: World,
+    outside: Outside,
     *,
     session_id: str,
     task_id: str | None = None,
@@ -136,11 +136,11 @@ def encode(
     `parent` is the encoded message that it follows: a result follows its turn, all else the message before it. Raises
     orjson.JSONEncodeError for a lone surrogate."""
     wire: dict[str, Any] = {
-        "messageId": world.new_id("msg"),
+        "messageId": outside.new_id("msg"),
         "sessionId": session_id,
         "role": message.role,
         "content": orjson.Fragment(message.content_json),
-        "timestamp": world.stamp(),
+        "timestamp": outside.stamp(),
         "tokenCount": message.tokens,
     }
     if message.tool_calls:

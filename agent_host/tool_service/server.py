@@ -247,7 +247,9 @@ class _Parts:
         def client_of(url: str | None) -> ServiceClient | None:
             if url is None:
                 return None
-            return ServiceClient(url, token, world=MACHINE, tls=tls.setdefault(url.partition(":")[0], TlsContext(url)))
+            return ServiceClient(
+                url, token, outside=MACHINE, tls=tls.setdefault(url.partition(":")[0], TlsContext(url))
+            )
 
         self._workspace = client_of(urls.workspace)
         self.metrics = Metrics()

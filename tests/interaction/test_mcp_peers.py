@@ -58,7 +58,7 @@ class Session:
 
     def __init__(self, folder: Path, place: Http | Stdio) -> None:
         settings = RuntimeSettings(
-            world=MACHINE, workspace=os.fspath(folder), on_output=lambda *said: self.chunks.append(said[2])
+            outside=MACHINE, workspace=os.fspath(folder), on_output=lambda *said: self.chunks.append(said[2])
         )
         self.chunks: list[bytes] = []
         self.told: list[SourceNotice] = []

@@ -120,7 +120,7 @@ def run_session(folder: Path, seed: int, disk: SimulatedDisk | None = None) -> R
             on_end=lambda _: checkpoint.update(world.disk.contents()),
             gate=person.desk,
             tokens=Tokens(None, None),
-            outside=world.outside,
+            surroundings=world.surroundings,
         )
         results.append(finished.result)
         assert gateway.failures == []

@@ -2,7 +2,7 @@
 and commands that follow a script. What runs on its event loop waits for minutes in no time.
 
     world = SimulatedWorld(1, {"make": Act(90.0, "built\\n")}, {"gateway.example": "192.0.2.1"}, SimulatedDisk())
-    world.run(session(world.outside))
+    world.run(session(world.surroundings))
 
 Work that a program hands to a thread through the loop is done at once in the loop's own thread. Sockets are real pairs
 of them: what is written to one can be read from the other in the same moment, so that nothing depends on the machine.
@@ -16,8 +16,8 @@ import selectors
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent_host.host.environment import Outside
-from agent_host.ids import World
+from agent_host.host.environment import Surroundings
+from agent_host.ids import Outside
 from tool_runtime.output.spill import SpillRoom
 from tool_runtime.processes.command import Captured
 from tool_runtime.processes.kill_tree import NOBODY
@@ -197,8 +197,8 @@ class SimulatedWorld:
         self.started: list[str] = []
         self.disk = disk
         self.loop = SimulatedLoop(hosts)
-        world = World(lambda: EPOCH + self.loop.time(), self.loop.time, chance.randbytes)
-        self.outside = Outside(world, self.disk, _Done, self._start)
+        outside = Outside(lambda: EPOCH + self.loop.time(), self.loop.time, chance.randbytes)
+        self.surroundings = Surroundings(outside, self.disk, _Done, self._start)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to the end."""

@@ -426,7 +426,7 @@ async def main() -> None:
                 directory=os.path.join(place.root, "session"),
                 caches=os.path.join(place.temporary, "caches"),
             )
-            sandbox = open_sandbox(RuntimeSettings(world=MACHINE, workspace=place.workspace, sandbox=settings), pool)
+            sandbox = open_sandbox(RuntimeSettings(outside=MACHINE, workspace=place.workspace, sandbox=settings), pool)
         runner = Runner(place, sandbox, pool, asked.get("path", ""))
         by_line = {"ordinary": runner.ordinary, "arranged": runner.arranged, "git": runner.in_repository}
         if asked["kind"] in by_line:

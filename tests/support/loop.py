@@ -149,7 +149,7 @@ class Loop:
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
             questions=Questions(),
             progress=Progress(*repeats),
-            world=MACHINE,
+            outside=MACHINE,
         )
         self.ctx.conversation.renew_head(self.ctx.judge)
 

@@ -73,7 +73,7 @@ async def _person(_: ToolRequest, asked: PersonAsked) -> PersonAnswer:
 async def main(url: str, *, with_oauth: bool) -> int:
     """Do it; 0 where the server could be asked for its tools."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = RuntimeSettings(world=MACHINE, workspace=folder)
+        settings = RuntimeSettings(outside=MACHINE, workspace=folder)
         router = LocalToolRouter(settings, Command)
         place = Http(url, oauth_folder=os.path.join(folder, "tokens") if with_oauth else None)
         config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S, elicitation=True)

@@ -12,7 +12,7 @@ from tool_runtime.settings import RuntimeSettings
 
 MIB = 1024 * 1024
 DEFAULTS = load({}, workspace=None, environ={"AGENT_HOST_CONFIG": ""})
-ROUTER = RuntimeSettings(world=MACHINE, workspace="/w")
+ROUTER = RuntimeSettings(outside=MACHINE, workspace="/w")
 
 # (where it is prescribed, what it is, the program's, the specification's)
 NUMBERS = [

@@ -60,7 +60,7 @@ class Commands:
             start,
             pool,
             self._guard,
-            settings.world.monotonic,
+            settings.outside.monotonic,
             most=settings.max_background,
             before=settings.commands_before,
         )
@@ -102,7 +102,7 @@ class Commands:
 
     def _state(self, one: BackgroundCommand) -> str:
         if one.end is None:
-            took_s = self._settings.world.monotonic() - one.began
+            took_s = self._settings.outside.monotonic() - one.began
             return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
         return f"{one.command_id}: {one.end.note()}"
 
@@ -129,9 +129,9 @@ class Commands:
         params = command_params(
             call.request, self._settings, argv, cwd, env, timeout_s=timeout_s, max_output_bytes=most_bytes
         )
-        began = self._settings.world.monotonic()
+        began = self._settings.outside.monotonic()
         outcome = await self.run_program(params)
-        return FinishedProgram(call, outcome, self._settings.world.ms_since(began), timeout_s)
+        return FinishedProgram(call, outcome, self._settings.outside.ms_since(began), timeout_s)
 
     async def run_command(self, operations: Operations, call: CallContext) -> ToolOutput:
         """Run a line of the shell, or have it run on. Raises ToolFault."""

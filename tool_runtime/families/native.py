@@ -415,7 +415,7 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     sent, headers = _encode_body(arguments.get("body", ""), arguments.get("headers", {}))
     timeout_s = min(arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
     await operations.web.client()  # made before the clock runs
-    began, most = operations.settings.world.monotonic(), operations.settings.http_max_body_bytes
+    began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
     outcome = await operations.web.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
     fields = {
         "status_code": outcome.status,
@@ -423,7 +423,7 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
         "headers": dict(outcome.headers),
         "body": body_text(outcome),
         "body_truncated": outcome.body_cut,
-        "duration_ms": operations.settings.world.ms_since(began),
+        "duration_ms": operations.settings.outside.ms_since(began),
     }
     return fit_texts(call, fields, cut={"body": "body_truncated"}, stored="body")
 

@@ -18,7 +18,7 @@ TOKEN = "tok-very-secret-0123456789"
 async def client(url: str, token: str | None = TOKEN, **settings: Any) -> AsyncIterator[ServiceClient]:
     """A client with short waits."""
     settings = {"timeout_s": 10.0, "retries": 2, "retry_base_s": 0.001, "retry_max_s": 0.01, **settings}
-    made = ServiceClient(url, token, world=MACHINE, **settings)
+    made = ServiceClient(url, token, outside=MACHINE, **settings)
     try:
         yield made
     finally:

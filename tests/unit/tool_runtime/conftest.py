@@ -58,7 +58,7 @@ async def make_router(workspace: Path) -> AsyncIterator[MakeRouter]:
 
     def make(**settings: Any) -> LocalToolRouter:
         settings.setdefault("address_allowed", lambda address: address in ("127.0.0.1", "::1"))
-        made.append(LocalToolRouter(RuntimeSettings(world=MACHINE, workspace=str(workspace), **settings), Command))
+        made.append(LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(workspace), **settings), Command))
         return made[-1]
 
     yield make

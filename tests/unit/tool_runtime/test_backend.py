@@ -37,8 +37,8 @@ class Session:
 
     def __init__(self, server: ToolServer, folder: Path, *, token: str | None = TOKEN, retries: int = 3) -> None:
         self.server = server
-        self.client = ServiceClient(server.url, token, world=MACHINE, timeout_s=5)
-        self.settings = RuntimeSettings(world=MACHINE, workspace=str(folder), shell="/bin/sh")
+        self.client = ServiceClient(server.url, token, outside=MACHINE, timeout_s=5)
+        self.settings = RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh")
         self.granted = ["Echo", "Slow", "Large", "Odd", "Gone"]
         self.timeout_s = 10.0
         self.retries = retries

@@ -57,7 +57,7 @@ class Session:
         self.chunks: list[bytes] = []
         self.told: list[SourceNotice] = []
         settings = RuntimeSettings(
-            world=MACHINE,
+            outside=MACHINE,
             workspace=str(folder),
             shell="/bin/sh",
             on_output=lambda _request, _name, data: self.chunks.append(data),

@@ -83,7 +83,7 @@ class SideBySide:
         self.told: list[str] = []
         self.server = WireServer(first=self._first, second=self._second)
         config = ServerConfig("odd", Stdio(("wire",), "/", {}, "mark"), 20, 20, elicitation=True)
-        self.settings = RuntimeSettings(world=MACHINE, workspace="/")
+        self.settings = RuntimeSettings(outside=MACHINE, workspace="/")
         self.source = McpSource(config, self.settings, self.server.start, ask_person=self._ask)
         self.calls: dict[str, CallContext] = {}
 

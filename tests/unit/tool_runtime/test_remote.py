@@ -92,7 +92,7 @@ class Here:
         self.source = source
         self.told: list[SourceNotice] = []
         self.news = asyncio.Condition()
-        self.router = LocalToolRouter(RuntimeSettings(world=MACHINE, workspace=str(folder), shell="/bin/sh"), Command)
+        self.router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), shell="/bin/sh"), Command)
         terms = SourceTerms(
             "Mcp.Invoke", True, timeout_s=5, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
         )

@@ -52,7 +52,7 @@ class Place:
         self.shown: list[bytes] = []
         self.router = LocalToolRouter(
             RuntimeSettings(
-                world=MACHINE,
+                outside=MACHINE,
                 workspace=str(self.workspace),
                 families=("skills",),
                 kill_grace_s=0.05,
@@ -164,7 +164,11 @@ async def test_a_script_has_no_more_time_than_the_configuration_gives(tmp_path: 
     place.script("import time; time.sleep(60)")
     router = LocalToolRouter(
         RuntimeSettings(
-            world=MACHINE, workspace=str(place.workspace), families=("skills",), script_timeout_s=0.2, kill_grace_s=0.05
+            outside=MACHINE,
+            workspace=str(place.workspace),
+            families=("skills",),
+            script_timeout_s=0.2,
+            kill_grace_s=0.05,
         ),
         Command,
         scripts=place.scripts,
@@ -324,7 +328,7 @@ async def test_what_no_program_can_be_given(place: Place) -> None:
 
 
 async def test_without_skills_there_is_no_script(tmp_path: Path) -> None:
-    router = LocalToolRouter(RuntimeSettings(world=MACHINE, workspace=str(tmp_path), families=("skills",)), Command)
+    router = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path), families=("skills",)), Command)
     result = await router.execute(request("run_script", skill="forms", relative_path="scripts/a.py"))
     assert error_of(result)[0] == ErrorCode.FILE_NOT_FOUND
     await router.aclose()

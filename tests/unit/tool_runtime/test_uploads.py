@@ -66,7 +66,7 @@ class Tools:
 
 @asynccontextmanager
 async def hosted(folder: Path, **settings: Any) -> AsyncIterator[Tools]:
-    tools = LocalToolRouter(RuntimeSettings(world=MACHINE, workspace=str(folder), **settings), Command)
+    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(folder), **settings), Command)
     yield Tools(tools)
     await tools.aclose()
 
@@ -106,7 +106,7 @@ class Impostor:
 
 
 async def test_no_tool_of_another_provider_takes_its_place(tmp_path: Path) -> None:
-    tools = LocalToolRouter(RuntimeSettings(world=MACHINE, workspace=str(tmp_path)), Command, [Impostor()])
+    tools = LocalToolRouter(RuntimeSettings(outside=MACHINE, workspace=str(tmp_path)), Command, [Impostor()])
     assert [spec for spec in await tools.tools() if spec.name == UPLOAD_ARTIFACT.name] == [UPLOAD_ARTIFACT]
     assert (await Tools(tools).left(content="x")).data == b"x"
     await tools.aclose()

@@ -188,7 +188,7 @@ class McpSource:
             self._config.name,
             place.url,
             place.oauth_folder,
-            self._settings.world.time,
+            self._settings.outside.time,
             browser=self._browser,
             on_secrets=self._on_secrets,
         )
