@@ -259,7 +259,7 @@ class SessionOpener:
         granted = grant.policy_bundle is not None
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = Launch(resolved, session.identity, parts)
+        launch = Launch(resolved, session.identity, parts, self._surroundings.outside.now)
         made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
@@ -475,7 +475,7 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
-        self._launch = Launch(resolved, identity, parts)
+        self._launch = Launch(resolved, identity, parts, self._surroundings.outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await self._make_mode(self._launch, mode) if mode else None
         with state_errors_translated():

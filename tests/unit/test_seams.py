@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,23 @@ USES = {
     "sleep": "time.sleep",
     "chance": "os.urandom os.getrandom",
     "process": "subprocess.Popen subprocess.run subprocess.call subprocess.check_call subprocess.check_output os.fork"
-    " os.execv os.execve os.posix_spawn os.posix_spawnp os.system os.popen asyncio.create_subprocess_exec asyncio.create_subprocess_shell",
+    " os.execv os.execve os.posix_spawn os.posix_spawnp os.system os.popen asyncio.create_subprocess_exec"
+    " asyncio.create_subprocess_shell",
     "socket": "socket.socket socket.socketpair socket.create_connection socket.create_server socket.getaddrinfo",
     "thread": "threading.Thread threading.Timer",
 }
 BY_NAME = {name: use for use, names in USES.items() for name in names.split()}
 BELOW = {"_socket": "socket", "posix": "os"}
 """Modules in C that programs with a quick start import."""
+MAY_USE = re.compile(
+    r"\bos\.(?:urandom|getrandom|fork|exec|posix_spawn|system|popen)"
+    r"|(?:import|from) [^\n]*\b(?:time|datetime|random|secrets|uuid|subprocess|_?socket|threading|asyncio|posix)\b"
+)
+"""The text of a module that is worth its walk."""
 WHOLE_MODULES = {"random": "chance", "secrets": "chance", "uuid": "chance"}
 
-NO_SESSION = {"agent_host.cli", "agent_host.faults", "agent_host.testing", "agent_host.tool_service"}
-"""Packages that run no session: what is shown of one, what tests one, and a service of its own."""
+NO_SESSION = {f"agent_host.{name}" for name in ("cli", "clients", "faults", "testing", "tool_service")}
+"""Packages that run no session: what shows one, starts its process or tests it, and a service of its own."""
 
 _PROCESSES = "behind StartCommand, or what ends processes: the kernel is its other side"
 _SANDBOX = "what holds processes, below what starts them"
@@ -114,7 +121,8 @@ def uses_of(tree: ast.Module) -> Iterator[str]:
 def found() -> dict[str, str]:
     rows = defaultdict(set)
     for name, module in modules().items():
-        if not any(name == one or name.startswith(f"{one}.") for one in NO_SESSION):
+        is_of_session = not any(name == one or name.startswith(f"{one}.") for one in NO_SESSION)
+        if is_of_session and MAY_USE.search(module.text):
             for use in uses_of(module.tree):
                 rows[name].add(use)
     return {name: " ".join(sorted(uses)) for name, uses in rows.items()}
@@ -138,6 +146,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
     naming = {
         name
         for name, module in modules().items()
+        if re.search(r"\b(?:THIS_MACHINE|MACHINE|start_here)\b", module.text)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name) and node.id in ("MACHINE", "THIS_MACHINE", "start_here")
     }
