@@ -1,8 +1,8 @@
 """A small pool of daemon threads for blocking work.
 
 `concurrent.futures` joins its threads when the interpreter exits, so one read that hangs on a dead network disk would
-keep the whole process alive; these threads do not. It is the event loop that hands the work to the pool, as it does
-that of `asyncio.to_thread`: a loop of a test may do it in its own thread instead (decision 0110).
+keep the whole process alive; these threads do not. The event loop hands the work to the pool, as it does that of
+`asyncio.to_thread`: a loop of a test may do it in its own thread instead (decision 110).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_Work = tuple[Callable[[], Any], "Future[Any]"]
+_Future = asyncio.Future[Any]
+_Work = tuple[Callable[[], Any], _Future, asyncio.AbstractEventLoop]
 
 
 class DaemonPool(Executor):
@@ -26,22 +27,21 @@ class DaemonPool(Executor):
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
-        self._counting = threading.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
         """`work()` in a thread; what it raises is raised here. When the caller goes away the result is dropped."""
         return await asyncio.get_running_loop().run_in_executor(self, work)
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See Executor."""
-        future: Future[T] = Future()
-        with self._counting:
-            self._busy += 1
-            is_new = self._busy > self._threads < self._limit
-            self._threads += is_new
-        if is_new:
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:  # type: ignore[override]  # see below
+        """Start `work` for the running loop. The loop takes a future of its own as it is: the one that an Executor
+        returns has a lock and a condition, which cost half as much as the whole hop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._busy += 1
+        if self._busy > self._threads < self._limit:
+            self._threads += 1
             threading.Thread(target=self._serve, name="tool-io", daemon=True).start()
-        self._work.put((lambda: fn(*args, **kwargs), future))
+        self._work.put((work, future, loop))
         return future
 
     def close(self) -> None:
@@ -55,21 +55,27 @@ class DaemonPool(Executor):
             self._serve_one(*item)
             del item  # or the last result would live until the next call
 
-    def _serve_one(self, work: Callable[[], Any], future: Future[Any]) -> None:
+    def _serve_one(self, function: Callable[[], Any], future: _Future, loop: asyncio.AbstractEventLoop) -> None:
         result: Any = None
         error: BaseException | None = None
-        is_wanted = future.set_running_or_notify_cancel()
         try:
-            if is_wanted:
-                result = work()
+            if not future.cancelled():
+                result = function()
         except BaseException as raised:  # noqa: BLE001 - handed unchanged to the caller that waits for it
             error = raised
-        with self._counting:  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
-            self._busy -= 1
-        if error is not None:
-            future.set_exception(error)
-        elif is_wanted:
+        try:
+            loop.call_soon_threadsafe(self._deliver, future, result, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+    def _deliver(self, future: _Future, result: object, error: BaseException | None) -> None:
+        self._busy -= 1  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
+        if future.done():
+            return
+        if error is None:
             future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 def run_in_fresh_thread(work: Callable[[], T]) -> T:

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
     from agent_host.session.opening import ResolvedOptions
-    from config.settings import Settings
     from state.file_session import FileSession
     from tool_runtime.files.skills import SkillIndex
     from tool_runtime.processes.scripts import SkillScripts
@@ -82,12 +81,8 @@ async def make_context(
     if settings.llm.max_cost:
         refuse_uncounted(parts.models, store.state)
     live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.host.verbose else MAX_PIECE_BYTES)
-    journal = Journal(
-        store,
-        emitter,
-        settings.host.max_stored_bytes,
-        keeps_versions=settings.retention.keep_file_versions,
-    )
+    keeps_versions = settings.retention.keep_file_versions
+    journal = Journal(store, emitter, settings.host.max_stored_bytes, keeps_versions=keeps_versions)
     outputs = RecordedResults(store, stores.artifacts)
     local = _local_tools(
         resolved, parts, store, live_output, journal, emitter, outputs, surroundings, owns_process=owns_process
@@ -170,15 +165,7 @@ def _local_tools(
 ) -> _LocalTools:
     """The runtime of this machine's tools."""
     settings, machine, session_id = resolved.settings, parts.machine, store.state.identity.session_id
-    of_runtime = runtime_settings(
-        settings,
-        resolved.workspace,
-        machine.shell,
-        live_output,
-        machine.temporary,
-        surroundings.outside,
-        guard_processes=owns_process,
-    )._replace(
+    of_runtime = runtime_settings(resolved, machine, live_output, surroundings.outside, guards=owns_process)._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
         elsewhere=delegated_capabilities(parts.bundle),
@@ -267,20 +254,14 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
 
 
 def runtime_settings(
-    settings: Settings,
-    workspace: str,
-    shell: str,
-    live_output: LiveOutput,
-    temporary: str,
-    outside: Outside,
-    *,
-    guard_processes: bool,
+    resolved: ResolvedOptions, machine: LocalMachine, live_output: LiveOutput, outside: Outside, *, guards: bool
 ) -> RuntimeSettings:
-    """The settings of the runtime. `temporary` is the session's own temporary directory."""
+    """The settings of the runtime. `guards`: what commands start ends with this process."""
+    settings = resolved.settings
     return RuntimeSettings(
-        workspace=workspace,
+        workspace=resolved.workspace,
         outside=outside,
-        shell=shell,
+        shell=machine.shell,
         file_timeout_s=settings.tools.file_timeout_s,
         command_timeout_s=settings.tools.command_timeout_s,
         command_timeout_max_s=settings.tools.command_timeout_max_s,
@@ -297,11 +278,11 @@ def runtime_settings(
         secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.tools.env_passthrough),
         env_allowed=variables_to_allow(settings),
-        temporary=temporary,
+        temporary=machine.temporary,
         on_output=live_output.take,
-        guard_processes=guard_processes,
+        guard_processes=guards,
         families=families_of(settings),
-        native_roots=native_roots(settings, workspace) if has_native(settings) else (),
+        native_roots=native_roots(settings, resolved.workspace) if has_native(settings) else (),
         native_tls_checks=settings.native.tls_checks,
         script_timeout_s=settings.skills.script_timeout_s,
         hidden_files=hidden_files(settings) if has_skills(settings) else (),

@@ -115,6 +115,7 @@ class SessionOpener:
         surroundings: Surroundings = THIS_MACHINE,
     ) -> None:
         self._surroundings = surroundings
+        self._outside = surroundings.outside
         self._source = source
         self._reopens = reopens
         self._gate = gate
@@ -179,13 +180,10 @@ class SessionOpener:
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
-                beginning = beginning_of(
-                    resolved, parts, grant, secrets, task, self._surroundings.outside, learned=self._learned
-                )
+                learned, outside = self._learned, self._outside
+                beginning = beginning_of(resolved, parts, grant, secrets, task, outside, learned=learned)
                 with contextlib.ExitStack() as begun:
-                    store = create_store(
-                        self._sessions(resolved), resolved, self._surroundings.outside, beginning, grant, new
-                    )
+                    store = create_store(self._sessions(resolved), resolved, outside, beginning, grant, new)
                     begun.callback(_unbegin, store)
                     make_temporary(machine.temporary, resolved.state_dir)
                     begun.callback(temporary.remove, machine.temporary)
@@ -259,7 +257,7 @@ class SessionOpener:
         granted = grant.policy_bundle is not None
         parts = parts._replace(scoping=scoping_under(resolved, machine, level, grant), granted=granted)
         parts = parts.set_cache_time(resolved.settings, attended=self._attended)
-        launch = Launch(resolved, session.identity, parts, self._surroundings.outside.now)
+        launch = Launch(resolved, session.identity, parts, self._outside.now)
         made = None if not session.mode else await self._make_mode(launch, cast("dict[str, str]", session.mode))
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         self._launch = launch
@@ -292,13 +290,12 @@ class SessionOpener:
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:
             hide_key(resolved.settings)
-        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._surroundings.outside)
+        self._backends = Backends(environ, resolved.settings, self._session_tokens, self._outside)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
     def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
-        surroundings = self._surroundings
-        return sessions_of(resolved, surroundings.disk, surroundings.outside.now, surroundings.beside)
+        return sessions_of(resolved, self._surroundings.disk, self._outside.now, self._surroundings.beside)
 
     async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
         """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
@@ -313,7 +310,7 @@ class SessionOpener:
                 url,
                 self._session_tokens.gateway,
                 resolved.state_dir,
-                self._surroundings.outside.time,
+                self._outside.time,
             )
         self._chosen = chosen
         return chosen.dialect
@@ -341,7 +338,7 @@ class SessionOpener:
                 dialect,
                 self._session_tokens.gateway,
                 resolved.state_dir,
-                self._surroundings.outside.time,
+                self._outside.time,
                 model=wanted or bundle.llm_policy.allowed_models[0],
                 may_choose=may_choose and not wanted,
                 recorded=started.get("servers", {}),
@@ -362,7 +359,7 @@ class SessionOpener:
             machine.environment,
             session_id=grant.session_id,
             state_dir=resolved.state_dir,
-            now=self._surroundings.outside.now(),
+            now=self._outside.now(),
             granted=grant.policy_bundle,
             temporary=machine.temporary,
             held=level.level != "none",
@@ -440,7 +437,7 @@ class SessionOpener:
             workspace_id=identity.workspace_id,
             tenant_id=identity.tenant_id,
             user_id=identity.user_id,
-            time=self._surroundings.outside.time,
+            time=self._outside.time,
             first_id=first_id,
             scrub=secrets.scrubber.event,
             losses=backends.losses,
@@ -453,7 +450,7 @@ class SessionOpener:
         )
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._surroundings.outside.time)
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools, self._outside.time)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
@@ -475,7 +472,7 @@ class SessionOpener:
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
-        self._launch = Launch(resolved, identity, parts, self._surroundings.outside.now)
+        self._launch = Launch(resolved, identity, parts, self._outside.now)
         mode = cast("dict[str, str]", store.state.mode)
         made = await self._make_mode(self._launch, mode) if mode else None
         with state_errors_translated():
