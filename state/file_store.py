@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from state.blobs import BlobFolder
@@ -25,15 +26,21 @@ BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
 _READ_TRIES = 3
 
 
+def utc_now() -> datetime:
+    """The present moment by the clock of this machine."""
+    return datetime.now(UTC)
+
+
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; SessionStorage has the
-    others."""
+    """See `state.store.CheckpointStore`. `now` gives the present moment in UTC, and `blob_limit_bytes`
+    holds for each session; SessionStorage has the others."""
 
     def __init__(
         self,
         state_dir: str,
         disk: Disk = LOCAL_DISK,
         *,
+        now: Callable[[], datetime] = utc_now,
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
         beside: Beside = ThreadJob,
@@ -43,6 +50,7 @@ class FileCheckpointStore:
         self._archives = archives
         self._state_dir = state_dir
         self._disk = disk
+        self._now = now
         self._min_compact_bytes = min_compact_bytes
         self._blob_limit_bytes = blob_limit_bytes
         self._beside = beside
@@ -145,5 +153,12 @@ class FileCheckpointStore:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
         return SessionStorage(
-            self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes, self._archives
+            self._disk,
+            self._now,
+            paths,
+            blobs,
+            self._min_compact_bytes,
+            self._beside,
+            self._snapshot_limit_bytes,
+            self._archives,
         )

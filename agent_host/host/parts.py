@@ -13,6 +13,7 @@ from policy.names import CapabilityName as Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from agent_host.host.environment import LocalMachine
     from agent_host.host.remote_tools import RecordedToolService, ToolService
@@ -82,11 +83,12 @@ class Parts(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """The options and the parts that a session has in this process without a mode."""
+    """The options and the parts that a session has in this process without a mode; `now` gives the present moment."""
 
     resolved: ResolvedOptions
     identity: SessionIdentity
     parts: Parts
+    now: Callable[[], datetime]
 
     @property
     def fields(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, Usage
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens
+from agent_host.ids import MACHINE
 from agent_host.services.endpoints import endpoints
 from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
@@ -174,7 +174,7 @@ def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) 
     SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
     refused = SessionHeld(f"session {session_id} is held by a live process: end it first")
     try:
-        with state_errors_translated(), SessionPruner(state_dir, now=time.time()) as pruner:
+        with state_errors_translated(), SessionPruner(state_dir, now=MACHINE.time()) as pruner:
             row = pruner.look(session_id)
             if row is None:
                 raise SessionNotFound(f"there is no session {session_id} under {state_dir}")

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 from collections import defaultdict, deque
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +26,7 @@ from agent_host.host.options import SessionOptions, anchor, existing_directory, 
 from agent_host.host.remote_tools import RecordedAnswer, RecordedToolService
 from agent_host.host.sandboxing import Level
 from agent_host.host.sessions import open_recorded
+from agent_host.ids import MACHINE
 from agent_host.loop.journal import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
 from agent_host.session.transcripts import read_run_log
@@ -525,7 +525,7 @@ def rejudge_calls(
     root = anchor(workspace, os.path.realpath) if workspace else record.workspace
     level = record.started.get("sandbox", LEVELS[0])
     tried = policy_to_try(flags, workspace=root, state_dir=state_dir, session_id=session_id, level=Level(level, level))
-    now = datetime.now(UTC)
+    now = MACHINE.now()
     asked, edited = decisions(paths)
     ran_with = find_edits(record, edited)
     rows = []

@@ -135,6 +135,10 @@ class LiveSession:
         """The session's id."""
         return self._ctx.session_id
 
+    def new_id(self, prefix: str) -> str:
+        """An id that no other has, for what begins in the session."""
+        return self._ctx.outside.new_id(prefix)
+
     @property
     def identity(self) -> SessionIdentity:
         """The session's identity."""

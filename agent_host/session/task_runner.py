@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import (
@@ -65,7 +64,7 @@ class TaskRunner:
         self._life = life
         self._on_broken = on_broken
         self._running: asyncio.Task[TaskEnd] | None = None
-        self._began = time.monotonic()
+        self._began = ctx.outside.monotonic()
         self._took_ms: int | None = None
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
@@ -112,6 +111,7 @@ class TaskRunner:
         self._refuse_model(task)
         started = record_of_task(
             task,
+            ctx.outside,
             session_id=ctx.session_id,
             scrubber=ctx.scrubber,
             count=ctx.conversation.count,
@@ -259,7 +259,7 @@ class TaskRunner:
 
     @property
     def _so_far_ms(self) -> int:
-        return int((time.monotonic() - self._began) * 1000)
+        return self._ctx.outside.ms_since(self._began)
 
     def take_up_uploads(self) -> None:
         """Go on with the uploads of former processes."""
@@ -308,7 +308,7 @@ class TaskRunner:
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result, self._took_ms = None, None
-        self._began = time.monotonic()
+        self._began = self._ctx.outside.monotonic()
         self._running = asyncio.ensure_future(work)
         self._running.add_done_callback(self._done)
 

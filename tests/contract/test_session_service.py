@@ -17,6 +17,7 @@ from agent_host.errors import (
     SessionExpired,
     SessionNotFound,
 )
+from agent_host.ids import MACHINE
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService, NewSession, SessionService
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
@@ -34,7 +35,7 @@ class Embedded:
     """Sessions as the caller's disk has them."""
 
     def __init__(self) -> None:
-        self.service: SessionService = EmbeddedSessionService(self._workspace_of)
+        self.service: SessionService = EmbeddedSessionService(self._workspace_of, MACHINE.new_id)
         self.known: dict[str, str] = {}
 
     def _workspace_of(self, session_id: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact
 from agent_host.errors import ErrorCode, ServiceRejected
+from agent_host.ids import MACHINE
 from agent_host.services.workspace import (
     EmbeddedWorkspaceService,
     HttpWorkspaceService,
@@ -61,7 +62,7 @@ async def home(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     def bytes_on_disk() -> int:
         return sum({path.stat().st_ino: path.stat().st_size for path in folder.iterdir() if path.suffix == ""}.values())
 
-    yield Home(EmbeddedWorkspaceService(str(folder), blobs, workspace_id="ws_1"), files, bytes_on_disk)
+    yield Home(EmbeddedWorkspaceService(str(folder), blobs, workspace_id="ws_1", outside=MACHINE), files, bytes_on_disk)
 
 
 @pytest.mark.parametrize("size", [0, 11, 3_000_000])

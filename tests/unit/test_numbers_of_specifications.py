@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from agent_host.ids import MACHINE
 from config.load import load
 from tool_runtime.families import native, skills
 from tool_runtime.settings import RuntimeSettings
 
 MIB = 1024 * 1024
 DEFAULTS = load({}, workspace=None, environ={"AGENT_HOST_CONFIG": ""})
-ROUTER = RuntimeSettings(workspace="/w")
+ROUTER = RuntimeSettings(outside=MACHINE, workspace="/w")
 
 # (where it is prescribed, what it is, the program's, the specification's)
 NUMBERS = [

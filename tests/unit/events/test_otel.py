@@ -196,7 +196,7 @@ from agent_host.events.kinds import EventType
 from agent_host.events.otel import otel_sink
 
 async def run():
-    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u")
+    made = Emitter(time=time.time, session_id="s", workspace_id="w", tenant_id="t", user_id="u")
     made.attach([otel_sink(os.environ)])
     began = time.monotonic()
     made.emit(EventType.SESSION_STARTED, {"model": "m"})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.answer_calls import CallReader, keep_spelling, mend_ids
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
@@ -60,7 +61,7 @@ def test_arguments_go_back_as_they_were_written(
         turn = assembler.finish()
         blocks = tuple(block._replace(model="m") for block in turn.blocks)
         made = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
-        read = decode(encode(made, session_id="s"))
+        read = decode(encode(made, MACHINE, session_id="s"))
         for model, sent in (("m", text), ("other", orjson.dumps(arguments).decode())):
             unit = dialect.renderer(model).exchange(read, [Message("tool", "x", 1, tool_call_id="c")])
             first = orjson.loads(b"[%b]" % unit)[0]

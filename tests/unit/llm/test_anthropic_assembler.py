@@ -11,6 +11,7 @@ from anthropic.types.beta import BetaStopReason
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.anthropic import AnthropicAssembler, meaning_of
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
@@ -209,7 +210,7 @@ def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call(d
     (call,) = assemble([started(), *block, *ended("tool_use")]).tool_calls
     assert (call.problem is None) == (call.arguments != {})
     assert call.problem is None or depth > 200
-    data = encode(Message("assistant", "", 1, (call,)), session_id="s")
+    data = encode(Message("assistant", "", 1, (call,)), MACHINE, session_id="s")
     assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
 
 

@@ -24,6 +24,7 @@ from agent_host.errors import (
     ModelOverloaded,
 )
 from agent_host.http import retry_after_s
+from agent_host.ids import MACHINE
 from agent_host.llm.event_stream import Patience
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.raw_http import answering
@@ -243,12 +244,12 @@ async def test_milliseconds_count_before_seconds() -> None:
     ],
 )
 def test_odd_waits(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after_s(headers) == seconds
+    assert retry_after_s(headers, MACHINE.time) == seconds
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_header_of_a_wait_raises(milliseconds: str, seconds: str) -> None:
-    wait = retry_after_s({"retry-after-ms": milliseconds, "retry-after": seconds})
+    wait = retry_after_s({"retry-after-ms": milliseconds, "retry-after": seconds}, MACHINE.time)
     assert wait is None or wait >= 0
 
 
@@ -287,14 +288,14 @@ async def test_a_request_that_is_too_long_is_no_passing_fault_whatever_the_gatew
     [("0", 0.0), ("-5", 0.0), (" 3 ", 3.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.0), ("soon", None), ("", None)],
 )
 def test_odd_retry_after_headers(value: str, seconds: float | None) -> None:
-    assert retry_after_s({"retry-after": value}) == seconds
+    assert retry_after_s({"retry-after": value}, MACHINE.time) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 08:49:37 -0000", "Sun, 06 Nov 1994 08:49:37"]
 )
 def test_dates_without_a_zone_are_gmt(value: str) -> None:
-    assert retry_after_s({"retry-after": value}) == 0.0
+    assert retry_after_s({"retry-after": value}, MACHINE.time) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from agent_host.ids import MACHINE
 from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import _FAILED, _MEANINGS, ChatAssembler, ChatRenderer
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
@@ -316,7 +317,7 @@ def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem(depth: int, *
     (one,) = assemble(delta, ended()).tool_calls
     assert (one.problem is None) == (one.arguments != {})
     assert one.problem is None or depth > 200
-    encode(Message("assistant", "", 1, (one,)), session_id="s")
+    encode(Message("assistant", "", 1, (one,)), MACHINE, session_id="s")
 
 
 # --- what goes back as it came ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agent_host.ids import MACHINE
 from agent_host.llm.client import decoder
 from agent_host.llm.event_stream import AnswerTooLarge, BoundedStream
 from agent_host.llm.openai_chat import ChatAssembler, ChatRenderer
@@ -152,7 +153,7 @@ def test_no_stream_raises_anything_but_what_is_documented_and_each_turn_can_be_k
     assert 0 <= turn.usage.cache_read_tokens + turn.usage.cache_write_tokens <= turn.usage.input_tokens
     blocks = tuple(block._replace(model="m") for block in turn.blocks)
     message = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
-    assert decode(encode(message, session_id="s")) == message
+    assert decode(encode(message, MACHINE, session_id="s")) == message
     results = [Message("tool", "ok", 1, tool_call_id=one.call_id) for one in turn.tool_calls]
     renderer = ChatRenderer("m")
     sent = b"[" + renderer.user([Message("user", "hi", 1)]) + b"," + renderer.exchange(message, results) + b"]"

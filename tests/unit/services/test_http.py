@@ -23,6 +23,7 @@ from agent_host.errors import (
     ServiceUnavailable,
     UsageError,
 )
+from agent_host.ids import MACHINE
 from agent_host.services.http import MAX_ANSWER_BYTES, ServiceClient
 from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
 from agent_host.testing.services import MockServices
@@ -276,7 +277,7 @@ async def test_a_token_that_is_quoted_is_taken_out(status: int, body: bytes) -> 
 @pytest.mark.parametrize("token", ["a\nb", "a b ", "\u20ac", "a\0b"])
 def test_a_token_that_no_header_carries_is_refused_and_not_quoted(token: str) -> None:
     with pytest.raises(UsageError) as caught:
-        ServiceClient("http://127.0.0.1:1", token)
+        ServiceClient("http://127.0.0.1:1", token, outside=MACHINE)
     assert token not in str(caught.value)
 
 
