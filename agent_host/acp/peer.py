@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host import lenient_json
@@ -178,7 +179,10 @@ class Peer:
         else:
             task = asyncio.ensure_future(self._serve(request.id_json, request))
             self._serving[request.id_json] = task
-            task.add_done_callback(lambda _, key=request.id_json: self._serving.pop(key, None))
+            task.add_done_callback(partial(self._on_served, request.id_json))
+
+    def _on_served(self, id_json: bytes, _task: asyncio.Task[None]) -> None:
+        del self._serving[id_json]
 
     def _take_notification(self, request: RpcRequest) -> None:
         if request.method == CANCEL_REQUEST:

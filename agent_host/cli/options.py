@@ -161,6 +161,7 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "policy show": ("agent-host policy show ci", "agent-host policy show workspace > own.json"),
     "rejudge": ("agent-host policy rejudge latest --policy ci", "agent-host policy rejudge sess_1f2e --output json"),
     "mcp": ("agent-host mcp --workspace /srv/project", "agent-host mcp --policy ci --approve-all"),
+    "acp": ("agent-host acp", "agent-host acp --policy read-only"),
     "tool-service": (
         "agent-host tool-service --tenants tenants.toml --port 8090",
         "agent-host tool-service --tenants tenants.toml --host 0.0.0.0 --workers 4",
@@ -282,6 +283,12 @@ def _deny(commands: Any) -> None:
     deny.add_argument("approval_id", metavar="ID", help="the question, as `agent-host approvals` lists it")
     deny.add_argument("--reason", metavar="TEXT", help="why, for the model")
     _state_dir(deny)
+
+
+def _acp(commands: Any) -> None:
+    acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol), on standard input and output")
+    acp.add_argument("--init", action="store_true", help="set a provider up, as `agent-host init` does")
+    _session_options(acp, without=("--output", "--verbose", "--workspace"))
 
 
 def _sessions(commands: Any) -> None:
@@ -461,6 +468,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "mock-gateway": _mock_gateway,
     "policy": _policy,
     "mcp": _mcp,
+    "acp": _acp,
     "tool-service": _tool_service,
     "cost-check": _cost_check,
     "init": _init,
@@ -483,7 +491,8 @@ def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] =
     policy.add_argument(
         "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
     )
-    session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
+    if "--workspace" not in without:
+        session.add_argument("--workspace", metavar="DIR", help="project directory (the current directory)")
     _state_dir(session)
 
 

