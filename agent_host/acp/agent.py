@@ -47,12 +47,12 @@ from agent_host.acp.options import POLICY, Choices, ChosenOptions
 from agent_host.acp.peer import AcpError, Peer, PeerMethod
 from agent_host.acp.prompt import MOST_BLOCKS, prompt_text
 from agent_host.acp.questions import Forms
-from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of
+from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
 from agent_host.acp.updates import Told
 from agent_host.clients.connection import RpcFailure, SessionConnection, SessionGone
-from agent_host.clients.supervisor import SessionSpec, Supervisor, TooManySessions
+from agent_host.clients.supervisor import SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
-from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, name, params
+from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from config.shapes import OBJECT, ListOf, Text, whole
@@ -153,10 +153,10 @@ class Agent:
 
     async def aclose(self) -> None:
         """End what the editor has left: idle sessions are over, a task that is open stays resumable."""
+        idle = [one for one in self._sessions.values() if not one.is_busy and one.open_task is None]
         for session in self._sessions.values():
             await session.close()
         await self.peer.close()
-        idle = [one for one in self._sessions.values() if not one.is_busy and one.open_task is None]
         await asyncio.gather(*map(_shut_down, idle))
         await self._desk.aclose()
         await self._supervisor.aclose()
@@ -211,7 +211,7 @@ class Agent:
         await self._require_provider()
         session = self._editor_session(workspace)
         choices = await asyncio.to_thread(self._launch.choices_of, workspace)
-        with _translated():
+        with translated():
             supervised = await self._supervisor.create(self._launch.spec(workspace, self._client), session)
             session.attach(supervised)
             started = await session.begun
@@ -223,7 +223,7 @@ class Agent:
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
         session.may_speak.set()
-        with _translated():
+        with translated():
             await session.replayed
         self._greet(session, given)
         await self._ask_again(session)
@@ -249,7 +249,7 @@ class Agent:
             await self._leave(session_id)
             session = self._editor_session(workspace)
             choices = await asyncio.to_thread(self._launch.choices_of, workspace)
-            with _translated():
+            with translated():
                 supervised, result = await self._supervisor.resume(
                     session_id, self._launch.spec(workspace, self._client), session, replay=replay
                 )
@@ -552,17 +552,6 @@ def _row_of(one: Mapping[str, Any]) -> dict[str, Any]:
         "title": one["title"] or None,
         "updatedAt": one["updatedAt"] or None,
     }
-
-
-@contextlib.contextmanager
-def _translated() -> Any:
-    """Turn what keeps a session from opening into errors of the protocol."""
-    try:
-        yield
-    except TooManySessions as error:
-        raise AcpError(INTERNAL_ERROR, str(error)) from error
-    except (RpcFailure, SessionGone, OSError) as error:
-        raise error_of(error) from error
 
 
 async def _shut_down(session: EditorSession) -> None:

@@ -31,12 +31,13 @@ from agent_host.acp.updates import (
     updates_of_item,
 )
 from agent_host.clients.connection import RpcFailure, SessionGone
+from agent_host.clients.supervisor import TooManySessions
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from agent_host.acp.peer import Peer
     from agent_host.acp.updates import Update
@@ -107,7 +108,8 @@ class EditorSession:
         self._is_paused = False
         self._ended: dict[str, asyncio.Future[None]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
-        self._kinds: dict[str, str] = {}
+        self._calls: dict[str, Update] = {}
+        """The calls of the turn, as they were requested."""
         self._beside: set[asyncio.Task[None]] = set()
         self._outputs: dict[str, _Output] = {}
 
@@ -140,12 +142,10 @@ class EditorSession:
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask the session, in another process if it has none. Raises AcpError."""
-        try:
+        with translated():
             if not self.supervised.is_alive:
                 await self._reopen(self)
             return await self.supervised.request(method, params)
-        except (RpcFailure, SessionGone, OSError) as error:
-            raise error_of(error) from error
 
     async def prompt(self, text: str) -> str:
         """Run one prompt and return why it stopped. Raises AcpError."""
@@ -153,6 +153,9 @@ class EditorSession:
 
     async def go_on(self) -> str:
         """Continue the task that is open, and return why it stopped. Raises AcpError."""
+        if not self.supervised.is_alive:
+            with translated():
+                await self._reopen(self)
         if self._open_task is None:
             raise AcpError(INVALID_REQUEST, "there is no task to continue")
 
@@ -201,15 +204,16 @@ class EditorSession:
                     self.cancel()
         finally:
             self._turn = None
-            self._kinds.clear()
+            self._calls.clear()
 
     async def _run(self, turn: _Turn, begin: Callable[[_Turn], Coroutine[Any, Any, None]]) -> str:
         try:
-            await begin(turn)
-        except (RpcFailure, SessionGone, OSError) as error:
+            with translated():
+                await begin(turn)
+        except AcpError:
             if turn.is_cancelled:
                 return "cancelled"
-            raise error_of(error) from error
+            raise
         turn.is_begun = True
         if turn.is_cancelled:
             await self._cancel(turn.task_id)
@@ -339,9 +343,9 @@ class EditorSession:
     def _on_call(self, event: Mapping[str, Any]) -> None:
         payload = event["payload"]
         update = requested_call(payload, self.workspace)
-        if payload["toolCallId"] in self._kinds:
+        if payload["toolCallId"] in self._calls:
             update["sessionUpdate"] = "tool_call_update"
-        self._kinds[payload["toolCallId"]] = update["kind"]
+        self._calls[payload["toolCallId"]] = update
         self._update(update)
 
     def _on_output(self, event: Mapping[str, Any]) -> None:
@@ -361,12 +365,15 @@ class EditorSession:
         if output is not None:
             output.stop()
         update = completed_call(payload, self.workspace)
+        edits = self._calls.get(payload["toolCallId"], {}).get("content", [])
+        if payload["status"] == "succeeded":
+            update["content"] = [*edits, *update["content"]]
         self._update(update)
-        if payload.get("pathsChanged"):
+        if payload.get("pathsChanged") and not edits:
             self._spawn(self._show_diffs(event.get("taskId"), update))
 
     async def _show_diffs(self, task_id: str | None, update: Update) -> None:
-        """Show how the files of a call have changed since its task began."""
+        """Show how the files that a call changed differ from what they were when its task began."""
         paths = [one["path"] for one in update["locations"][:_MOST_DIFFED]]
         params = {"filePaths": paths, **({} if task_id is None else {"taskId": task_id})}
         with contextlib.suppress(RpcFailure, SessionGone):
@@ -416,7 +423,7 @@ class EditorSession:
 
     async def _ask(self, payload: Mapping[str, Any]) -> None:
         approval_id = payload["approvalId"]
-        kind = self._kinds.get(payload["toolCallId"], "other")
+        kind = self._calls.get(payload["toolCallId"], {}).get("kind", "other")
         try:
             answer = await questions.ask(self._peer, self.session_id, payload, kind, self._features.forms)
         except PeerGone:  # the question stays open, and is asked again after a resume
@@ -517,6 +524,17 @@ def error_of(error: RpcFailure | SessionGone | OSError) -> AcpError:
         code = error.code if error.code in (INVALID_REQUEST, -32602) else INTERNAL_ERROR
         return AcpError(code, str(error), {"code": error.name, "retryable": error.retryable})
     return AcpError(INTERNAL_ERROR, str(error))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn what a session or its start raises into errors of the protocol."""
+    try:
+        yield
+    except TooManySessions as error:
+        raise AcpError(INTERNAL_ERROR, str(error)) from error
+    except (RpcFailure, SessionGone, OSError) as error:
+        raise error_of(error) from error
 
 
 def _stop_reason(end: Mapping[str, Any]) -> str:

@@ -84,6 +84,7 @@ def requested_call(payload: Mapping[str, Any], workspace: str) -> Update:
         "name": name,
         "kind": tool_kind(name, payload.get("capability")),
         "status": "in_progress" if decision == "ALLOWED" else "pending",
+        "content": edits_in(arguments, workspace),
         "locations": locations_in(arguments, workspace),
         **({"rawInput": arguments} if "arguments" in payload else {}),
     }
@@ -129,6 +130,20 @@ def diff_contents(path: str, diff: str) -> list[dict[str, Any]]:
     head, *hunks = _HUNK.split(diff)
     is_new = "--- /dev/null" in head
     return [_diff_of(path, hunk, is_new=is_new) for hunk in hunks[:_MOST_DIFFS]]
+
+
+def edits_in(arguments: Mapping[str, Any], workspace: str) -> list[dict[str, Any]]:
+    """The diffs of a call whose arguments are edits of a file."""
+    path, edits = arguments.get("path"), arguments.get("edits")
+    if not isinstance(path, str) or not isinstance(edits, list):
+        return []
+    place = os.path.normpath(os.path.join(workspace, path))
+    pairs = [(one.get("oldText"), one.get("newText")) for one in edits[:_MOST_DIFFS] if isinstance(one, dict)]
+    return [
+        {"type": "diff", "path": place, "oldText": old, "newText": new}
+        for old, new in pairs
+        if isinstance(old, str) and isinstance(new, str)
+    ]
 
 
 def _diff_of(path: str, hunk: str, *, is_new: bool) -> dict[str, Any]:
