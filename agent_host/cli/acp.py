@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
-from agent_host.cli.streams import protocol_streams
+from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY
 from agent_host.host.options import model_facts, with_provider
@@ -35,7 +35,7 @@ def acp(namespace: argparse.Namespace) -> int:
     settings = CommandLine(namespace).source.own_settings()  # a mistake is reported here, and not in the first session
     hide_secrets()
     hide_key(settings)
-    return asyncio.run(_serve(_launch(namespace, settings)))
+    return asyncio.run(_serve(_launch(namespace, settings), settings))
 
 
 def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
@@ -88,13 +88,13 @@ def _choices(namespace: argparse.Namespace, workspace: str, state_dir: str) -> C
     return Choices(known, {**now, "model": now["model"] or next(iter(models), "")})
 
 
-async def _serve(launch: Launch) -> int:
+async def _serve(launch: Launch, settings: Settings) -> int:
     from agent_host.acp.agent import Agent
-    from agent_host.clients.connection import InterpreterStarter
+    from agent_host.clients.fork_server import default_starter
     from agent_host.rpc.streams import StreamChannel
 
     channel = StreamChannel(*protocol_streams())
-    agent = Agent(launch, InterpreterStarter(), channel)
+    agent = Agent(launch, default_starter(settings, notice), channel)
     signals: list[int] = []
 
     def stop(number: int) -> None:
