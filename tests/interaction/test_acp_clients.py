@@ -73,15 +73,7 @@ def acpx(host: Host) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(model: str, policy: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         agent, program = " ".join(_command(model, policy)), str(FOLDER / "acpx" / "dist" / "cli.js")
         return subprocess.run(
-            [
-                NODE,
-                str(FOLDER / "acpx" / "dist" / "cli.js"),
-                "--agent",
-                agent,
-                "--cwd",
-                str(host.workspace),
-                *arguments,
-            ],
+            [NODE, program, "--agent", agent, "--cwd", str(host.workspace), *arguments],
             cwd=host.workspace,
             env=host.environment(),
             capture_output=True,
