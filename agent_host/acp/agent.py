@@ -30,7 +30,8 @@ Rules:
 Traps:
 
 - The reply to `session/new` has to precede what is heard of the session, and all of a loaded history the reply to
-  `session/load`: `EditorSession.may_speak` is set in the loop's next turn, or at once.
+  `session/load`: `EditorSession` holds what it hears until `speak`, which comes in the loop's
+  next turn, or at once.
 - A task that waits for an answer when its process dies asks again only if it continues. So a load continues such a
   task, and no other: one that was interrupted elsewhere waits for `/continue`, and the next prompt cancels it.
 - The codes of `serve` are not those of the protocol (-32002 is another thing there): `error_of` translates them.
@@ -99,10 +100,11 @@ class Launch(NamedTuple):
     window_of: Callable[[str], int | None]
     client_servers: bool = False
 
-    def spec(self, workspace: str, client: Mapping[str, str]) -> SessionSpec:
-        """A session process for this workspace."""
+    def spec(self, workspace: str, client: Mapping[str, str], servers: Sequence[dict[str, Any]]) -> SessionSpec:
+        """A session process for this workspace, with MCP servers of the client."""
         arguments = [*self.arguments, "--workspace", workspace]
-        return SessionSpec(arguments, self.environment, self.directory, client_info=client)
+        opening = {"clientServers": servers} if servers else {}
+        return SessionSpec(arguments, self.environment, self.directory, client_info=client, opening=opening)
 
 
 class Agent:
@@ -208,21 +210,22 @@ class Agent:
 
     async def _new(self, given: Mapping[str, Any]) -> dict[str, Any]:
         workspace = _workspace_in(given)
+        spec = self._launch.spec(workspace, self._client, self._servers_in(given))
         await self._require_provider()
-        session = self._editor_session(workspace)
+        session = self._editor_session(spec, workspace)
         choices = await asyncio.to_thread(self._launch.choices_of, workspace)
         with translated():
-            supervised = await self._supervisor.create(self._launch.spec(workspace, self._client), session)
+            supervised = await self._supervisor.create(spec, session)
             session.attach(supervised)
             started = await session.begun
         self._keep(session, choices, started)
         self._greet(session, given)
-        asyncio.get_running_loop().call_soon(session.may_speak.set)  # behind the reply
+        asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
         return {"sessionId": session.session_id, **self._options_of(session)}
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
-        session.may_speak.set()
+        session.speak()
         with translated():
             await session.replayed
         self._greet(session, given)
@@ -232,12 +235,13 @@ class Agent:
     async def _resume(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=False)
         self._greet(session, given)
-        asyncio.get_running_loop().call_soon(session.may_speak.set)
+        asyncio.get_running_loop().call_soon(session.speak)
         return self._options_of(session)
 
     async def _open(self, given: Mapping[str, Any], *, replay: bool) -> EditorSession:
         """A session on record in a process of its own. One that is open here is closed first, unless it is busy."""
         workspace, session_id = _workspace_in(given), given["sessionId"]
+        spec = self._launch.spec(workspace, self._client, self._servers_in(given))
         if session_id in self._opening:
             raise AcpError(INVALID_REQUEST, "the session is just being opened")
         self._opening.add(session_id)
@@ -247,12 +251,10 @@ class Agent:
             if recorded != workspace:
                 raise AcpError(INVALID_PARAMS, f"cwd: the workspace of the session is {recorded}")
             await self._leave(session_id)
-            session = self._editor_session(workspace)
+            session = self._editor_session(spec, workspace)
             choices = await asyncio.to_thread(self._launch.choices_of, workspace)
             with translated():
-                supervised, result = await self._supervisor.resume(
-                    session_id, self._launch.spec(workspace, self._client), session, replay=replay
-                )
+                supervised, result = await self._supervisor.resume(session_id, spec, session, replay=replay)
             session.attach(supervised, result)
             session.has_title = True
             self._keep(session, choices, {})
@@ -381,9 +383,21 @@ class Agent:
             raise AcpError(RESOURCE_NOT_FOUND, "there is no such session on this connection: new, load or resume one")
         return session
 
-    def _editor_session(self, workspace: str) -> EditorSession:
+    def _editor_session(self, spec: SessionSpec, workspace: str) -> EditorSession:
+        async def reopen(session: EditorSession) -> None:
+            """Give the session, whose process has died, another one, in which its task stays open."""
+            await session.supervised.close()
+            supervised, result = await self._supervisor.resume(session.session_id, spec, session, replay=False)
+            session.attach(supervised, result)
+            await session.on_resumed(result)
+
         features = self._features or Features()
-        return EditorSession(self.peer, features, workspace, self._reopen, self._launch.window_of)
+        return EditorSession(self.peer, features, workspace, reopen, self._launch.window_of)
+
+    def _servers_in(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The MCP servers of a request that are started: programs, if the user's configuration says so."""
+        named = given.get("mcpServers", ()) if self._launch.client_servers else ()
+        return [_server_in(one, f"mcpServers[{place}]") for place, one in enumerate(named) if _is_program(one)]
 
     def _keep(self, session: EditorSession, choices: Choices, said: Mapping[str, Any]) -> None:
         options = ChosenOptions(choices)
@@ -397,32 +411,20 @@ class Agent:
         self._sessions.pop(session.session_id, None)
         self._options.pop(session.session_id, None)
 
-    async def _reopen(self, session: EditorSession) -> None:
-        """Give a session whose process has died another one, in which its task stays open."""
-        await session.supervised.close()
-        supervised, result = await self._supervisor.resume(
-            session.session_id, self._launch.spec(session.workspace, self._client), session, replay=False
-        )
-        session.attach(supervised, result)
-        await session.on_resumed(result)
-
     def _greet(self, session: EditorSession, given: Mapping[str, Any]) -> None:
-        """Tell the editor of the commands, and of servers that are not started, once it knows the session."""
+        """Tell the editor of the commands, and of servers that are not started."""
         commands = [{"name": one, "description": about} for one, about in COMMANDS.items()]
-        named = [one_line(str(one.get("name", "?")), 100) for one in given.get("mcpServers", ())]
+        unused = [one for one in given.get("mcpServers", ()) if not (self._launch.client_servers and _is_program(one))]
+        named = [one_line(str(one.get("name", "?")), 100) for one in unused]
 
-        async def greet() -> None:
-            await session.may_speak.wait()
-            session.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
-            if named:
-                session.tell(Told("warning", f"MCP servers that are not started: {', '.join(named)}", _NOT_STARTED))
-
-        session.beside(greet())
+        session.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+        if named:
+            session.tell(Told("warning", f"MCP servers that are not started: {', '.join(named)}", _NOT_STARTED))
 
 
 _NOT_STARTED: Final = (
     "An editor may take them from files of the project. `client_servers = true` under [acp] in your own configuration "
-    "has them started, sandboxed."
+    "has those that are programs started, sandboxed; others are for [[mcp.servers]] there."
 )
 
 
@@ -543,6 +545,23 @@ def _workspace_in(given: Mapping[str, Any]) -> str:
         raise AcpError(INVALID_PARAMS, "cwd: must be an absolute path")
     real: str = os.path.realpath(path)
     return real
+
+
+def _is_program(server: Mapping[str, Any]) -> bool:
+    return server.get("type", "stdio") == "stdio" and "url" not in server
+
+
+def _server_in(server: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A server over standard streams as `serve` takes it, which checks the rest. Raises AcpError."""
+    variables = server.get("env") or []
+    if not isinstance(variables, list) or not all(isinstance(one, dict) and "name" in one for one in variables):
+        raise AcpError(INVALID_PARAMS, f"{path}.env: must be a list of objects with name and value")
+    return {
+        "name": server.get("name"),
+        "command": server.get("command"),
+        "args": server.get("args") or [],
+        "env": {str(one["name"]): one.get("value") for one in variables},
+    }
 
 
 def _row_of(one: Mapping[str, Any]) -> dict[str, Any]:

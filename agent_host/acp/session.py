@@ -93,8 +93,9 @@ class EditorSession:
         self._window_of = window_of
         self.session_id = ""
         self._supervised: SupervisedSession | None = None
-        self.may_speak = asyncio.Event()
-        """Set once the editor knows the session."""
+        self._may_speak = False
+        self._held: list[Update] = []
+        """Updates that came before the editor knew the session."""
         self.replayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.begun: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         """The payload of `session_started`, or an empty one."""
@@ -262,15 +263,17 @@ class EditorSession:
         if kind == "replay_finished":
             self.replayed.set_result(None)
             return
-        await self.may_speak.wait()
-        handler = _HANDLERS.get(kind)
+        self._take(event)
+        await self._peer.drain()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        handler = _HANDLERS.get(event["eventType"])
         if handler is not None:
             handler(self, event)
         for told in news_of(event):
             self.tell(told)
-        if kind in _ENDS:
+        if event["eventType"] in _ENDS:
             self._take_end(event)
-        await self._peer.drain()
 
     async def on_item(self, item: dict[str, Any]) -> None:
         """See Listener."""
@@ -279,7 +282,6 @@ class EditorSession:
         if item["kind"] == "call":
             waits = item["status"] == "open" and item.get("decision") == "APPROVAL_REQUIRED" and "approval" not in item
             self.waits_for_answer = self.waits_for_answer or waits
-        await self.may_speak.wait()
         for one in updates_of_item(item, self.workspace, takes_compactions=self._features.compactions):
             self._say(one)
         await self._peer.drain()
@@ -308,6 +310,13 @@ class EditorSession:
 
     # What the editor hears
 
+    def speak(self) -> None:
+        """Say what was held, and hold nothing more: the editor knows the session."""
+        self._may_speak = True
+        held, self._held = self._held, []
+        for update in held:
+            self._update(update)
+
     def tell(self, told: Told) -> None:
         """Tell the person something."""
         self._update(notice_update(told, takes_notices=self._features.notices))
@@ -327,6 +336,9 @@ class EditorSession:
             self._update(one)
 
     def _update(self, update: Update) -> None:
+        if not self._may_speak:
+            self._held.append(update)
+            return
         self._peer.notify("session/update", {"sessionId": self.session_id, "update": update})
 
     def _on_text(self, event: Mapping[str, Any]) -> None:
@@ -461,10 +473,6 @@ class EditorSession:
             turn.end.set_result(event)
         elif over is None and kind != "task_completed":
             self.tell(Told("warning", "The task has stopped", event["payload"].get("message", "")))
-
-    def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work beside the session, which its turn waits for."""
-        self._spawn(work)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -30,7 +30,8 @@ MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
 
 
 class SessionSpec(NamedTuple):
-    """What a session's process gets: options of `serve`, its environment and directory; and who asks."""
+    """What a session's process gets: options of `serve`, its environment and directory; and who asks. `opening` are
+    more parameters of CreateSession and of every ResumeSession."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -38,6 +39,7 @@ class SessionSpec(NamedTuple):
     user_id: str = "local"
     tenant_id: str = "local"
     client_info: Mapping[str, str] = MappingProxyType({"name": "agent-host", "version": __version__})
+    opening: Mapping[str, Any] = MappingProxyType({})
 
 
 class Listener(Protocol):
@@ -93,7 +95,7 @@ class Supervisor:
         `create` does, and ValueError for a session that is open here."""
         if session_id in self._sessions:
             raise ValueError(f"session {session_id} is open already")
-        params = {"sessionId": session_id, "autoContinue": False, "replay": replay}
+        params = {"sessionId": session_id, "autoContinue": False, "replay": replay, **spec.opening}
         return await self._open(spec, listener, "ResumeSession", params)
 
     async def aclose(self) -> None:
@@ -134,7 +136,7 @@ class Supervisor:
         self, spec: SessionSpec, listener: Listener
     ) -> Callable[[str], Awaitable[tuple[_Life, dict[str, Any]]]]:
         async def restart(session_id: str) -> tuple[_Life, dict[str, Any]]:
-            params = {"sessionId": session_id, "autoContinue": False}
+            params = {"sessionId": session_id, "autoContinue": False, **spec.opening}
             life, result = await self._start(spec, listener, "ResumeSession", params)
             life.begin(result)
             return life, result
@@ -288,4 +290,5 @@ def _identity(spec: SessionSpec) -> dict[str, Any]:
         "executionEnvironment": "desktop",
         "clientInfo": dict(spec.client_info),
         "supportedCapabilities": [],
+        **spec.opening,
     }

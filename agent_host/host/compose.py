@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from agent_host.judging.judge import Approved
     from agent_host.judging.scoping import Scoping
     from agent_host.llm.client import LlmClient
-    from agent_host.session.opening import ResolvedOptions
+    from agent_host.session.opening import ClientServer, ResolvedOptions
     from state.file_session import FileSession
     from tool_runtime.files.skills import SkillIndex
     from tool_runtime.processes.scripts import SkillScripts
@@ -133,8 +133,8 @@ async def make_context(
         progress=Progress(settings.loop.repeat_note, settings.loop.repeat_limit, answer_form(settings)),
         command_watch=_command_watch(resolved, parts.machine),
     )
-    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers):
-        _add_servers(ctx, resolved, local.settings, router, session_id)
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.mcp.servers or parts.client_servers):
+        _add_servers(ctx, resolved, local.settings, router, session_id, parts.client_servers)
     if parts.tool_service is not None:
         elsewhere = _elsewhere(ctx.judge, resolved, emitter)
         router.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
@@ -210,6 +210,7 @@ def _add_servers(
     of_runtime: RuntimeSettings,
     runtime: LocalToolRouter,
     session_id: str,
+    of_client: tuple[ClientServer, ...],
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
     from agent_host.host.mcp_servers import add_servers
@@ -229,6 +230,7 @@ def _add_servers(
         scoping=judge.scoping,
         ask_person=functools.partial(ask_person, ctx),
         on_secrets=ctx.scrubber.add,
+        of_client=of_client,
     )
 
 

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.lifecycle import SessionMode
     from agent_host.session.new_task import NewTask
-    from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from agent_host.session.opening import ClientServer, OptionsSource, ResolvedOptions
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
@@ -132,6 +132,11 @@ class SessionOpener:
         self._server_said = ""
         self._learned: Mapping[str, Any] = {}
         self._launch: Launch | None = None
+        self._servers: tuple[ClientServer, ...] = ()
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """See Opener."""
+        self._servers = tuple(servers)
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -173,6 +178,7 @@ class SessionOpener:
                     granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
+                    client_servers=self._servers,
                 )
                 secrets = self._secrets(resolved, bundle, url)
                 await host_is_there
@@ -227,6 +233,7 @@ class SessionOpener:
                     granted=grant.policy_bundle is not None,
                     has_mcp=grant.feature_flags.get("mcpEnabled", True),
                     tool_service=self._tool_service(backends, bundle),
+                    client_servers=self._servers,
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
                 make_temporary(machine.temporary, resolved.state_dir)
@@ -286,6 +293,10 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         import_isolation.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
+        if self._servers and not resolved.settings.acp.client_servers:
+            raise UsageError(
+                "clientServers: `client_servers = true` under [acp] in the user's configuration allows them"
+            )
         environ = os.environ if self._recorded is None else drop_observers(os.environ)
         self._session_tokens = self._tokens.under(resolved.settings)
         if self._owns_process:

@@ -55,9 +55,9 @@ from agent_host.errors import (
 from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
-from agent_host.session.opening import Owner
+from agent_host.session.opening import ClientServer, Owner
 from config.lean_typing import NamedTuple
-from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
+from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
 from policy.rules.case import TaskOptions
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ _MAX_SEARCH: Final = 256
 _MAX_CURSOR: Final = 256
 _PAGE, _MAX_PAGE = 50, 500
 _MAX_VERSIONS: Final = 100
+_MAX_SERVERS: Final = 100
+_MAX_ARGUMENT: Final = 32 * 1024
 
 _ID: Final = name(128)
 _PATHS: Final = ListOf(name(4096), most=_MAX_MEMBERS)
@@ -105,6 +107,13 @@ _TASK_OPTIONS: Final = params(
 )
 
 _OWNER: Final = {"userId": name(), "tenantId": name()}
+_CLIENT_SERVERS: Final = ListOf(
+    params(
+        {"name": name(64), "command": name(4096)},
+        {"args": ListOf(Text(most=_MAX_ARGUMENT), most=_MAX_MEMBERS), "env": MapOf(Text(most=_MAX_ARGUMENT))},
+    ),
+    most=_MAX_SERVERS,
+)
 
 _TASK_ID: Final = {"taskId": "the task"}
 _OPENED: Final = {
@@ -178,6 +187,7 @@ def _method(
     {
         "workspaceHint": params(optional={"localPaths": _PATHS}),
         "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
+        "clientServers": _CLIENT_SERVERS,
     },
     result=_OPENED,
     errors=_OPENING_ERRORS,
@@ -196,7 +206,8 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
             tuple(local_paths),
             params["clientInfo"],
             tuple(params["supportedCapabilities"]),
-        )
+        ),
+        servers=_servers_in(params),
     )
     # Told and begun behind the reply, which goes out before the event loop turns.
     opened.session.announce(params["executionEnvironment"])
@@ -284,7 +295,7 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
 
 @_method(
     {"sessionId": _ID},
-    {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG},
+    {"checkpointCursor": name(256), "autoContinue": FLAG, "replay": FLAG, "clientServers": _CLIENT_SERVERS},
     result={
         **_OPENED,
         "resumedFromStep": "completed steps of the session",
@@ -297,7 +308,9 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
     """Resume a session of a former process, also one that has ended, for its next task; or the paused session of this
     one. With `replay` its items and its open questions follow the reply, before any event."""
     is_here = served.host.session is not None
-    opened = await served.host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
+    opened = await served.host.resume(
+        params["sessionId"], cursor=params.get("checkpointCursor"), servers=_servers_in(params)
+    )
     session = opened.session
     again = await _replay(served.host, session) if params.get("replay", False) else []
     fields = _fields(opened, PROTOCOL_VERSIONS[-1])
@@ -514,6 +527,14 @@ async def shutdown(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
     losses = [] if served.host.session is None else served.host.session.losses.so_far()
     return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
+
+
+def _servers_in(params: Mapping[str, Any]) -> tuple[ClientServer, ...]:
+    """The MCP servers that a client names for its session."""
+    return tuple(
+        ClientServer(one["name"], one["command"], tuple(one.get("args", ())), one.get("env", {}))
+        for one in params.get("clientServers", ())
+    )
 
 
 def _owner_in(params: Mapping[str, Any]) -> Owner | None:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import OutOfOrder, SessionHeld, SessionNotFound, SessionNotReady, UsageError
-from agent_host.session.opening import Owner
+from agent_host.session.opening import ClientServer, Owner
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Opened(NamedTuple):
 
 class Opener(Protocol):
     """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
+
+    def use_servers(self, servers: Sequence[ClientServer]) -> None:
+        """The MCP servers that the client names for the session that is opened next."""
+        ...
 
     async def create(self, new: NewSession) -> Opened:
         """A new session."""
@@ -84,17 +88,19 @@ class SessionHost:
             raise SessionNotReady(f"session {session_id} has ended")
         return session
 
-    async def create(self, new: NewSession) -> Opened:
+    async def create(self, new: NewSession, *, servers: Sequence[ClientServer] = ()) -> Opened:
         """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
         self._only_once()
+        self._opener.use_servers(servers)
         return await self._open(self._opener.create(new))
 
-    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+    async def resume(self, session_id: str, *, cursor: str | None, servers: Sequence[ClientServer] = ()) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
         running, and what `Opener.resume` raises."""
         session = self._session
         if session is None:
             self._only_once()
+            self._opener.use_servers(servers)
             return await self._open(self._opener.resume(session_id, cursor=cursor))
         self._may_refresh(session_id)
         self._refreshing = True

@@ -55,6 +55,16 @@ LOCAL = "local"
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers", "models"})
 
 
+class ClientServer(NamedTuple):
+    """An MCP server over standard streams that a client names for its session: a program, its arguments, and variables
+    of its environment."""
+
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+
+
 class Owner(NamedTuple):
     """The owner of a session."""
 
