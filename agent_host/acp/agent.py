@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.acp.options import POLICY, Choices, ChosenOptions
 from agent_host.acp.peer import AcpError, Peer, PeerMethod
-from agent_host.acp.prompt import MOST_BLOCKS, prompt_text
+from agent_host.acp.prompt import MOST_BLOCKS, prompt_in
 from agent_host.acp.questions import Forms
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, Features, error_of, translated
 from agent_host.acp.updates import Told
@@ -90,7 +90,7 @@ class Launch(NamedTuple):
     """The options of the command line for all sessions: those of `serve` as they were given, the environment and the
     directory of the processes. `provider_problem` looks for a provider and says why there is none; `choices_of` gives
     the options in a workspace; `window_of` the window of a model. With `client_servers` the MCP servers that a client
-    names are started."""
+    names are started; with `takes_pictures` the model can look at pictures."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -99,6 +99,7 @@ class Launch(NamedTuple):
     choices_of: Callable[[str], Choices]
     window_of: Callable[[str], int | None]
     client_servers: bool = False
+    takes_pictures: bool = True
 
     def spec(self, workspace: str, client: Mapping[str, str], servers: Sequence[dict[str, Any]]) -> SessionSpec:
         """A session process for this workspace, with MCP servers of the client."""
@@ -188,7 +189,7 @@ class Agent:
             "agentInfo": {"name": "agent-host", "title": "Agent Host", "version": __version__},
             "agentCapabilities": {
                 "loadSession": True,
-                "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+                "promptCapabilities": {"image": self._launch.takes_pictures, "audio": False, "embeddedContext": True},
                 "mcpCapabilities": {"http": False, "sse": False},
                 "sessionCapabilities": {"list": {}, "delete": {}, "resume": {}, "close": {}},
             },
@@ -328,10 +329,10 @@ class Agent:
 
     async def _prompt(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = self._session(given)
-        text = prompt_text(given["prompt"])
-        command = _command_in(text) if len(given["prompt"]) == 1 else None
+        prompt = prompt_in(given["prompt"], takes_pictures=self._launch.takes_pictures)
+        command = _command_in(prompt.text) if len(given["prompt"]) == 1 else None
         if command is None:
-            return {"stopReason": await session.prompt(text)}
+            return {"stopReason": await session.prompt(prompt)}
         if command == "continue":
             return {"stopReason": await session.go_on()}
         session.answer_text(await _COMMANDS[command](session))

@@ -1,4 +1,4 @@
-"""The prompt of an editor as text for the model: text, names of resources, and the content of those that came along.
+"""The prompt of an editor for the model: text, names of resources, the content of those that came along, and pictures.
 
 A `resource_link` is a name: the model may read what it names with its tools, under the policy; the host opens none.
 """
@@ -11,20 +11,33 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.acp.peer import AcpError
 from agent_host.display_text import one_line
 from agent_host.rpc.messages import INVALID_PARAMS
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_BLOCKS: Final = 1000
 _NAME_BYTES: Final = 4096
+_PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _FENCE: Final = re.compile(r"`{3,}")
 
 
-def prompt_text(blocks: Sequence[Mapping[str, Any]]) -> str:
-    """The blocks of a prompt as one text. Raises AcpError for a block that is none, or is not advertised."""
+class Prompt(NamedTuple):
+    """A prompt as `serve` takes it: text, and pictures, which are {mediaType, data}."""
+
+    text: str
+    pictures: Sequence[Mapping[str, str]] = ()
+
+
+def prompt_in(blocks: Sequence[Mapping[str, Any]], *, takes_pictures: bool) -> Prompt:
+    """The prompt that the blocks are. Raises AcpError for a block that is none, or is not advertised."""
     parts: list[str] = []
+    pictures: list[dict[str, str]] = []
     is_text = False
     for place, block in enumerate(blocks):
+        if takes_pictures and (picture := _picture(block, f"prompt[{place}]")) is not None:
+            pictures.append(picture)
+            block = {"type": "text", "text": f"[picture {len(pictures)}]"}  # noqa: PLW2901  its place in the text
         was_text, is_text = is_text, block.get("type") == "text"
         part = _part(block, f"prompt[{place}]")
         if was_text and is_text:  # editors cut one text at its mentions
@@ -34,7 +47,17 @@ def prompt_text(blocks: Sequence[Mapping[str, Any]]) -> str:
     text = "\n\n".join(part.strip("\n") for part in parts if part)
     if not text.strip():
         raise AcpError(INVALID_PARAMS, "prompt: is empty")
-    return text
+    return Prompt(text, pictures)
+
+
+def _picture(block: Mapping[str, Any], path: str) -> dict[str, str] | None:
+    """The picture of a block, or of a resource that came along; None for any other block."""
+    if block.get("type") == "image":
+        return {"mediaType": _text(block, "mimeType", path), "data": _text(block, "data", path)}
+    resource = block.get("resource") if block.get("type") == "resource" else None
+    if isinstance(resource, dict) and resource.get("mimeType") in _PICTURES and "blob" in resource:
+        return {"mediaType": resource["mimeType"], "data": _text(resource, "blob", f"{path}.resource")}
+    return None
 
 
 def _part(block: Mapping[str, Any], path: str) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from agent_host.acp.peer import Peer
+    from agent_host.acp.prompt import Prompt
     from agent_host.acp.updates import Update
     from agent_host.clients.supervisor import SupervisedSession
 
@@ -148,9 +149,9 @@ class EditorSession:
                 await self._reopen(self)
             return await self.supervised.request(method, params)
 
-    async def prompt(self, text: str) -> str:
+    async def prompt(self, prompt: Prompt) -> str:
         """Run one prompt and return why it stopped. Raises AcpError."""
-        return await self._take_turn(_Turn(new_id("task")), lambda turn: self._begin(turn, text))
+        return await self._take_turn(_Turn(new_id("task")), lambda turn: self._begin(turn, prompt))
 
     async def go_on(self) -> str:
         """Continue the task that is open, and return why it stopped. Raises AcpError."""
@@ -223,13 +224,13 @@ class EditorSession:
             await asyncio.wait(waiting)
         return "cancelled" if turn.is_cancelled else _stop_reason(end)
 
-    async def _begin(self, turn: _Turn, text: str) -> None:
+    async def _begin(self, turn: _Turn, prompt: Prompt) -> None:
         if self.supervised.is_alive:
             await self._clear()
-        await self.supervised.start_task(turn.task_id, text)
+        await self.supervised.start_task(turn.task_id, prompt.text, pictures=prompt.pictures)
         if not self.has_title:
             self.has_title = True
-            title = text.strip().partition("\n")[0][:_TITLE_CHARS]
+            title = prompt.text.strip().partition("\n")[0][:_TITLE_CHARS]
             self._update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": now_rfc3339()})
 
     async def _clear(self) -> None:

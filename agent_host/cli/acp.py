@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agent_host.acp.agent import Launch
     from agent_host.acp.options import Choices
     from config.settings import Settings
+
+_READ_PICTURES: Final = frozenset({"desktop", "slim"})
+"""Families with a tool that shows pictures to the model."""
 
 
 def acp(namespace: argparse.Namespace) -> int:
@@ -63,6 +66,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
         choices_of,
         lambda model: facts.of(model).limits.context_tokens,
         settings.acp.client_servers,
+        settings.llm.images and not _READ_PICTURES.isdisjoint(settings.host.toolset),
     )
 
 

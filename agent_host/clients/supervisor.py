@@ -177,13 +177,21 @@ class SupervisedSession:
         """Ask its process; `sessionId` is added. Raises RpcFailure, SessionGone."""
         return await self._life.request(method, {"sessionId": self.session_id, **(params or {})})
 
-    async def start_task(self, task_id: str, prompt: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def start_task(
+        self,
+        task_id: str,
+        prompt: str,
+        options: Mapping[str, Any] | None = None,
+        pictures: Sequence[Mapping[str, str]] = (),
+    ) -> dict[str, Any]:
         """Start a task; if the process has died, in another one that has resumed the session, of which the listener is
         told. Raises RpcFailure, SessionGone, OSError."""
         async with self._reviving:
             if not self.is_alive:
                 await self._revive()
-        extra = {} if options is None else {"taskOptions": dict(options)}
+        extra: dict[str, Any] = {} if options is None else {"taskOptions": dict(options)}
+        if pictures:
+            extra["pictures"] = list(pictures)
         return await self.request("StartTask", {"taskId": task_id, "prompt": prompt, **extra})
 
     async def close(self, grace_s: float = 15.0) -> None:

@@ -52,9 +52,11 @@ from agent_host.errors import (
     TaskAlreadyRunning,
     UsageError,
 )
+from agent_host.rpc.framing import MAX_LINE_BYTES
 from agent_host.rpc.messages import InvalidParams, name, params, prose
 from agent_host.rpc.server import AFTER, Method, Notification
 from agent_host.services.session import NewSession
+from agent_host.session.attachments import KINDS, picture_in
 from agent_host.session.opening import ClientServer, Owner
 from config.lean_typing import NamedTuple
 from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
@@ -85,6 +87,7 @@ _MAX_CURSOR: Final = 256
 _PAGE, _MAX_PAGE = 50, 500
 _MAX_VERSIONS: Final = 100
 _MAX_SERVERS: Final = 100
+_MAX_PICTURES: Final = 20
 _MAX_ARGUMENT: Final = 32 * 1024
 
 _ID: Final = name(128)
@@ -107,6 +110,7 @@ _TASK_OPTIONS: Final = params(
 )
 
 _OWNER: Final = {"userId": name(), "tenantId": name()}
+_PICTURES: Final = ListOf(params({"mediaType": one_of(*KINDS), "data": Text(1, MAX_LINE_BYTES)}), most=_MAX_PICTURES)
 _CLIENT_SERVERS: Final = ListOf(
     params(
         {"name": name(64), "command": name(4096)},
@@ -217,19 +221,24 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 @_method(
     {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
-    {"taskOptions": _TASK_OPTIONS},
+    {"taskOptions": _TASK_OPTIONS, "pictures": _PICTURES},
     result={**_TASK_ID, "status": "`running` or `queued`"},
     errors=(*_RUNNING_ERRORS, TaskAlreadyRunning, CheckpointWriteFailed),
 )
 async def start_task(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a task, or queue it; the reply comes at once."""
+    """Start a task, or queue it; the reply comes at once. Pictures are put into the session's temporary directory, and
+    the prompt names them."""
     session = served.host.running_session(params["sessionId"])
-    if not params["prompt"].strip():
+    prompt = params["prompt"]
+    if not prompt.strip():
         raise UsageError("the prompt is empty")
     options = params.get("taskOptions", {})
+    pictures = [picture_in(one, f"pictures[{place}]") for place, one in enumerate(params.get("pictures", ()))]
+    if pictures:
+        prompt = f"{prompt}\n\n{await session.keep_pictures(pictures)}"
     waits = session.start_task(
         params["taskId"],
-        params["prompt"],
+        prompt,
         max_steps=options.get("maxSteps"),
         options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
         model=options.get("model"),

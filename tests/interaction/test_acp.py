@@ -6,13 +6,16 @@ import json
 import os
 import signal
 import sys
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent_host.llm.answer_calls import sendable_name
+from agent_host.testing.gateway import MockGateway, Script
 from tests.support.acp_client import Editor, Refused, choose
 from tests.support.mcp_servers import command
+from tests.support.pictures import png
 from tests.support.process import call, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -315,6 +318,48 @@ def test_what_comes_with_a_prompt_reaches_the_model(
         editor.leave()
 
 
+def test_pictures_of_a_prompt_are_shown_to_the_model(host: Host, editors: list[Editor]) -> None:
+    """They lie in the session's temporary directory: the model looks at them with its tool, under the policy."""
+    turns = [
+        use(shell("mv $TMPDIR/picture-*.png $TMPDIR/one.png")),
+        use(call("ReadFile", path="${temporary}/one.png")),
+        say("Seen."),
+    ]
+    mock = MockGateway(Script.from_turns(turns, variables={"temporary": "-"}), keep_bodies=True)
+    with mock.in_thread() as url:
+        editor = _editor(editors, host, "--gateway", url, policy="ci")
+        assert editor.initialize()["agentCapabilities"]["promptCapabilities"]["image"] is True
+        session_id = editor.new(host.workspace)
+        (temporary,) = host.temporary.glob("agent-host-*")
+        mock._script = mock._script.with_variables({"temporary": str(temporary)})
+        data = b64encode(png(40, 30)).decode()
+        blocks = [
+            {"type": "text", "text": "What is on "},
+            {"type": "image", "data": data, "mimeType": "image/png"},
+            {"type": "text", "text": "?"},
+        ]
+        assert editor.call("session/prompt", sessionId=session_id, prompt=blocks) == {"stopReason": "end_turn"}
+        first, _, last = (json.loads(record.body or b"") for record in mock.requests)
+        assert "What is on [picture 1]?" in json.dumps(first["messages"])
+        assert f"- {temporary}/picture-" in json.dumps(first["messages"])
+        assert data in json.dumps(last["messages"])
+        for wrong in ({"data": "AAAA", "mimeType": "image/png"}, {"data": data, "mimeType": "image/tiff"}):
+            refused = editor.refusal("session/prompt", sessionId=session_id, prompt=[{"type": "image", **wrong}])
+            assert refused.code == -32602
+        editor.leave()
+    assert mock.failures == []
+
+
+def test_an_agent_whose_tools_show_no_pictures_offers_to_take_none(host: Host, editors: list[Editor]) -> None:
+    with gateway(say("Here.")) as model:
+        editor = _editor(editors, host, "--gateway", model.url, "--toolset", "native")
+        assert editor.initialize()["agentCapabilities"]["promptCapabilities"]["image"] is False
+        image = [{"type": "image", "data": b64encode(png()).decode(), "mimeType": "image/png"}]
+        session_id = editor.new(host.workspace)
+        assert editor.refusal("session/prompt", sessionId=session_id, prompt=image).code == -32602
+        editor.leave()
+
+
 def test_a_wrong_message_is_answered_and_the_agent_lives_on(host: Host, editors: list[Editor]) -> None:
     with gateway(say("Here.")) as model:
         editor = Editor(host, "--gateway", model.url)
@@ -421,6 +466,39 @@ def test_a_turn_says_why_it_stopped(host: Host, editors: list[Editor], turn: dic
     with gateway(turn) as model:
         editor = _editor(editors, host, "--gateway", model.url, "--max-steps", "1")
         assert editor.prompt(editor.new(host.workspace)) == stop
+        editor.leave()
+
+
+def test_a_person_changes_policy_model_and_sandbox(host: Host, editors: list[Editor]) -> None:
+    turns = [
+        use(call("WriteFile", path="a.txt", content="x")),
+        say("Not."),
+        use(call("WriteFile", path="a.txt", content="x")),
+        say("Done."),
+    ]
+    with gateway(*turns) as model:
+        editor = _editor(editors, host, "--gateway", model.url, "--sandbox", "none", policy="ci")
+        opened = editor.call("session/new", cwd=str(host.workspace), mcpServers=[])
+        session_id = opened["sessionId"]
+        assert opened["modes"]["currentModeId"] == "ci"
+        now = {one["id"]: one["currentValue"] for one in opened["configOptions"]}
+        assert (now["policy"], now["sandbox"]) == ("ci", "none")
+        assert now["model"] in [one["value"] for one in opened["configOptions"][1]["options"]]
+        assert editor.call("session/set_mode", sessionId=session_id, modeId="read-only") == {}
+        assert editor.updates("config_option_update")[-1]["configOptions"][0]["currentValue"] == "read-only"
+        assert editor.prompt(session_id) == "end_turn"
+        assert not (host.workspace / "a.txt").exists()
+        back = editor.call("session/set_config_option", sessionId=session_id, configId="policy", value="ci")
+        assert back["configOptions"][0]["currentValue"] == "ci"
+        assert editor.updates("current_mode_update")[-1]["currentModeId"] == "ci"
+        assert editor.prompt(session_id, "Again.") == "end_turn"
+        assert (host.workspace / "a.txt").exists()
+        other = opened["configOptions"][1]["options"][-1]["value"]
+        chosen = editor.call("session/set_config_option", sessionId=session_id, configId="model", value=other)
+        assert chosen["configOptions"][1]["currentValue"] == other
+        for option, value in (("color", "blue"), ("policy", "god"), ("model", "no-such-model")):
+            refused = editor.refusal("session/set_config_option", sessionId=session_id, configId=option, value=value)
+            assert refused.code == -32602
         editor.leave()
 
 

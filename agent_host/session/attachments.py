@@ -1,0 +1,59 @@
+"""Pictures that come with a prompt: files in the session's temporary directory, which the prompt names.
+
+The model looks at them with its tool for files, as at any picture: policy judges that, the result is on record, and a
+model that takes no pictures is told so. So a prompt on record is text, and needs no form of its own in any dialect.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.errors import UsageError
+from agent_host.safe_open import open_regular
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+KINDS: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+"""The media types of pictures with the ends of their names."""
+_BEGINS: Final = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+}
+
+
+class Picture(NamedTuple):
+    """A picture as its file has it."""
+
+    media_type: str
+    data: bytes
+
+
+def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
+    """A picture as a client sends it: {mediaType, data in base64}. Raises UsageError, which names it by `path`."""
+    try:
+        data = base64.b64decode(sent["data"], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(f"{path}.data: is not base64: {error}") from error
+    if not data.startswith(_BEGINS[sent["mediaType"]]):
+        raise UsageError(f"{path}: is not of the type {sent['mediaType']}")
+    return Picture(sent["mediaType"], data)
+
+
+def keep_pictures(pictures: Sequence[Picture], folder: str) -> str:
+    """Write the pictures below `folder` under new names, and return the lines that name them to the model. Raises
+    OSError."""
+    lines = ["The user attached pictures; look at them with the tool that reads files:"]
+    for picture in pictures:
+        path = os.path.join(folder, f"picture-{secrets.token_hex(8)}.{KINDS[picture.media_type]}")
+        with open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(picture.data)
+        lines.append(f"- {path} ({picture.media_type}, {len(picture.data)} bytes)")
+    return "\n".join(lines)
