@@ -30,6 +30,7 @@ BENCHMARKS = {
     "policy": "decisions: typical ones, long lists, hostile lines",
     "session": "`serve`: start, a piece of text, slow clients, memory",
     "clients": "new sessions of a client: by fork, by a spare process, by a fresh interpreter",
+    "acp": "the agent for editors: a new session, a piece of text",
     "events": "an event: creating it, and each watcher on top",
     "changes": "a command in a repository, with and without the look at what it changed",
     "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",

@@ -214,15 +214,17 @@ class Agent:
         spec = self._launch.spec(workspace, self._client, self._servers_in(given))
         await self._require_provider()
         session = self._editor_session(spec, workspace)
-        choices = await asyncio.to_thread(self._launch.choices_of, workspace)
         with translated():
-            supervised = await self._supervisor.create(spec, session)
+            supervised, choices = await asyncio.gather(self._supervisor.create(spec, session), self._choices(workspace))
             session.attach(supervised)
             started = await session.begun
         self._keep(session, choices, started)
         self._greet(session, given)
         asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
         return {"sessionId": session.session_id, **self._options_of(session)}
+
+    async def _choices(self, workspace: str) -> Choices:
+        return await asyncio.to_thread(self._launch.choices_of, workspace)
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
@@ -253,7 +255,7 @@ class Agent:
                 raise AcpError(INVALID_PARAMS, f"cwd: the workspace of the session is {recorded}")
             await self._leave(session_id)
             session = self._editor_session(spec, workspace)
-            choices = await asyncio.to_thread(self._launch.choices_of, workspace)
+            choices = await self._choices(workspace)
             with translated():
                 supervised, result = await self._supervisor.resume(session_id, spec, session, replay=replay)
             session.attach(supervised, result)

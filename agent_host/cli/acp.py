@@ -7,20 +7,23 @@ import gc
 import os
 from typing import TYPE_CHECKING, Final
 
+from agent_host.acp.agent import Agent, Launch
+from agent_host.acp.options import Choices
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import CommandLine, on_signals, options_again, settings_of_options
 from agent_host.cli.streams import notice, protocol_streams
+from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY
-from agent_host.host.options import model_facts, with_provider
+from agent_host.host.dry_runs import policy_to_try
+from agent_host.host.options import model_facts, settings_from, with_provider
 from agent_host.host.secrets import Tokens, hide_key, hide_secrets
+from agent_host.rpc.streams import StreamChannel
 from config.policies import BUILT_IN
 
 if TYPE_CHECKING:
     import argparse
 
-    from agent_host.acp.agent import Launch
-    from agent_host.acp.options import Choices
     from config.settings import Settings
 
 _READ_PICTURES: Final = frozenset({"desktop", "slim"})
@@ -42,8 +45,6 @@ def acp(namespace: argparse.Namespace) -> int:
 
 
 def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
-    from agent_host.acp.agent import Launch
-
     source = CommandLine(namespace).source
     facts = model_facts()
 
@@ -72,10 +73,6 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
 
 def _choices(namespace: argparse.Namespace, workspace: str, state_dir: str) -> Choices:
     """The options of a session in this workspace, with the models that its policy allows."""
-    from agent_host.acp.options import Choices
-    from agent_host.host.dry_runs import policy_to_try
-    from agent_host.host.options import settings_from
-
     flags = settings_of_options(namespace)
     settings = settings_from(flags, workspace=workspace)
     try:
@@ -93,10 +90,6 @@ def _choices(namespace: argparse.Namespace, workspace: str, state_dir: str) -> C
 
 
 async def _serve(launch: Launch, settings: Settings) -> int:
-    from agent_host.acp.agent import Agent
-    from agent_host.clients.fork_server import default_starter
-    from agent_host.rpc.streams import StreamChannel
-
     channel = StreamChannel(*protocol_streams())
     agent = Agent(launch, default_starter(settings, notice), channel)
     signals: list[int] = []

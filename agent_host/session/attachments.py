@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import UsageError
@@ -52,7 +51,7 @@ def keep_pictures(pictures: Sequence[Picture], folder: str) -> str:
     OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
     for picture in pictures:
-        path = os.path.join(folder, f"picture-{secrets.token_hex(8)}.{KINDS[picture.media_type]}")
+        path = os.path.join(folder, f"picture-{os.urandom(8).hex()}.{KINDS[picture.media_type]}")
         with open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(picture.data)
         lines.append(f"- {path} ({picture.media_type}, {len(picture.data)} bytes)")
