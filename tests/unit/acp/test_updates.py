@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -31,19 +32,22 @@ def _text(lines: list[str], *, ends: bool) -> str:
 
 
 @given(LINES, LINES, st.booleans(), st.booleans())
-def test_hunks_of_a_diff_turn_one_text_into_the_other(
-    old: list[str], new: list[str], first: bool, second: bool
-) -> None:
-    """Each hunk's old text stands in the file where the one before it was replaced, and its new text takes its place."""
+def test_each_hunk_has_the_lines_before_and_after_it(old: list[str], new: list[str], first: bool, second: bool) -> None:
     before, after = _text(old, ends=first), _text(new, ends=second)
     diff = "--- a\n+++ a\n" + hunks(before.encode(), after.encode()).decode()
-    place, made = 0, before
-    for one in diff_contents("/x", diff):
-        at = made.find(one["oldText"], place)
-        assert at >= 0, (made, one)
-        made = made[:at] + one["newText"] + made[at + len(one["oldText"]) :]
-        place = at + len(one["newText"])
-    assert made == after
+    numbers = re.findall(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@$", diff, re.MULTILINE)
+    sides = [(one["oldText"], one["newText"]) for one in diff_contents("/x", diff)]
+    assert len(sides) == len(numbers)
+    for (was, now), (at_old, count_old, at_new, count_new) in zip(sides, numbers, strict=True):
+        assert was == _lines(before, at_old, count_old)
+        assert now == _lines(after, at_new, count_new)
+
+
+def _lines(text: str, start: str, count: str) -> str:
+    """The lines that a hunk's head names, counted from 1; a side without lines starts behind a line."""
+    number = int(count or 1)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    return "".join(lines[int(start) - 1 : int(start) - 1 + number]) if number else ""
 
 
 @given(st.text())
