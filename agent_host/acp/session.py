@@ -454,7 +454,8 @@ class EditorSession:
                     await self._answer(approval_id, refused.params)
 
     async def _answer(self, approval_id: str, params: Mapping[str, Any]) -> None:
-        await self.supervised.request("ApproveAction", {"approvalId": approval_id, **params})
+        given = {"approvalId": approval_id, "answeredBy": "acp", **params}
+        await self.supervised.request("ApproveAction", given)
 
     # Ends
 

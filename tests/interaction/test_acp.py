@@ -110,6 +110,24 @@ def test_a_call_that_needs_approval_is_asked_about(
         editor.leave()
 
 
+def test_a_question_may_be_answered_elsewhere(host: Host, editors: list[Editor]) -> None:
+    """The editor's own request is then taken back; the record says who answered which."""
+    with gateway(use(shell("touch one")), use(shell("touch two")), say("Done.")) as model:
+        editor = _editor(editors, host, "--gateway", model.url, "--sandbox", "none", policy="workspace")
+        session_id = editor.new(host.workspace)
+        number = editor.begin(session_id)
+        asked = editor.asked("session/request_permission")
+        editor.answer(asked, choose("allow_once")(asked["params"]))
+        editor.wait(lambda: editor.open_requests, "a second question")
+        (row,) = json.loads(host.run("approvals", "--output", "json").stdout)
+        assert host.run("approve", row["approvalId"]).code == 0
+        assert editor.reply(number) == {"stopReason": "end_turn"}
+        assert editor.open_requests == []
+        editor.leave()
+    answers = [one["payload"] for one in host.event_log(session_id) if one["eventType"] == "approval_resolved"]
+    assert [one["answeredBy"] for one in answers] == ["acp", "command"]
+
+
 def test_a_prompt_is_cancelled_with_the_command_that_runs(host: Host, editors: list[Editor]) -> None:
     with gateway(use(shell("echo h''ere; sleep 600")), say("Again.")) as model:
         editor = _editor(editors, host, "--gateway", model.url)
