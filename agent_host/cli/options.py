@@ -256,7 +256,7 @@ def _serve(commands: Any) -> None:
 
 
 def _mcp(commands: Any) -> None:
-    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server that others hand tasks to, on standard input and output")
+    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server, to which others hand tasks")
     mcp.add_argument(
         "--allow-approve", action="store_true", help="let the client itself approve calls, with a tool of its own"
     )
@@ -286,7 +286,7 @@ def _deny(commands: Any) -> None:
 
 
 def _acp(commands: Any) -> None:
-    acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol), on standard input and output")
+    acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol)")
     acp.add_argument("--init", action="store_true", help="set a provider up, as `agent-host init` does")
     _session_options(acp, without=("--output", "--verbose", "--workspace"))
 

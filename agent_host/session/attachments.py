@@ -47,12 +47,24 @@ def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
 
 
 def keep_pictures(pictures: Sequence[Picture], folder: str) -> str:
-    """Write the pictures below `folder` under new names, and return the lines that name them to the model. Raises
-    OSError."""
+    """Write the pictures into `folder` under new names, and return the lines that name them to the model. No link is
+    followed to it, such as a command may have put in its place. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
-    for picture in pictures:
-        path = os.path.join(folder, f"picture-{os.urandom(8).hex()}.{KINDS[picture.media_type]}")
-        with open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(picture.data)
-        lines.append(f"- {path} ({picture.media_type}, {len(picture.data)} bytes)")
+    there = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
+    try:
+        for picture in pictures:
+            name = f"picture-{os.urandom(8).hex()}.{KINDS[picture.media_type]}"
+            path = os.path.join(folder, name)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with open(open_regular(path if there is None else name, flags, there), "wb") as file:
+                file.write(picture.data)
+            lines.append(f"- {path} ({picture.media_type}, {len(picture.data)} bytes)")
+    finally:
+        if there is not None:
+            os.close(there)
     return "\n".join(lines)
+
+
+_FOLDER: Final = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
