@@ -42,7 +42,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.acp.options import POLICY, Choices, ChosenOptions
 from agent_host.acp.peer import AcpError, Peer, PeerMethod
@@ -72,6 +72,7 @@ _MOST_SERVERS: Final = 100
 _MOST_PAGES: Final = 20
 _ENDS_S: Final = 5.0
 
+_T = TypeVar("_T")
 _SESSION: Final = {"sessionId": name(128)}
 _PLACE: Final = {"cwd": name(4096)}
 _SERVERS: Final = ListOf(OBJECT, most=_MOST_SERVERS)
@@ -214,11 +215,16 @@ class Agent:
         spec = self._launch.spec(workspace, self._client, self._servers_in(given))
         await self._require_provider()
         session = self._editor_session(spec, workspace)
-        with translated():
-            supervised, choices = await asyncio.gather(self._supervisor.create(spec, session), self._choices(workspace))
-            session.attach(supervised)
-            started = await session.begun
-        self._keep(session, choices, started)
+        choosing = asyncio.ensure_future(self._choices(workspace))
+        try:
+            with translated():
+                session.attach(await self._supervisor.create(spec, session))
+                started, choices = await _or_close(session, asyncio.gather(session.begun, choosing))
+        finally:
+            choosing.cancel()
+        sandbox = started.get("sandbox")
+        wanted = sandbox.get("wanted") if isinstance(sandbox, dict) else None
+        self._keep(session, ChosenOptions(choices, {**started, "sandbox": wanted}))
         self._greet(session, given)
         asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
         return {"sessionId": session.session_id, **self._options_of(session)}
@@ -260,7 +266,9 @@ class Agent:
                 supervised, result = await self._supervisor.resume(session_id, spec, session, replay=replay)
             session.attach(supervised, result)
             session.has_title = True
-            self._keep(session, choices, {})
+            options = ChosenOptions(choices, {})
+            options.take_mode((await _or_close(session, session.request("GetSessionState"))).get("mode", {}))
+            self._keep(session, options)
             return session
         finally:
             self._opening.discard(session_id)
@@ -370,7 +378,7 @@ class Agent:
     def _on_mode(self, session: EditorSession, payload: Mapping[str, Any]) -> None:
         """Show a change that was not asked for here."""
         options = self._options.get(session.session_id)
-        if options is not None and options.take(payload):
+        if options is not None and options.take_mode(payload):
             session.update({"sessionUpdate": "current_mode_update", "currentModeId": options.mode})
             session.update({"sessionUpdate": "config_option_update", "configOptions": options.config_options})
 
@@ -402,10 +410,7 @@ class Agent:
         named = given.get("mcpServers", ()) if self._launch.client_servers else ()
         return [_server_in(one, f"mcpServers[{place}]") for place, one in enumerate(named) if _is_program(one)]
 
-    def _keep(self, session: EditorSession, choices: Choices, said: Mapping[str, Any]) -> None:
-        options = ChosenOptions(choices)
-        sandbox = said.get("sandbox")
-        options.take({**said, "sandbox": sandbox.get("wanted") if isinstance(sandbox, dict) else None})
+    def _keep(self, session: EditorSession, options: ChosenOptions) -> None:
         self._options[session.session_id] = options
         self._sessions[session.session_id] = session
         session.on_mode = self._on_mode
@@ -574,6 +579,16 @@ def _row_of(one: Mapping[str, Any]) -> dict[str, Any]:
         "title": one["title"] or None,
         "updatedAt": one["updatedAt"] or None,
     }
+
+
+async def _or_close(session: EditorSession, opening: Awaitable[_T]) -> _T:
+    """Wait for the last of what opens a session; close its process if that fails, or is cancelled."""
+    try:
+        return await opening
+    except BaseException:
+        await session.close()
+        await session.supervised.close()
+        raise
 
 
 async def _shut_down(session: EditorSession) -> None:

@@ -36,15 +36,24 @@ class Choices(NamedTuple):
 class ChosenOptions:
     """The options of one session as they are now."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, started: Mapping[str, Any]) -> None:
+        """`started` is what the session says of its launch (`session_started`)."""
         self._known = choices.known
-        self._now = dict(choices.launch)
+        self._launch = self._fields(choices.launch, started)
+        self._now = dict(self._launch)
 
-    def take(self, said: Mapping[str, Any]) -> bool:
-        """Take what a session says of itself (`session_started`, SetMode); True if that changes anything."""
-        before = dict(self._now)
-        self._now |= {name: value for name in self._now if isinstance(value := said.get(name), str)}
+    def take(self, said: Mapping[str, Any]) -> None:
+        """Take the result of SetMode."""
+        self._now = self._fields(self._now, said)
+
+    def take_mode(self, mode: Mapping[str, Any]) -> bool:
+        """Take the options that are not as at the launch; True if that changes anything."""
+        before, self._now = self._now, self._fields(self._launch, mode)
         return self._now != before
+
+    @staticmethod
+    def _fields(now: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, str]:
+        return {**now, **{name: value for name in now if isinstance(value := said.get(name), str)}}
 
     def check(self, name: str, value: str) -> None:
         """Raise AcpError for an option or a value that is not offered."""

@@ -296,6 +296,9 @@ class EditorSession:
                 one.exception()  # nobody may be waiting
         for task in self._questions.values():
             task.cancel()
+        for output in self._outputs.values():
+            output.stop()
+        self._outputs.clear()
         self._open_task, self._is_paused = None, False  # the next process says what is open
         if self.is_closing:
             return

@@ -514,6 +514,8 @@ def test_a_person_changes_policy_model_and_sandbox(host: Host, editors: list[Edi
         other = opened["configOptions"][1]["options"][-1]["value"]
         chosen = editor.call("session/set_config_option", sessionId=session_id, configId="model", value=other)
         assert chosen["configOptions"][1]["currentValue"] == other
+        again = editor.call("session/load", sessionId=session_id, cwd=str(host.workspace), mcpServers=[])
+        assert again["configOptions"][1]["currentValue"] == other, "a mode is on record"
         for option, value in (("color", "blue"), ("policy", "god"), ("model", "no-such-model")):
             refused = editor.refusal("session/set_config_option", sessionId=session_id, configId=option, value=value)
             assert refused.code == -32602
