@@ -15,8 +15,9 @@ from agent_host.llm.answer_calls import sendable_name
 from agent_host.testing.gateway import MockGateway, Script
 from tests.support.acp_client import Editor, Refused, choose
 from tests.support.mcp_servers import command
+from tests.support.model_server import PROOF, model_server
 from tests.support.pictures import png
-from tests.support.process import call, gateway, say, shell, use
+from tests.support.process import MODEL, call, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +111,7 @@ def test_a_call_that_needs_approval_is_asked_about(
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_question_may_be_answered_elsewhere(host: Host, editors: list[Editor]) -> None:
     """The editor's own request is then taken back; the record says who answered which."""
     with gateway(use(shell("touch one")), use(shell("touch two")), say("Done.")) as model:
@@ -128,6 +130,38 @@ def test_a_question_may_be_answered_elsewhere(host: Host, editors: list[Editor])
     assert [one["answeredBy"] for one in answers] == ["acp", "command"]
 
 
+@pytest.mark.slow
+def test_the_cost_of_a_session_is_shown_with_its_tokens(host: Host, editors: list[Editor]) -> None:
+    used = {"input_tokens": 1000, "output_tokens": 100}
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write('[models."claude-*"]\nprice_input = 10\nprice_output = 100\ncontext_tokens = 50000\n')
+    with gateway(say("One.", usage=used), say("Two.", usage=used)) as model:
+        editor = _editor(editors, host, "--gateway", model.url, "--model", "claude-sonnet-4-5")
+        session_id = editor.new(host.workspace)
+        assert editor.prompt(session_id) == "end_turn"
+        assert editor.prompt(session_id, "Again.") == "end_turn"
+        first, second = editor.updates("usage_update")
+        assert (first["used"], first["size"]) == (1100, 50_000)
+        assert [one["cost"]["amount"] for one in (first, second)] == pytest.approx([0.02, 0.04])
+        assert first["cost"]["currency"] == "USD"
+        editor.leave()
+
+
+@pytest.mark.slow
+def test_a_session_that_is_no_longer_wanted_is_not_opened(host: Host, editors: list[Editor]) -> None:
+    with gateway(say("Here.")) as model:
+        editor = _editor(editors, host, "--gateway", model.url)
+        number = editor.send("session/new", {"cwd": str(host.workspace), "mcpServers": []})
+        editor.notify("$/cancel_request", requestId=number)
+        with pytest.raises(Refused) as caught:
+            editor.reply(number)
+        assert caught.value.code == -32800
+        assert editor.prompt(editor.new(host.workspace)) == "end_turn"
+        editor.leave()
+    assert not any(row["pid"] for row in json.loads(host.run("sessions", "--output", "json").stdout))
+
+
+@pytest.mark.slow
 def test_a_prompt_is_cancelled_with_the_command_that_runs(host: Host, editors: list[Editor]) -> None:
     with gateway(use(shell("echo h''ere; sleep 600")), say("Again.")) as model:
         editor = _editor(editors, host, "--gateway", model.url)
@@ -140,6 +174,7 @@ def test_a_prompt_is_cancelled_with_the_command_that_runs(host: Host, editors: l
         editor.leave()
 
 
+@pytest.mark.slow
 def test_either_side_cancels_its_requests(host: Host, editors: list[Editor]) -> None:
     """A prompt that is cancelled by its id ends as one that is cancelled, and takes back the question it asked."""
     with gateway(use(shell("touch ran")), say("Again.")) as model:
@@ -158,6 +193,7 @@ def test_either_side_cancels_its_requests(host: Host, editors: list[Editor]) -> 
     assert not (host.workspace / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_session_that_was_killed_in_an_answer_goes_on_with_the_next_prompt(host: Host, editors: list[Editor]) -> None:
     turns = [say("Again.", when={"last_contains": "Go on."}), say("One, two, three, four.", chunk_delay_ms=3000)]
     with gateway(*turns) as model:
@@ -173,6 +209,7 @@ def test_a_session_that_was_killed_in_an_answer_goes_on_with_the_next_prompt(hos
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_session_that_was_killed_in_a_question_runs_nothing_unasked(host: Host, editors: list[Editor]) -> None:
     with gateway(use(shell("echo x >> ran")), say("Again.")) as model:
         editor = _editor(editors, host, "--gateway", model.url, "--sandbox", "none", policy="workspace")
@@ -187,6 +224,7 @@ def test_a_session_that_was_killed_in_a_question_runs_nothing_unasked(host: Host
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_session_that_was_killed_in_a_command_does_not_run_it_again(host: Host, editors: list[Editor]) -> None:
     with gateway(use(shell("echo x >> ran; echo h''ere; sleep 600")), say("Again.")) as model:
         editor = _editor(editors, host, "--gateway", model.url)
@@ -201,6 +239,7 @@ def test_a_session_that_was_killed_in_a_command_does_not_run_it_again(host: Host
         editor.leave()
 
 
+@pytest.mark.slow
 def test_a_killed_task_continues_when_the_person_says_so(host: Host, editors: list[Editor]) -> None:
     with gateway(use(shell("echo x >> ran")), say("Said.")) as model:
         editor = _editor(editors, host, "--gateway", model.url, "--sandbox", "none", policy="workspace")
@@ -218,6 +257,7 @@ def test_a_killed_task_continues_when_the_person_says_so(host: Host, editors: li
         editor.leave()
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once_do_not_disturb_each_other(host: Host, editors: list[Editor]) -> None:
     turns = [
         use(shell("echo fi''rst; sleep 600"), when={"last_contains": "First"}),
@@ -245,6 +285,7 @@ def test_two_sessions_at_once_do_not_disturb_each_other(host: Host, editors: lis
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 def test_a_session_is_loaded_with_its_history_and_its_open_question(host: Host, editors: list[Editor]) -> None:
     turns = [use(call("ReadFile", path="a.txt")), say("Read."), use(shell("touch ran")), say("Done.")]
     (host.workspace / "a.txt").write_text("content\n")
@@ -277,6 +318,7 @@ def test_a_session_is_loaded_with_its_history_and_its_open_question(host: Host, 
         other.leave()
 
 
+@pytest.mark.slow
 def test_a_session_that_is_resumed_says_nothing_again(host: Host, editors: list[Editor]) -> None:
     with gateway(say("One."), say("Two.")) as model:
         editor = _editor(editors, host, "--gateway", model.url)
@@ -310,6 +352,23 @@ def test_without_a_provider_a_person_is_sent_to_set_one_up(host: Host, editors: 
         editor.leave()
 
 
+@pytest.mark.slow
+def test_the_terminal_method_sets_a_provider_up(host: Host, editors: list[Editor]) -> None:
+    """What an editor's terminal runs is `init`; the agent that runs meanwhile finds what it wrote."""
+    (host.root / "user.toml").unlink()
+    with model_server(PROOF, say("It works.")) as server:
+        editor = Editor(host, env={"AGENT_HOST_CONFIG": "", "XDG_CONFIG_HOME": str(host.root / "config")})
+        editors.append(editor)
+        agent, terminal = editor.initialize()["authMethods"]
+        assert editor.refusal("authenticate", methodId=agent["id"]).code == -32000
+        words = ["acp", "--gateway", server.url, "--model", MODEL, *terminal["args"]]
+        env = {"AGENT_HOST_CONFIG": "", "XDG_CONFIG_HOME": str(host.root / "config")}
+        assert host.run(*words, env=env).code == 0
+        assert editor.call("authenticate", methodId=agent["id"]) == {}
+        editor.leave()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "sent"),
     [
@@ -336,6 +395,7 @@ def test_what_comes_with_a_prompt_reaches_the_model(
         editor.leave()
 
 
+@pytest.mark.slow
 def test_pictures_of_a_prompt_are_shown_to_the_model(host: Host, editors: list[Editor]) -> None:
     """They lie in the session's temporary directory: the model looks at them with its tool, under the policy."""
     turns = [
@@ -368,6 +428,7 @@ def test_pictures_of_a_prompt_are_shown_to_the_model(host: Host, editors: list[E
     assert mock.failures == []
 
 
+@pytest.mark.slow
 def test_an_agent_whose_tools_show_no_pictures_offers_to_take_none(host: Host, editors: list[Editor]) -> None:
     with gateway(say("Here.")) as model:
         editor = _editor(editors, host, "--gateway", model.url, "--toolset", "native")
@@ -431,7 +492,8 @@ def test_a_question_of_an_mcp_server_is_a_form_of_the_editor(host: Host, editors
         file.writelines(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     policy = host.policy(grants={"Mcp.Invoke": {"allowedToolNames": ["odd/*"]}})
     ask = use(call(sendable_name("odd/ask")))
-    with gateway(ask, say("Done."), ask, say("Done."), ask, say("Done.")) as model:
+    page = use(call(sendable_name("odd/page")))
+    with gateway(ask, say("Done."), ask, say("Done."), page, say("Done."), ask, say("Done.")) as model:
         editor = _editor(editors, host, "--gateway", model.url, policy=str(policy))
         session_id = editor.new(host.workspace)
         editor.answers["elicitation/create"] = lambda _: {"action": "accept", "content": {"name": "Ada", "times": 2}}
@@ -440,6 +502,12 @@ def test_a_question_of_an_mcp_server_is_a_form_of_the_editor(host: Host, editors
         editor.answers["elicitation/create"] = lambda _: {"action": "decline"}
         assert editor.prompt(session_id) == "end_turn"
         assert model.results()[0].text.startswith("decline")
+        editor.answers["elicitation/create"] = lambda _: {"action": "accept"}
+        assert editor.prompt(session_id) == "end_turn"
+        assert "accept" in model.results()[0].text
+        asked = [one["params"] for one in editor.recorder.of("agent") if one.get("method") == "elicitation/create"]
+        assert [one["mode"] for one in asked] == ["form", "form", "url"]
+        assert asked[-1]["url"] == "https://example.com/login"
         editor.leave()
         plain = Editor(host, "--policy", str(policy), "--gateway", model.url)
         editors.append(plain)
@@ -449,6 +517,7 @@ def test_a_question_of_an_mcp_server_is_a_form_of_the_editor(host: Host, editors
         plain.leave()
 
 
+@pytest.mark.slow
 def test_servers_that_an_editor_names_are_not_started_unless_the_user_says_so(
     host: Host, editors: list[Editor]
 ) -> None:
@@ -462,6 +531,7 @@ def test_servers_that_an_editor_names_are_not_started_unless_the_user_says_so(
     assert not (host.workspace / "started").exists()
 
 
+@pytest.mark.slow
 def test_news_is_text_for_an_editor_without_notices(host: Host, editors: list[Editor]) -> None:
     with gateway(use(call("WriteFile", path="/etc/x", content="x")), say("Done.")) as model:
         editor = Editor(host, "--gateway", model.url, "--policy", "workspace")
@@ -473,6 +543,7 @@ def test_news_is_text_for_an_editor_without_notices(host: Host, editors: list[Ed
         editor.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turn", "stop"),
     [
@@ -527,7 +598,7 @@ def test_two_hundred_messages_of_one_connection_fit_the_schema(host: Host, edito
     calls = [shell(f"echo {number}") for number in range(20)]
     turns = [use(one, text="I look.") for one in calls]
     asks = [use(call("WriteFile", path=f"{number}.txt", content=f"{number}\n")) for number in range(10)]
-    with gateway(*turns, *asks, say("Done."), *asks, say("Done.")) as model:
+    with gateway(*turns, *asks, say("Done."), *asks, say("Done."), say("Less.")) as model:
         editor = _editor(editors, host, "--gateway", model.url, "--sandbox", "none", policy="workspace")
         editor.answers["session/request_permission"] = choose("allow_once")
         session_id = editor.new(host.workspace)
@@ -536,7 +607,10 @@ def test_two_hundred_messages_of_one_connection_fit_the_schema(host: Host, edito
         for command_text, answer in (("/cost", "tokens in"), ("/diff", "10 changed files"), ("/compact", "record")):
             assert editor.prompt(session_id, command_text) == "end_turn"
             assert answer in editor.text()
+        assert editor.prompt(session_id, "With less.") == "end_turn"
+        assert len(editor.updates("compaction_update")) == 1
         editor.call("session/load", sessionId=session_id, cwd=str(host.workspace), mcpServers=[])
+        assert len(editor.updates("compaction_update")) == 2, "the history says where requests began to show less"
         assert len(editor.recorder.messages) >= 200
         editor.leave()
 
