@@ -250,6 +250,10 @@ def _replayed_call(item: Mapping[str, Any], workspace: str) -> Update:
     arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
     subject = next((str(arguments[one]) for one in ("command", "path", "url", "pattern") if one in arguments), "")
     status = {"succeeded": "completed", "open": "pending"}.get(item["status"], "failed")
+    edits = edits_in(arguments, workspace) if status == "completed" else []
+    places = locations_in(arguments, workspace)
+    known = {one["path"] for one in places}
+    changed = (os.path.join(workspace, one) for one in item.get("pathsChanged", ()))
     return {
         "sessionUpdate": "tool_call",
         "toolCallId": item["itemId"],
@@ -257,11 +261,8 @@ def _replayed_call(item: Mapping[str, Any], workspace: str) -> Update:
         "name": name,
         "kind": tool_kind(name, _CAPABILITY_OF.get(name)),
         "status": status,
-        "content": text_contents(item.get("output", "")),
-        "locations": [
-            *locations_in(arguments, workspace),
-            *({"path": os.path.join(workspace, one)} for one in item.get("pathsChanged", ())),
-        ],
+        "content": [*edits, *text_contents(item.get("output", ""))],
+        "locations": [*places, *({"path": one} for one in changed if one not in known)],
         "rawInput": arguments,
     }
 

@@ -141,3 +141,18 @@ def test_a_history_shows_what_requests_no_longer_contain() -> None:
     assert isinstance(said, dict)
     assert said["sessionUpdate"] == "user_message_chunk"
     assert updates_of_item({"kind": "mark", "mark": "task_completed"}, ROOT, takes_compactions=True) == []
+
+
+def test_a_call_of_a_history_has_its_places_once_and_its_edits() -> None:
+    arguments = {"path": "a.txt", "edits": [{"oldText": "one", "newText": "two"}]}
+    place = f"{ROOT}ws{os.sep}a.txt"
+    item = {"kind": "call", "itemId": "c", "toolName": "EditFile", "arguments": arguments, "status": "succeeded"}
+    (shown,) = updates_of_item(
+        {**item, "pathsChanged": [place], "output": "Done."}, f"{ROOT}ws", takes_compactions=True
+    )
+    assert isinstance(shown, dict)
+    assert (shown["locations"], shown["kind"], shown["status"]) == ([{"path": place}], "edit", "completed")
+    assert shown["content"][0] == {"type": "diff", "path": place, "oldText": "one", "newText": "two"}
+    (failed,) = updates_of_item({**item, "status": "failed"}, f"{ROOT}ws", takes_compactions=True)
+    assert isinstance(failed, dict)
+    assert (failed["status"], failed["content"]) == ("failed", [])
