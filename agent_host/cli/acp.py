@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from agent_host.acp.agent import Agent, Launch
@@ -56,6 +57,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> Launch:
             return str(error)
         return None if found.llm.gateway else f"no LLM gateway: {NO_GATEWAY}"
 
+    @cache  # a list for a menu, which would be most of the time that a new session takes
     def choices_of(workspace: str) -> Choices:
         return _choices(namespace, workspace, source.state_dir)
 
