@@ -32,7 +32,7 @@ from agent_host.acp.updates import (
 )
 from agent_host.clients.connection import RpcFailure, SessionGone
 from agent_host.clients.supervisor import TooManySessions
-from agent_host.ids import new_id, now_rfc3339
+from agent_host.ids import MACHINE
 from agent_host.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST
 from config.lean_typing import NamedTuple
 
@@ -151,7 +151,7 @@ class EditorSession:
 
     async def prompt(self, prompt: Prompt) -> str:
         """Run one prompt and return why it stopped. Raises AcpError."""
-        return await self._take_turn(_Turn(new_id("task")), lambda turn: self._begin(turn, prompt))
+        return await self._take_turn(_Turn(MACHINE.new_id("task")), lambda turn: self._begin(turn, prompt))
 
     async def go_on(self) -> str:
         """Continue the task that is open, and return why it stopped. Raises AcpError."""
@@ -231,7 +231,7 @@ class EditorSession:
         if not self.has_title:
             self.has_title = True
             title = prompt.text.strip().partition("\n")[0][:_TITLE_CHARS]
-            self._update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": now_rfc3339()})
+            self._update({"sessionUpdate": "session_info_update", "title": title, "updatedAt": MACHINE.stamp()})
 
     async def _clear(self) -> None:
         """Cancel the task that a crash or a pause left open, so that another can start."""
@@ -327,7 +327,7 @@ class EditorSession:
 
     def answer_text(self, text: str) -> None:
         """Say something as the answer to a command."""
-        self._update(text_update("agent_message_chunk", text, new_id("msg")))
+        self._update(text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
 
     def update(self, update: Update) -> None:
         """Send one update."""

@@ -16,7 +16,7 @@ from agent_host.safe_open import open_regular
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 KINDS: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
 """The media types of pictures with the ends of their names."""
@@ -46,14 +46,14 @@ def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
     return Picture(sent["mediaType"], data)
 
 
-def keep_pictures(pictures: Sequence[Picture], folder: str) -> str:
-    """Write the pictures into `folder` under new names, and return the lines that name them to the model. No link is
+def keep_pictures(pictures: Sequence[Picture], folder: str, new_id: Callable[[str], str]) -> str:
+    """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. No link is
     followed to it, such as a command may have put in its place. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
     there = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
     try:
         for picture in pictures:
-            name = f"picture-{os.urandom(8).hex()}.{KINDS[picture.media_type]}"
+            name = f"{new_id('picture')}.{KINDS[picture.media_type]}"
             path = os.path.join(folder, name)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with open(open_regular(path if there is None else name, flags, there), "wb") as file:

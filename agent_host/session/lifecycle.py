@@ -345,7 +345,7 @@ class LiveSession:
         """Put pictures of a prompt into the session's temporary directory, and return the lines that name them. Raises
         UsageError."""
         try:
-            return await asyncio.to_thread(keep_pictures, pictures, self.temporary)
+            return await asyncio.to_thread(keep_pictures, pictures, self.temporary, self.new_id)
         except OSError as error:
             raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 

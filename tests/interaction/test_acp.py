@@ -399,7 +399,7 @@ def test_what_comes_with_a_prompt_reaches_the_model(
 def test_pictures_of_a_prompt_are_shown_to_the_model(host: Host, editors: list[Editor]) -> None:
     """They lie in the session's temporary directory: the model looks at them with its tool, under the policy."""
     turns = [
-        use(shell("mv $TMPDIR/picture-*.png $TMPDIR/one.png")),
+        use(shell("mv $TMPDIR/picture_*.png $TMPDIR/one.png")),
         use(call("ReadFile", path="${temporary}/one.png")),
         say("Seen."),
     ]
@@ -419,7 +419,7 @@ def test_pictures_of_a_prompt_are_shown_to_the_model(host: Host, editors: list[E
         assert editor.call("session/prompt", sessionId=session_id, prompt=blocks) == {"stopReason": "end_turn"}
         first, _, last = (json.loads(record.body or b"") for record in mock.requests)
         assert "What is on [picture 1]?" in json.dumps(first["messages"])
-        assert f"- {temporary}/picture-" in json.dumps(first["messages"])
+        assert f"- {temporary}/picture_" in json.dumps(first["messages"])
         assert data in json.dumps(last["messages"])
         for wrong in ({"data": "AAAA", "mimeType": "image/png"}, {"data": data, "mimeType": "image/tiff"}):
             refused = editor.refusal("session/prompt", sessionId=session_id, prompt=[{"type": "image", **wrong}])

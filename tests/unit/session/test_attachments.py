@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.errors import UsageError
+from agent_host.ids import MACHINE
 from agent_host.session.attachments import KINDS, Picture, keep_pictures, picture_in
 from tests.support.pictures import gif, jpeg, png
 
@@ -34,7 +35,7 @@ def test_what_is_no_base64_is_refused_by_its_place(text: str) -> None:
 
 
 def test_pictures_are_private_files_of_new_names(tmp_path: Path) -> None:
-    said = keep_pictures([Picture("image/png", png()), Picture("image/gif", gif())], str(tmp_path))
+    said = keep_pictures([Picture("image/png", png()), Picture("image/gif", gif())], str(tmp_path), MACHINE.new_id)
     first, second = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
     assert (first.read_bytes(), second.read_bytes()) == (png(), gif())
     if os.name == "posix":
@@ -50,5 +51,5 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path) ->
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"link|directory"):
-        keep_pictures([Picture("image/png", png())], str(tmp_path / "link"))
+        keep_pictures([Picture("image/png", png())], str(tmp_path / "link"), MACHINE.new_id)
     assert list((tmp_path / "elsewhere").iterdir()) == []
