@@ -47,8 +47,8 @@ def picture_in(sent: Mapping[str, Any], path: str) -> Picture:
 
 
 def keep_pictures(pictures: Sequence[Picture], folder: str, new_id: Callable[[str], str]) -> str:
-    """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. No link is
-    followed to it, such as a command may have put in its place. Raises OSError."""
+    """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. No
+    link is followed to it, such as a command may have put in its place. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
     there = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
     try:
