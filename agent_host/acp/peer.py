@@ -83,6 +83,7 @@ class Peer:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._serving: dict[bytes, asyncio.Task[None]] = {}
+        self._unanswered: set[bytes] = set()
         self._is_over = False
         self._draining: asyncio.Task[None] | None = None
 
@@ -179,10 +180,14 @@ class Peer:
         else:
             task = asyncio.ensure_future(self._serve(request.id_json, request))
             self._serving[request.id_json] = task
+            self._unanswered.add(request.id_json)
             task.add_done_callback(partial(self._on_served, request.id_json))
 
     def _on_served(self, id_json: bytes, _task: asyncio.Task[None]) -> None:
         del self._serving[id_json]
+        if id_json in self._unanswered:  # cancelled, perhaps before it began
+            self._unanswered.discard(id_json)
+            self._refuse(id_json, RpcError(REQUEST_CANCELLED, "the request was cancelled"))
 
     def _take_notification(self, request: RpcRequest) -> None:
         if request.method == CANCEL_REQUEST:
@@ -196,11 +201,8 @@ class Peer:
             method.serve(params)
 
     async def _serve(self, id_json: bytes, request: RpcRequest) -> None:
-        try:
-            result = await self._call(request)
-        except asyncio.CancelledError:
-            self._refuse(id_json, RpcError(REQUEST_CANCELLED, "the request was cancelled"))
-            return
+        result = await self._call(request)
+        self._unanswered.discard(id_json)
         if isinstance(result, RpcError):
             self._refuse(id_json, result)
         else:

@@ -32,12 +32,7 @@ _READ_PICTURES: Final = frozenset({"desktop", "slim"})
 
 
 def acp(namespace: argparse.Namespace) -> int:
-    """Serve an editor until it leaves; exit 0. With `--init` set a provider up, as `init` does."""
-    if namespace.init:
-        from agent_host.cli.init import init
-
-        namespace.key_env, namespace.yes = None, False
-        return init(namespace)
+    """Serve an editor until it leaves; exit 0."""
     namespace.workspace = None  # each session has its own
     settings = CommandLine(namespace).source.own_settings()  # a mistake is reported here, and not in the first session
     hide_secrets()

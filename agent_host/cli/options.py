@@ -287,7 +287,15 @@ def _deny(commands: Any) -> None:
 
 def _acp(commands: Any) -> None:
     acp = _add(commands, "acp", "acp:acp", "an agent for editors (Agent Client Protocol)")
-    acp.add_argument("--init", action="store_true", help="set a provider up, as `agent-host init` does")
+    acp.add_argument(
+        "--init",
+        dest="command",
+        action="store_const",
+        const="init:init",
+        default="acp:acp",
+        help="set a provider up, as `agent-host init` does",
+    )
+    acp.set_defaults(key_env=None, yes=False)  # options of `init` that this command has not
     _session_options(acp, without=("--output", "--verbose", "--workspace"))
 
 

@@ -152,7 +152,8 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name) and node.id in ("MACHINE", "THIS_MACHINE", "start_here")
     }
-    roots = ("agent_host.host.", "agent_host.mcp_server.", "agent_host.tool_service.", "agent_host.cli.")
+    packages = ("acp", "cli", "host", "mcp_server", "tool_service")
+    roots = tuple(f"agent_host.{name}." for name in packages)
     assert {name for name in naming if not name.startswith(roots)} == {"agent_host.ids"}
     assert {name for name in naming if name.startswith("agent_host.host.")} == {
         f"agent_host.host.{name}"

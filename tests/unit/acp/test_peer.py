@@ -99,6 +99,14 @@ async def test_a_request_is_cancelled_by_its_id_and_an_id_is_used_once() -> None
     assert wire.sent[-1]["result"] == {"said": "again"}
 
 
+async def test_a_request_that_is_cancelled_before_it_begins_has_its_answer() -> None:
+    wire = Wire()
+    peer = _peer(wire)
+    peer.receive(_line(id=1, method="wait") + _line(method="$/cancel_request", params={"requestId": 1}))
+    await _settle()
+    assert [(one["id"], one["error"]["code"]) for one in wire.sent] == [(1, -32800)]
+
+
 async def test_what_is_asked_gets_its_answer_or_none() -> None:
     wire = Wire()
     peer = _peer(wire)
