@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
@@ -115,7 +115,7 @@ def test_each_module_of_the_list_is_needed() -> None:
     assert [one for one in ELSEWHERE if not any(path.startswith(one) for path in found)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p, 'w')", "open(p, mode='ab')", "open(p, 'r+b', opener=o)", "Path(p).open('x')", "p.write_text('x')",
@@ -132,7 +132,7 @@ def test_what_counts_as_a_write(line: str) -> None:
     assert writes_in(line)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p)", "open(p, 'rb')", "open(p, encoding='utf-8')", "text.replace('a', 'b')", "os.open(p, os.O_RDONLY)",

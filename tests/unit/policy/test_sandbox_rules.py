@@ -18,6 +18,7 @@ from policy.rules.canonical import canonical_form
 from policy.rules.sandbox import apply_widening, command_scope, sandbox_denial, widening_of
 from policy.scope import LEVELS, ScopeFacts, Widening, is_weaker
 from policy.shell.commands import parse, paths_in_line
+from tests.support.rows import each_row
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TMP = "/tmp/agent-host-s1-01234567"
 SHELL: dict[str, Any] = {"name": "Shell.Exec"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("level", "wanted", "said", "rule"),
     [
         ("none", "none", {}, None),
@@ -72,7 +73,7 @@ def asked(widening: Widening, *, decision: Decision = ALLOWED, **fields: Any) ->
     return apply_widening(decision, widening, scope, granted, "posix")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("widening", "rule"),
     [
         (Widening(("/data",)), None),
@@ -107,7 +108,7 @@ def test_a_denial_stays_one() -> None:
     assert asked(Widening(("/data",)), decision=denial) == denial
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argument", "found"),
     [
         (None, None),
@@ -162,7 +163,7 @@ def verdict(granted: PolicyBundle, line: str, widening: Widening | None = None) 
     return check_tool(granted, "Shell.Exec", facts, now=NOW, workspace="/w").decision
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "line", "without", "held"),
     [
         ("ci", "unheard-of", "DENIED", "ALLOWED"),
