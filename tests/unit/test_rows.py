@@ -21,7 +21,8 @@ def test_every_row_runs_with_the_fixtures_and_those_that_fail_are_told() -> None
     with pytest.raises(BaseExceptionGroup) as failed:
         same(folder="/w")
     assert ran == [(1, 1, "/w"), (1, 2, "/w"), (2, 2, "/w"), (3, 4, "/w")]
-    assert [one.__notes__ for one in failed.value.exceptions] == [
+    notes = [one.__notes__ for one in failed.value.exceptions]
+    assert notes == [["with left = 1, right = 2"], ["with left = 3, right = 4"]]
         ["with left = 1, right = 2"],
         ["with left = 3, right = 4"],
     ]
