@@ -23,9 +23,6 @@ def test_every_row_runs_with_the_fixtures_and_those_that_fail_are_told() -> None
     assert ran == [(1, 1, "/w"), (1, 2, "/w"), (2, 2, "/w"), (3, 4, "/w")]
     notes = [one.__notes__ for one in failed.value.exceptions]
     assert notes == [["with left = 1, right = 2"], ["with left = 3, right = 4"]]
-        ["with left = 1, right = 2"],
-        ["with left = 3, right = 4"],
-    ]
 
 
 @each_row("row", [(1, 2), "text", None])
