@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from anthropic.types.beta import BetaStopReason
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +135,8 @@ def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: s
 
 
 def test_every_stop_reason_of_the_official_sdk_has_a_row() -> None:
+    from anthropic.types.beta import BetaStopReason  # which takes a second, in the worker that needs it
+
     assert [reason for reason in get_args(BetaStopReason) if meaning_of(reason) == "unknown"] == []
 
 
