@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 from tests.support.rows import each_row
@@ -99,6 +100,7 @@ def _is_write_mode(mode: ast.expr) -> bool:
     return isinstance(value, str) and set(value) <= set("rwaxbt+") and bool(set(value) & set("wax+"))
 
 
+@functools.cache
 def modules() -> dict[str, list[str]]:
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): writes_in(path.read_text(encoding="utf-8")) for path in paths}
