@@ -21,6 +21,7 @@ from agent_host.ids import MACHINE
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService, NewSession, SessionService
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import client
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ async def test_a_wrong_token_and_a_service_that_is_away() -> None:
 GOOD: dict[str, Any] = {"sessionId": "s", "workspaceId": "w", "compatibilityStatus": "compatible"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"sessionId": "../../etc"},

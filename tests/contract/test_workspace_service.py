@@ -21,6 +21,7 @@ from agent_host.testing.services import MockServices
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import client
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ async def test_whatever_goes_wrong_is_one_error(status: int) -> None:
     assert caught.value.code == ErrorCode.WORKSPACE_UPLOAD_FAILED
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answer",
     [
         None, [], {}, {"artifactUri": 5}, {"artifactUri": ""}, {"artifactUri": "a\nb"}, {"artifactUri": "\x1b[2J"},

@@ -7,6 +7,7 @@ go of that socket. At the end of the packets this process ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -17,7 +18,8 @@ import select
 import signal
 import socket
 import sys
-from typing import Any
+import threading
+from typing import Any, NoReturn
 
 from tests.support.warm_starts import NUMBER
 
@@ -49,6 +51,9 @@ _OF_A_SESSION = (
     "re2",
     "tomllib",
 )
+
+_NOT_FLUSHED = 120
+"""The interpreter's exit code where what is left of the output cannot be written."""
 
 Asked = dict[str, Any]
 
@@ -137,7 +142,27 @@ def _become(program: str, arguments: list[str], env: dict[str, str], cwd: str) -
     from agent_host import import_isolation
 
     import_isolation.settle()
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            _end(end.code or 0)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """The end of the interpreter, but for letting go of each object: that would copy all memory that is shared with the
+    process that was forked, which is most of what a short command costs."""
+    threading._shutdown()  # type: ignore[attr-defined]  # private, and what the interpreter calls
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = _NOT_FLUSHED
+        except (AttributeError, ValueError):  # there is none, or it is closed
+            pass
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 from agent_host.ids import MACHINE
 from config.load import load
+from tests.support.rows import each_row
 from tool_runtime.families import native, skills
 from tool_runtime.settings import RuntimeSettings
 
@@ -46,7 +47,7 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("where", "what", "ours", "theirs"), NUMBERS, ids=[what for _, what, *_ in NUMBERS])
+@each_row(("where", "what", "ours", "theirs"), NUMBERS, ids=[what for _, what, *_ in NUMBERS])
 def test_the_program_has_the_numbers_of_the_specifications(where: str, what: str, ours: float, theirs: float) -> None:
     assert ours == theirs, f"{where}: {what}"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
-import pytest
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agent_host", "config", "policy", "state", "tool_runtime")
@@ -103,6 +104,7 @@ def _is_write_mode(mode: ast.expr) -> bool:
     return isinstance(value, str) and set(value) <= set("rwaxbt+") and bool(set(value) & set("wax+"))
 
 
+@functools.cache
 def modules() -> dict[str, list[str]]:
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): writes_in(path.read_text(encoding="utf-8")) for path in paths}
@@ -119,7 +121,7 @@ def test_each_module_of_the_list_is_needed() -> None:
     assert [one for one in ELSEWHERE if not any(path.startswith(one) for path in found)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p, 'w')", "open(p, mode='ab')", "open(p, 'r+b', opener=o)", "Path(p).open('x')", "p.write_text('x')",
@@ -136,7 +138,7 @@ def test_what_counts_as_a_write(line: str) -> None:
     assert writes_in(line)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "open(p)", "open(p, 'rb')", "open(p, encoding='utf-8')", "text.replace('a', 'b')", "os.open(p, os.O_RDONLY)",

@@ -14,6 +14,7 @@ import pytest
 from agent_host.cli.completion import completions
 from agent_host.cli.main import main
 from agent_host.cli.options import COMMANDS
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state" / "sessions" / "sess_a").mkdir(parents=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "offered"),
     [
         ("r", ["replay", "resume", "run"]),

@@ -16,6 +16,7 @@ from agent_host.llm.event_stream import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.thread.messages import Message, ToolCall, decode, encode
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
@@ -74,7 +75,7 @@ def test_no_arguments_are_an_empty_object(nothing: str | dict[str, Any] | None) 
     assert CallReader().call("c", "X", nothing) == ToolCall("c", "X", {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "problem"),
     [
         ('{"path": "a', "not complete"),
@@ -112,7 +113,7 @@ def test_every_call_has_an_id_of_its_own_that_gateways_take() -> None:
     assert not set(kept[1:-1]) & set(ids)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ('{"path": "a\nb"}', "raw newline"),

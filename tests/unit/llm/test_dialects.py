@@ -26,6 +26,7 @@ from agent_host.testing.gateway import MockGateway, Script
 from config.load import load_defaults
 from config.settings import SETTINGS, Settings
 from state.remembered import FILE, GatewayDialects
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +81,7 @@ def test_the_settings_say_what_a_server_takes() -> None:
     assert b'"max_tokens":9' in made.head(model="m", max_output_tokens=9, system="s", tools=[], session_id="s1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "gateway", "sent"),
     [
         ("auto", "https://api.openai.com/v1", True),

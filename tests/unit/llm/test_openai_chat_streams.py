@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
 from httpx_sse import EventSource
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from agent_host.llm.openai_chat import ChatAssembler, ChatRenderer
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.testing.openai_chat import read_request
 from agent_host.thread.messages import Message, decode, encode
+from tests.support.rows import each_row
 from tests.unit.llm.chat_helpers import DONE, chunk, stream_of
 from tests.unit.llm.helpers import LIMITS
 
@@ -61,8 +61,8 @@ async def read(*pieces: bytes) -> Outcome:
     return turn, shown, thoughts
 
 
-@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@each_row("stream", STREAMS, ids=range(len(STREAMS)))
+@each_row("line_end", [b"\n", b"\r\n", b"\r"])
 async def test_line_ends_a_byte_order_mark_comments_and_names_make_no_difference(
     stream: bytes, line_end: bytes
 ) -> None:
@@ -73,7 +73,7 @@ async def test_line_ends_a_byte_order_mark_comments_and_names_make_no_difference
     assert await read(other.replace(b"\n", line_end)) == whole
 
 
-@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
+@each_row("stream", STREAMS, ids=range(len(STREAMS)))
 async def test_a_stream_may_come_byte_by_byte(stream: bytes) -> None:
     assert await read(*(stream[at : at + 1] for at in range(len(stream)))) == await read(stream)
 

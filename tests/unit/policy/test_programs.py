@@ -20,6 +20,7 @@ from policy.rules.bundle_summary import summarize
 from policy.shell.commands import parse
 from policy.shell.options import read_options
 from policy.shell.words import plain
+from tests.support.rows import each_row
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle, shell
@@ -341,7 +342,7 @@ def test_what_a_runner_starts_is_judged(line: str, root: Path) -> None:
 HARMLESS = ["ls", "grep", "env", "echo", "export", "xargs", "cat"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "lists", "expected"),
     [
         ("A=1 ls", {}, "DENIED"),

@@ -28,6 +28,7 @@ from agent_host.services.http import MAX_ANSWER_BYTES, ServiceClient
 from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
 from agent_host.testing.services import MockServices
 from tests.support.raw_http import answering
+from tests.support.rows import each_row
 from tests.unit.services.helpers import TOKEN, client
 
 APPROVAL = {
@@ -219,7 +220,7 @@ async def test_closed_is_closed() -> None:
 # --- what a server may answer -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "body", "options", "said"),
     [
         (200, b"<html>log in</html>", {"content_type": "text/html"}, "not JSON (text/html)"),
@@ -259,8 +260,8 @@ async def test_an_answer_without_end_is_cut_off() -> None:
     assert str(MAX_ANSWER_BYTES) in str(error)
 
 
-@pytest.mark.parametrize("status", [400, 401, 503])
-@pytest.mark.parametrize(
+@each_row("status", [400, 401, 503])
+@each_row(
     "body",
     [
         f"bad header: Bearer {TOKEN}".encode(),

@@ -36,6 +36,7 @@ from state import errors as state_errors
 from state.disk import LOCAL_DISK, ThreadJob
 from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,7 +185,7 @@ def damaged(*, salvaged: bool, moved_to: str | None) -> state_errors.Damaged:
     return error
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "kind", "said"),
     [
         (state_errors.SessionLocked("s", 7), SessionHeld, "process 7: wait for it or end it"),

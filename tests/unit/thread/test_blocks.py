@@ -22,6 +22,7 @@ from agent_host.thread.messages import (
     sort_parts,
 )
 from state.blobs import blobs_in, restore, shorten
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from agent_host.thread.messages import Order
@@ -42,7 +43,7 @@ def test_an_order_that_does_not_fit_is_the_usual_one(order: Order) -> None:
     assert list(sort_parts("abcdé!", CALLS, BLOCKS, order)) == [*BLOCKS, "abcdé!", *CALLS]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("order", "short"),
     [
         ((3,), ()), (("block", 3, "call"), ()), (("call",), ()), (("block", "block"), ()), ((), ()),

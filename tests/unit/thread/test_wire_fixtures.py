@@ -15,6 +15,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, StepCommitted, TaskStarted, TurnTaken
 from state.usage import TokenUsage
+from tests.support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,7 @@ def test_the_streams_are_there() -> None:
         assert all(json.loads(data) for data in events(stream)), stream
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stream", "count"),
     [
         ("chat/reasoning-content", 1), ("chat/reasoning-same-index", 1), ("chat/reasoning-details", 3),

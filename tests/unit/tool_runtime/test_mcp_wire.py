@@ -15,6 +15,7 @@ from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
 from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
+from tests.support.rows import each_row
 from tool_runtime.remote.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.remote.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
@@ -307,7 +308,7 @@ for _ in range(200):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("odd", "reason"),
     [
         (named("odd", title=3, description=None, annotations={"readOnlyHint": "yes"}, icons="x", _meta=[]), None),
@@ -371,7 +372,7 @@ async def test_an_odd_tool_costs_only_itself(odd: Any, reason: str | None) -> No
     assert [(reason or "") in said for said in listed.rejected.values()] == [True] * (reason is not None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "names", "rejected"),
     [
         ({}, [], {}),
