@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from agent_host.host.records import StoredSession
+    from agent_host.host.records import Item, StoredSession
 
 _FOLDED_LINES = 6
 _FOLDED_CHARS = 600
@@ -29,6 +29,14 @@ _MARKS = {
     "session_resumed": "resumed",
     "session_paused": "paused",
     "context_compacted": "requests show less from here",
+    "llm_retry": "the model's gateway failed, and was asked again",
+    "llm_fallback": "another model was asked",
+    "llm_window_cut": "the oldest messages were left out",
+    "context_summary_retry": "the summary was asked for again",
+    "checkpoint_failed": "the disk did not take a record",
+    "storage_limit_reached": "no more is kept",
+    "artifact_upload_failed": "an artifact was not stored",
+    "policy_expired": "the policy has expired",
     "task_steered": "the user said",
     "mode_changed": "the mode changed",
     "task_completed": "task completed",
@@ -45,12 +53,13 @@ def show(namespace: argparse.Namespace) -> int:
     state_dir = state_dir_of(namespace)
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
-    items = _add_steps(record.items())
+    transcript = record.transcript()
+    items = transcript.items
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
-    turns, sandbox = record.log.turns, next(reversed(record.log.sandboxes), None)
+    turns, sandbox = {step["stepId"]: step for step in transcript.steps}, transcript.sandbox
     if namespace.output == "json":
         messages = record.conversation
         if namespace.step is not None:
@@ -59,29 +68,16 @@ def show(namespace: argparse.Namespace) -> int:
         held = {} if sandbox is None else {"sandbox": sandbox}
         tasks = [record.whole_task(task_id) for task_id in record.task_ids]
         row = {**record.row.to_wire(), **held, "tasks": tasks}
-        row |= {"steps": _steps(items, turns), "items": items, "messages": messages}
+        shown = {item["stepId"] for item in items if "step" in item}
+        row |= {"steps": [step for step in transcript.steps if step["stepId"] in shown]}
+        row |= {"items": items, "messages": messages}
+        row |= {"waits": [wait.to_wire() for wait in transcript.waits]}
+        row |= {"doubts": [doubt.to_wire() for doubt in transcript.doubts]}
         answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
         head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
-
-
-def _add_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items of a model's turn with the number of their step in the session, from 1."""
-    numbers: dict[str, int] = {}
-    shown = []
-    for item in items:
-        step_id = item.get("stepId")
-        step = {} if step_id is None else {"step": numbers.setdefault(step_id, len(numbers) + 1)}
-        shown.append({**item, **step})
-    return shown
-
-
-def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """{step, stepId} of each step in `items`, and what its turn of the model used, as far as that is known."""
-    found = {item["stepId"]: item["step"] for item in items if "step" in item}
-    return [{"step": step, "stepId": step_id, **turns.get(step_id, {})} for step_id, step in found.items()]
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
@@ -96,7 +92,7 @@ def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator
         yield sandbox_in_words(sandbox)
 
 
-def _text(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
+def _text(items: list[Item], turns: Mapping[str, dict[str, Any]], *, whole: bool) -> Iterator[str]:
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
         yield "\n" if step is None else f"\nstep {step}\n{_render_usage(turns.get(shown[0]['stepId']))}"
@@ -108,7 +104,7 @@ def _render_usage(turn: dict[str, Any] | None) -> str:
     return "" if turn is None else f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
 
 
-def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _item(item: Item, *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
         said = "".join(
             f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
@@ -124,7 +120,7 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
         yield from _call(item, whole=whole)
 
 
-def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _call(item: Item, *, whole: bool) -> Iterator[str]:
     given = item.get("editedArguments", item["arguments"])
     edits = list(_edits(given))
     arguments = lenient_json.dumps({**given, "edits": f"{len(edits)}, below"} if edits else given).decode()

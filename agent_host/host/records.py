@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import SandboxWeaker, SessionHeld, SessionNotFound, UsageError
-from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, with_provider
+from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
 from agent_host.host.sandboxing import level_of, refuse_weaker
 from agent_host.host.secrets import Secrets, Tokens
 from agent_host.ids import MACHINE
@@ -17,6 +17,7 @@ from agent_host.session.handshake import policy_source, rules_on_record
 from agent_host.session.idempotent_start import Begun, find_begun, refuse_another
 from agent_host.session.opening import LOCAL, Owner, state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from agent_host.session.transcript import Doubt, Item, Transcript, Wait
 from config.settings import MOCK_PREFIX
 from policy.redaction import Redaction
 from state.errors import StateError
@@ -37,13 +38,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNREADABLE",
+    "Doubt",
+    "Item",
     "Owner",
     "SandboxWeaker",
     "StoredSession",
     "StoredSessions",
+    "Transcript",
     "Unfinished",
+    "Wait",
     "newest_resumable",
     "own_sessions",
+    "read_transcript",
     "session_id_of",
     "session_under",
     "stored_sessions",
@@ -117,6 +123,14 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         return _scrubber_on_record(own, settings, state_dir, rules).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
+
+
+def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript:
+    """Read the transcript of a session on record: live, resumable or ended. `session_id` is an id, the start of one, or
+    `latest`; `state_dir` is $AGENT_HOST_STATE_DIR or the platform's place unless given. Nothing is written. Raises
+    SessionNotFound, CheckpointUnreadable, UsageError."""
+    where = state_dir_from(state_dir)
+    return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
 
 
 def _scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
