@@ -319,6 +319,9 @@ def _show(commands: Any) -> None:
     show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
     show.add_argument("--step", metavar="N", type=_count, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
+    show.add_argument("--html", metavar="FILE", help="write one page for a browser to FILE (extra `report`)")
+    show.add_argument("--full", action="store_true", help="with --html: leave out no text and no picture")
+    show.add_argument("--markdown", action="store_true", help="show it as Markdown, for a pull request or an issue")
     _state_dir(show)
 
 

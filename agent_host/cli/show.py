@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from difflib import unified_diff
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
+from agent_host.cli import exit_codes
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
@@ -17,7 +19,7 @@ from agent_host.host.records import session_id_of, stored_sessions
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.host.records import Item, StoredSession
 
@@ -54,6 +56,10 @@ def show(namespace: argparse.Namespace) -> int:
     session_id = session_id_of(state_dir, namespace.session_id)
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
+    if namespace.html is not None:
+        return write_page(
+            namespace.html, lambda pages: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
+        )
     items = transcript.items
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]
@@ -78,6 +84,25 @@ def show(namespace: argparse.Namespace) -> int:
         head = _head(record.row, sandbox)
         answer("".join([*head, *_text(items, turns, whole=namespace.step is not None)]))
     return 0
+
+
+def write_page(path: str, render: Callable[[Any], bytes]) -> int:
+    """Write what `render` makes with `agent_host.view.pages` to `path`, whole or not at all. Raises UsageError without
+    the extra `report`."""
+    from agent_host.cli.outputs import OutputFile
+
+    try:
+        pages = importlib.import_module("agent_host.view.pages")
+    except ImportError as error:
+        raise UsageError("--html needs Jinja: install agent-host[report]") from error
+    file = OutputFile("html", path)
+    try:
+        if not file.write(render(pages)):
+            return exit_codes.FAILED
+    finally:
+        file.close()
+    answer(f"wrote {escape(file.path, keep='')}\n")
+    return exit_codes.COMPLETED
 
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from agent_host.redaction import Scrubber
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from agent_host.session.patches import FilePatch as FilePatch
     from agent_host.session.patches import WholePatch as WholePatch
     from config.settings import Settings
     from policy.bundle.model import RedactionRule

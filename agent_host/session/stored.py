@@ -400,6 +400,7 @@ class SessionRecord(NamedTuple):
             self.pending,
             lambda: pictures_of(self.messages),
             self._diff,
+            self.preview,
         )
 
     def items(self, task_id: str | None = None) -> list[Item]:
@@ -487,10 +488,14 @@ class SessionRecord(NamedTuple):
         places = workspaces(self.state)
         if task_id is not None and task_id not in self._task_ids:
             return []
-        clean = self.cleaner(self.state)
+        clean, versions = self.cleaner(self.state), functools.cache(self.versions)
+
+        def kept(name: str) -> bytes | None:
+            return versions()(name)  # to find them is as much as to read the session, and most files are not asked for
+
         found = preview(
             first_versions(self.state),
-            kept=self.versions(),
+            kept=kept,
             clean=clean or bytes,
             workspace=places[-1],
             former=places,

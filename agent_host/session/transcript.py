@@ -31,6 +31,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from agent_host.session.patches import FilePatch
     from agent_host.session.stored import StoredSession
 
 _MARKS = frozenset(
@@ -211,8 +212,9 @@ class Picture(NamedTuple):
 
 class Transcript(NamedTuple):
     """One session as it can be shown. `row` is its row in lists; `sandbox` how its commands are held now. `questions`
-    wait for a person now, as `approval_requested` had them. `pictures` yields those of all results, oldest first, and
-    `diff` gives the text of a `diffRef`, None where it was not kept."""
+    wait for a person now, as `approval_requested` had them. `pictures` yields those of all results, oldest first,
+    `diff` gives the text of a `diffRef`, None where it was not kept, and `files` what the session has changed, as
+    GetPatchPreview has it; it raises UsageError where that was not kept."""
 
     row: StoredSession
     items: list[Item]
@@ -223,6 +225,7 @@ class Transcript(NamedTuple):
     questions: list[dict[str, Any]]
     pictures: Callable[[], Iterator[Picture]]
     diff: Callable[[str], str | None]
+    files: Callable[[], list[FilePatch]]
 
 
 class CallsOfRunLog(NamedTuple):
