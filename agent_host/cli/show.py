@@ -15,6 +15,7 @@ from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
+from agent_host.host.options import state_option
 from agent_host.host.records import session_id_of, stored_sessions
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ def show(namespace: argparse.Namespace) -> int:
         return write_page(
             namespace.html, lambda pages: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
+    if namespace.markdown:
+        from agent_host.view.markdown import session_markdown
+
+        answer(session_markdown(transcript, option=state_option(state_dir)))
+        return exit_codes.COMPLETED
     items = transcript.items
     if namespace.step is not None:
         items = [item for item in items if item.get("step") == namespace.step]

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from agent_host import UsageError, __version__, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
-from agent_host.host.options import is_default_state_dir
+from agent_host.host.options import state_option
 from agent_host.view.text import Budget, DiffRow, Shown, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
 
@@ -181,11 +181,6 @@ def session_values(
         "is_cut": texts.is_cut,
         "full_command": f"agent-host show {row.session_id}{option} --html FILE --full",
     }  # fmt: skip
-
-
-def state_option(state_dir: str) -> str:
-    """The option that a command needs to find this state directory; "" where it finds it by itself."""
-    return "" if is_default_state_dir(state_dir) else f" --state-dir {shlex.quote(state_dir)}"
 
 
 def _ids_of(items: Iterable[Item]) -> dict[str, str]:

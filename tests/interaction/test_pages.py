@@ -220,6 +220,23 @@ def test_hostile_strings_make_no_element(host: Host) -> None:
     assert not set("\x1b\x07\x08\u202e\u2066\u200f\ufeff") & set(page)
 
 
+def test_markdown_is_for_a_pull_request(host: Host) -> None:
+    page_sessions.ended(host)
+    page_sessions.denied(host)
+    shown = host.run("show", "ended", "--markdown").text
+    assert shown.startswith("### ` Do it. `\n\n**completed**")
+    assert "<details><summary>Step 2: 2 calls, 1200 tokens in, 40 out</summary>" in shown
+    assert "` RunCommand ` ` exit 3 `: ` exit code 3 `" in shown
+    assert "**2 files changed**" in shown
+    assert re.search(
+        r"was not approved: ` agent-host resume denied --approve replay_\w+ `",
+        host.run("show", "denied", "--markdown").text,
+    )
+    page_sessions.answered(host, "h", say("```\n</details> @you <img src=x> [x](http://e.example)\n````"))
+    inert = re.sub(r"(?s)(`{3,})text\n.*?\n\1\n|(`+) .*? \2", "", host.run("show", "h", "--markdown").text)
+    assert not set("@[]`") & set(inert), inert
+
+
 # In a browser
 
 
@@ -311,7 +328,7 @@ def test_search_links_and_keys(host: Host, browser: Browser) -> None:
     watched = Watched(browser)
     page = watched.open(path.as_uri())
     page.keyboard.press("/")
-    page.keyboard.type("line seven")
+    page.keyboard.type("b.txt")
     page.locator("#found", has_text="1 shown").wait_for()
     assert page.locator(".item:visible").count() == 1
     page.keyboard.press("Escape")
@@ -321,10 +338,8 @@ def test_search_links_and_keys(host: Host, browser: Browser) -> None:
     assert page.evaluate("document.activeElement.closest('.item') === document.querySelectorAll('.item')[1]")
     page.keyboard.press("o")
     assert page.evaluate("document.querySelectorAll('.item')[1].querySelector('details').open")
-    (item,) = re.findall(
-        r'<div class="item call good" id="(item-[^"]+)"[^\n]*\n<details><summary><b class="tool">WriteFile',
-        path.read_text(),
-    )
+    row = json.loads(host.run("show", "ended", "--output", "json").stdout)
+    item = next(f"item-{one['itemId']}" for one in row["items"] if one.get("toolName") == "WriteFile")
     page.goto(f"{path.as_uri()}#{item}")
     assert page.evaluate("(id) => document.getElementById(id).querySelector('details').open", item)
     page.goto(f"{path.as_uri()}#step-2")
