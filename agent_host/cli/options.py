@@ -138,7 +138,11 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "approvals": ("agent-host approvals", "agent-host approvals --output json"),
     "approve": ("agent-host approve appr_1f2e", "agent-host approve appr_1f2e --scope session"),
     "deny": ("agent-host deny appr_1f2e", 'agent-host deny appr_1f2e --reason "Not on a Friday."'),
-    "show": ("agent-host show latest", "agent-host show sess_1f2e --step 3"),
+    "show": ("agent-host show latest", "agent-host show sess_1f2e --html session.html"),
+    "report": (
+        "agent-host report --all --html sessions.html",
+        "agent-host report sess_1f2e sess_77ab --html two.html --with-sessions",
+    ),
     "replay": ("agent-host replay sess_1f2e --workspace /tmp/copy", "agent-host replay sess_1f2e --policy ci"),
     "mock-gateway": (
         "agent-host mock-gateway --script turns.toml --port 8089",
@@ -325,6 +329,19 @@ def _show(commands: Any) -> None:
     _state_dir(show)
 
 
+def _report(commands: Any) -> None:
+    report = _add(
+        commands, "report", "report:report", "many sessions as one page: verdicts, cost, time (extra `report`)"
+    )
+    report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
+    report.add_argument("--all", action="store_true", help="all sessions of the state directory")
+    report.add_argument("--html", metavar="FILE", required=True, help="the page")
+    report.add_argument(
+        "--with-sessions", action="store_true", help="also write the page of each session, beside FILE in a folder"
+    )
+    _state_dir(report)
+
+
 def _mock_gateway(commands: Any) -> None:
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines; with --record a new file")
@@ -475,6 +492,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "approve": _approve,
     "deny": _deny,
     "show": _show,
+    "report": _report,
     "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,

@@ -38,13 +38,13 @@ def summary_of(
     session."""
     details = result.details
     took = f"{count_noun(result.step_count, 'step')}, {tokens_in_words({**details, **details['usage']})}"
+    spent = f"{details['durationMs'] / 1000:.1f} s"
     lines = [
         f"## agent-host: {code_span(title_of_end(details))}",
         "",
         f"{code_span(one_line(prompt, _LINE_BYTES))}",
         "",
-        f"{code_span(str(details['model']))}, {took}, {details['durationMs'] / 1000:.1f} s, "
-        f"session `{result.session_id}`",
+        f"{code_span(str(details['model']))}, {took}, {spent}, session `{result.session_id}`",
     ]
     if not result.completed and result.message:
         lines += ["", code_span(one_line(result.message, _TEXT_CHARS))]

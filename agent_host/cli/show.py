@@ -21,6 +21,7 @@ from agent_host.host.records import session_id_of, stored_sessions
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
 
     from agent_host.host.records import Item, StoredSession
 
@@ -58,8 +59,9 @@ def show(namespace: argparse.Namespace) -> int:
     record = stored_sessions(state_dir).record(session_id)
     transcript = record.transcript()
     if namespace.html is not None:
+        pages = import_pages()
         return write_page(
-            namespace.html, lambda pages: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
+            namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
     if namespace.markdown:
         from agent_host.view.markdown import session_markdown
@@ -92,22 +94,27 @@ def show(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def write_page(path: str, render: Callable[[Any], bytes]) -> int:
-    """Write what `render` makes with `agent_host.view.pages` to `path`, whole or not at all. Raises UsageError without
-    the extra `report`."""
-    from agent_host.cli.outputs import OutputFile
-
+def import_pages() -> ModuleType:
+    """Import what makes pages. Raises UsageError without the extra `report`."""
     try:
-        pages = importlib.import_module("agent_host.view.pages")
+        return importlib.import_module("agent_host.view.pages")
     except ImportError as error:
         raise UsageError("--html needs Jinja: install agent-host[report]") from error
+
+
+def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
+    """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
+    place that cannot be written to."""
+    from agent_host.cli.outputs import OutputFile
+
     file = OutputFile("html", path)
     try:
-        if not file.write(render(pages)):
+        if not file.write(render()):
             return exit_codes.FAILED
     finally:
         file.close()
-    answer(f"wrote {escape(file.path, keep='')}\n")
+    if not quiet:
+        answer(f"wrote {escape(file.path, keep='')}\n")
     return exit_codes.COMPLETED
 
 

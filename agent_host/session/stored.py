@@ -55,7 +55,8 @@ class StoredSession(NamedTuple):
     `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
     JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
     them. `ending` has the verdict, and of what has ended by whom and whether a retry can help
-    (`agent_host.session.reports`); `reason` is why, where it is not completed."""
+    (`agent_host.session.reports`); `reason` is why, where it is not completed. `duration_ms` is how long the last task
+    of one that has ended took."""
 
     session_id: str
     status: str
@@ -71,6 +72,7 @@ class StoredSession(NamedTuple):
     usage: dict[str, Any] | None = None
     ending: Mapping[str, Any] = {"verdict": "interrupted"}
     reason: str | None = None
+    duration_ms: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -255,6 +257,7 @@ def _read_ended(paths: SessionPaths) -> StoredSession | None:
         usage=_usage_of_ended(kept),
         ending=verdict_in_result(kept),
         reason=kept["reason"] if isinstance(kept.get("reason"), str) else None,
+        duration_ms=kept["durationMs"] if type(kept.get("durationMs")) is int else None,
     )
 
 

@@ -15,6 +15,7 @@ import shlex
 from base64 import b64encode
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -23,7 +24,7 @@ from agent_host import UsageError, __version__, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
 from agent_host.view.text import Budget, DiffRow, Shown, rows_of_edits, rows_of_patch
-from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, tokens_chart
+from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, spread_chart, tokens_chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["version"] = __version__
+    made.globals |= {"version": __version__, "duration": duration_text}
     return made
 
 
@@ -395,6 +396,83 @@ def _turn_words(turn: Mapping[str, Any]) -> str:
         return ""
     spent = f", {duration_text(turn['latencyMs'] / 1000)}" if turn.get("latencyMs") is not None else ""
     return f"{one_line(str(turn['model']))}: {tokens_in_words(turn)}{spent}"
+
+
+# Many sessions
+
+
+class SessionLine(NamedTuple):
+    """A row of a table of sessions. `href` leads to its page, else `command` makes one."""
+
+    session_id: str
+    href: str
+    command: str
+    title: str
+    verdict: str
+    tone: str
+    ended_by: str
+    workspace: str
+    updated: str
+    steps: int
+    spent_s: float | None
+    tokens: int | None
+    cost: float | None
+    currency: str
+    waits: str
+
+
+def session_lines(rows: Iterable[StoredSession], *, state_dir: str, href: str | None) -> list[SessionLine]:
+    """The rows of a table; `href` is the address of a page with `{}` for the id. Words of a session are its metadata
+    alone: its title, its place, and how it ended."""
+    option = state_option(state_dir)
+    return [_session_line(row, option, href) for row in rows]
+
+
+def _session_line(row: StoredSession, option: str, href: str | None) -> SessionLine:
+    usage = row.usage or {}
+    by = row.ending.get("endedBy")
+    why = "" if row.reason in (None, row.verdict) else f"{row.reason}, "
+    return SessionLine(
+        row.session_id,
+        "" if href is None else href.format(row.session_id),
+        f"agent-host show {row.session_id}{option} --html {row.session_id}.html",
+        one_line(row.title, 200),
+        row.verdict,
+        _VERDICT_TONES.get(row.verdict, ""),
+        escape(f"{why}by {by}" if by else "", keep=""),
+        escape(row.workspace, keep=""),
+        row.updated_at,
+        row.step_count,
+        None if row.duration_ms is None else row.duration_ms / 1000,
+        row.total_tokens,
+        usage.get("cost"),
+        str(usage.get("costCurrency", "")),
+        f"agent-host resume {row.session_id}{option}" if row.resumable and row.verdict != "running" else "",
+    )
+
+
+_VERDICT_TONES: Final[Mapping[str, str]] = {
+    "completed": "good", "failed": "bad", "denied": "bad", "interrupted": "bad", "paused": "warn", "cancelled": "warn",
+}  # fmt: skip
+
+
+def sessions_page(rows: Sequence[StoredSession], *, state_dir: str, folder: str | None) -> bytes:
+    """The page of many sessions. `folder` is where their own pages are, from the place of this one; None for none."""
+    href = None if folder is None else f"{quote(folder)}/{{}}.html"
+    lines = session_lines(rows, state_dir=state_dir, href=href)
+    values = {
+        "lines": lines,
+        "counts": [(verdict, sum(1 for one in lines if one.verdict == verdict), tone) for verdict, tone in _COUNTED],
+        "charts": [one for one in (
+            spread_chart("Cost of a session", [one.cost for one in lines], lambda value: f"{value:.3g}"),
+            spread_chart("Time of the last task", [one.spent_s for one in lines], duration_text),
+            spread_chart("Tokens of a session", [one.tokens for one in lines], lambda value: f"{value:,.0f}"),
+        ) if one],
+    }  # fmt: skip
+    return _environment().get_template("sessions.html").render(c=values, **_assets()).encode("utf-8", "replace")
+
+
+_COUNTED: Final = (*_VERDICT_TONES.items(), ("running", ""))
 
 
 # What stands on top

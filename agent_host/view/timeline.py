@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.display_text import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from agent_host import Item, Wait
@@ -303,3 +304,26 @@ def cost_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     dearest = max(range(len(costs)), key=costs.__getitem__)
     caption = f"{sums[-1]:.4g} {currency} in all; the dearest step is {dearest + 1}, {costs[dearest]:.4g} {currency}"
     return Chart("Cost so far", f"{sums[-1]:.4g} {currency}", [], points, [], caption)
+
+
+def spread_chart(title: str, values: Sequence[float | None], words: Callable[[float], str]) -> Chart | None:
+    """How values are spread: so many in each of some ranges; None for fewer than two. Ranges grow by the same factor,
+    since one session may cost a thousand times as much as another."""
+    known = sorted(value for value in values if value is not None and value > 0)
+    if len(known) < 2:
+        return None
+    low, high = known[0], known[-1]
+    ranges = 20 if high > low else 1
+    factor = (high / low) ** (1 / ranges) if ranges > 1 else 1.0
+    counts = [0] * ranges
+    for value in known:
+        counts[min(int(math.log(value / low, factor)) if factor > 1 else 0, ranges - 1)] += 1
+    width = min(WIDTH / ranges, 4 * _WIDEST)
+    bars = [
+        (round(place * width, 1), round(_HEIGHT - count / max(counts) * _HEIGHT, 1), round(width * 0.86, 1),
+         round(count / max(counts) * _HEIGHT, 1), "input")
+        for place, count in enumerate(counts) if count
+    ]  # fmt: skip
+    middle = known[len(known) // 2]
+    caption = f"{words(low)} to {words(high)}, half of them below {words(middle)}, {words(sum(known))} in all"
+    return Chart(title, count_noun(max(counts), "session"), bars, "", [], caption)

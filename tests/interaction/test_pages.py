@@ -220,6 +220,42 @@ def test_hostile_strings_make_no_element(host: Host) -> None:
     assert not set("\x1b\x07\x08\u202e\u2066\u200f\ufeff") & set(page)
 
 
+def test_many_sessions_are_one_page(host: Host) -> None:
+    page_sessions.ended(host)
+    page_sessions.denied(host)
+    page_sessions.interrupted(host)
+    path = host.root / "all.html"
+    outcome = host.run("report", "--all", "--html", str(path))
+    assert (outcome.code, outcome.text) == (0, f"wrote {path}\n")
+    page = path.read_text()
+    rows = re.findall(r'<tr class="(\w+)" id="row-(\w+)"', page)
+    assert rows == [("bad", "interrupted"), ("bad", "denied"), ("good", "ended")]
+    assert "agent-host show denied --html denied.html" in page
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
+    outcome = host.run("report", "ended", "den", "--html", str(path), "--with-sessions")
+    assert outcome.text == f"wrote 2 pages to {host.root}/all-sessions\nwrote {path}\n"
+    links = re.findall(r'href="(all-sessions/[^"]+)"', path.read_text())
+    assert links == ["all-sessions/ended.html", "all-sessions/denied.html"]
+    assert "line seven" in text_in(host.root / links[0])
+
+
+@pytest.mark.many_rows(1)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("report", "--html", "x.html"), "report needs the ids of sessions, or --all"),
+        (("report", "s", "--all", "--html", "x.html"), "report needs the ids of sessions, or --all"),
+        (("report", "nope", "--html", "x.html"), "there is no session nope"),
+        (("show", "s", "--html", "/nowhere/x.html"), "--html /nowhere/x.html: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(host: Host, arguments: tuple[str, ...], words: str) -> None:
+    page_sessions.answered(host, "s", say("Done."))
+    outcome = host.run(*arguments)
+    assert outcome.code == 2
+    assert words in outcome.error
+
+
 def test_markdown_is_for_a_pull_request(host: Host) -> None:
     page_sessions.ended(host)
     page_sessions.denied(host)
