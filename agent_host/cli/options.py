@@ -139,6 +139,7 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "approve": ("agent-host approve appr_1f2e", "agent-host approve appr_1f2e --scope session"),
     "deny": ("agent-host deny appr_1f2e", 'agent-host deny appr_1f2e --reason "Not on a Friday."'),
     "show": ("agent-host show latest", "agent-host show sess_1f2e --html session.html"),
+    "view": ("agent-host view", "agent-host view --port 8090 --allow-approve"),
     "report": (
         "agent-host report --all --html sessions.html",
         "agent-host report sess_1f2e sess_77ab --html two.html --with-sessions",
@@ -342,6 +343,13 @@ def _report(commands: Any) -> None:
     _state_dir(report)
 
 
+def _view(commands: Any) -> None:
+    view = _add(commands, "view", "view:view", "the sessions of this machine as a live local page (extra `view`)")
+    view.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (any free one)")
+    view.add_argument("--allow-approve", action="store_true", help="open questions can be answered on the page")
+    _state_dir(view)
+
+
 def _mock_gateway(commands: Any) -> None:
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines; with --record a new file")
@@ -493,6 +501,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "deny": _deny,
     "show": _show,
     "report": _report,
+    "view": _view,
     "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,

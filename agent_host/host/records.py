@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.keys import redaction_key, session_of
 from state.locations import SessionPaths
+from state.lock import holder
 from state.prune import SessionPruner, Standing
 
 if TYPE_CHECKING:
@@ -107,9 +109,9 @@ def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
     return None
 
 
-def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessions:
-    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment.
-    Raises UsageError for a configuration that cannot be used."""
+def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only: bool = False) -> StoredSessions:
+    """The sessions of a state directory; `tokens` are those of this process, by default read from its environment. With
+    `reads_only` not even the key of placeholders is made. Raises UsageError for a configuration that cannot be used."""
 
     def cleaner(state: Checkpoint) -> Callable[[bytes], bytes] | None:
         options = state.identity.options
@@ -121,9 +123,37 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None) -> StoredSessi
         with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
             settings = with_provider(settings, options.get("started", {}))
             own = own.under(settings)
-        return _scrubber_on_record(own, settings, state_dir, rules).data
+        return _scrubber_on_record(own, settings, state_dir, rules, makes_key=not reads_only).data
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
+
+
+def state_of_files(state_dir: str, session_id: str) -> tuple[object, ...]:
+    """A value that changes when the records of a session do, and when a process takes it or leaves it; cheap enough to
+    be asked for all the time. Raises UsageError for what is no id."""
+    with state_errors_translated():
+        paths = SessionPaths(state_dir, session_id)
+    found: list[object] = [holder(paths.lock)]
+    for path in (paths.events, paths.snapshot, paths.journal, paths.result):
+        try:
+            status = os.stat(path)
+            found.append((status.st_size, status.st_mtime_ns, status.st_ino))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def state_of_list(state_dir: str) -> tuple[object, ...]:
+    """The same for the list of all sessions: which there are, and what the resumable ones have on record."""
+    found: list[object] = []
+    for folder in (os.path.join(state_dir, "sessions"), os.path.join(state_dir, "checkpoints")):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    held = holder(entry.path) if entry.name.endswith(".lock") else None
+                    found.append((entry.name, status.st_size, status.st_mtime_ns, held))
+    return tuple(found)
 
 
 def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript:
@@ -134,12 +164,15 @@ def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript
     return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
 
 
-def _scrubber_on_record(tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule]) -> Scrubber:
+def _scrubber_on_record(
+    tokens: Tokens, settings: Settings, state_dir: str, rules: Sequence[RedactionRule], *, makes_key: bool
+) -> Scrubber:
     """Return the scrubber for a session that no process has, which takes out what it would in the session: `settings`
     are those that it was begun with, `rules` its bundle's. Raises UsageError for settings that cannot be used."""
     from agent_host.host.mcp_servers import secret_values  # most of a start does without
 
-    redaction = Redaction(rules, key=lambda: redaction_key(state_dir), detectors=settings.redaction.detectors)
+    key = functools.partial(redaction_key, state_dir, makes=makes_key)
+    redaction = Redaction(rules, key=key, detectors=settings.redaction.detectors)
     proxies = [one for one in (settings.tools.http_proxy, settings.tools.https_proxy) if one]
     servers = secret_values(settings, (), state_dir) if settings.mcp.servers else ()
     url = settings.llm.gateway

@@ -27,7 +27,7 @@ from agent_host.view.text import Budget, DiffRow, Shown, rows_of_edits, rows_of_
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, spread_chart, tokens_chart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from agent_host import Item, Transcript
     from agent_host.host.records import FilePatch, StoredSession
@@ -136,13 +136,32 @@ def session_body(transcript: Transcript, *, state_dir: str, can_approve: bool = 
     order; `can_approve`: open questions have buttons."""
     values = session_values(transcript, state_dir=state_dir, can_approve=can_approve)
     parts: Any = _environment().get_template("parts.html").module
-    steps = [(group.id, str(parts.group(group))) for group in values["groups"]]
     return {
         "title": f"{values['title']} – {values['verdict']}",
-        "head": str(parts.head(values)),
-        "steps": steps,
-        "more": str(parts.more(values)),
+        "parts": {"head": str(parts.head(values)), "more": str(parts.more(values))},
+        "steps": [(group.id, str(parts.group(group))) for group in values["groups"]],
     }
+
+
+def list_body(rows: Sequence[StoredSession], asked: Collection[str], *, state_dir: str) -> dict[str, Any]:
+    """The list of a live page in its parts: sessions that wait for a person come first, the others newest first;
+    `asked` are those with an open question."""
+    parts: Any = _environment().get_template("parts.html").module
+    lines = session_lines(rows, state_dir=state_dir, href="/s/{}")
+    lines = [
+        one._replace(waits="waits for an answer", tone="warn") if one.session_id in asked else one for one in lines
+    ]
+    lines.sort(key=lambda one: 0 if one.session_id in asked else 1 if one.waits else 2)
+    count = sum(1 for one in lines if one.session_id in asked)
+    title = f"{f'({count}) ' if count else ''}{count_noun(len(lines), 'session')}"
+    return {"title": title, "parts": {"head": str(parts.list_head(title, count)), "more": str(parts.table(lines))}}
+
+
+def live_shell() -> tuple[bytes, Markup, tuple[Markup, ...]]:
+    """The page that a live view loads, which has no data, its style and its scripts."""
+    style, scripts = read_asset("page.css"), (read_asset("page.js"), read_asset("live.js"))
+    page = _environment().get_template("live.html").render(style=style, scripts=scripts)
+    return page.encode(), style, scripts
 
 
 def session_values(

@@ -39,6 +39,16 @@ const Pages = (() => {
     timer = setTimeout(search, 60);
   }
 
+  // The first search would wait for all texts.
+  function readAhead() {
+    const all = [...document.querySelectorAll(".item")];
+    const go = (deadline) => {
+      while (all.length && deadline.timeRemaining() > 2) textOf(all.pop());
+      if (all.length) requestIdleCallback(go);
+    };
+    requestIdleCallback(go);
+  }
+
   function items() {
     return [...document.querySelectorAll(".item:not([hidden])")].filter((item) => !item.parentElement.hidden);
   }
@@ -117,11 +127,12 @@ const Pages = (() => {
     byId("bad")?.addEventListener("change", search);
     byId("fold")?.addEventListener("click", fold);
     document.querySelectorAll("form.bar").forEach((form) => form.addEventListener("submit", (event) => event.preventDefault()));
-    document.querySelectorAll("table.rows").forEach((table) => table.addEventListener("click", sort));
     target();
+    readAhead();
   }
 
   document.addEventListener("keydown", key);
+  document.addEventListener("click", sort);
   window.addEventListener("hashchange", target);
   window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   return { start, search, show, target, forget: () => { texts = new WeakMap(); } };
