@@ -113,6 +113,14 @@ class FileCheckpointStore:
         inline = storage.find().inline if self.has(session_id) else self.read_archive(session_id).inline
         return lambda name: inline[name] if name in inline else storage.blobs.get(name)
 
+    def coloured(self, session_id: str) -> dict[str, dict[str, str]]:
+        """Output of commands with its colours, by call and stream, as far as its records are still there. Raises
+        WriteFailed, UnknownVersion."""
+        from state.loading import find_coloured
+
+        with translate_errors("reading the journals"):
+            return find_coloured(self._disk, SessionPaths(self._state_dir, session_id))
+
     def list(self) -> list[Summary]:
         """See CheckpointStore."""
         with translate_errors("listing the sessions"):

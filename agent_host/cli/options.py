@@ -138,7 +138,12 @@ _EXAMPLES: Mapping[str, tuple[str, str]] = {
     "approvals": ("agent-host approvals", "agent-host approvals --output json"),
     "approve": ("agent-host approve appr_1f2e", "agent-host approve appr_1f2e --scope session"),
     "deny": ("agent-host deny appr_1f2e", 'agent-host deny appr_1f2e --reason "Not on a Friday."'),
-    "show": ("agent-host show latest", "agent-host show sess_1f2e --step 3"),
+    "show": ("agent-host show latest", "agent-host show sess_1f2e --html session.html"),
+    "view": ("agent-host view", "agent-host view --port 8090 --allow-approve"),
+    "report": (
+        "agent-host report --all --html sessions.html",
+        "agent-host report sess_1f2e sess_77ab --html two.html --with-sessions",
+    ),
     "replay": ("agent-host replay sess_1f2e --workspace /tmp/copy", "agent-host replay sess_1f2e --policy ci"),
     "mock-gateway": (
         "agent-host mock-gateway --script turns.toml --port 8089",
@@ -319,7 +324,30 @@ def _show(commands: Any) -> None:
     show.add_argument("session_id", metavar="SESSION_ID", help="an id, the start of one, or `latest`")
     show.add_argument("--step", metavar="N", type=_count, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
+    show.add_argument("--html", metavar="FILE", help="write one page for a browser to FILE (extra `report`)")
+    show.add_argument("--full", action="store_true", help="with --html: leave out no text and no picture")
+    show.add_argument("--markdown", action="store_true", help="show it as Markdown, for a pull request or an issue")
     _state_dir(show)
+
+
+def _report(commands: Any) -> None:
+    report = _add(
+        commands, "report", "report:report", "many sessions as one page: verdicts, cost, time (extra `report`)"
+    )
+    report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
+    report.add_argument("--all", action="store_true", help="all sessions of the state directory")
+    report.add_argument("--html", metavar="FILE", required=True, help="the page")
+    report.add_argument(
+        "--with-sessions", action="store_true", help="also write the page of each session, beside FILE in a folder"
+    )
+    _state_dir(report)
+
+
+def _view(commands: Any) -> None:
+    view = _add(commands, "view", "view:view", "the sessions of this machine as a live local page (extra `view`)")
+    view.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (any free one)")
+    view.add_argument("--allow-approve", action="store_true", help="open questions can be answered on the page")
+    _state_dir(view)
 
 
 def _mock_gateway(commands: Any) -> None:
@@ -472,6 +500,8 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "approve": _approve,
     "deny": _deny,
     "show": _show,
+    "report": _report,
+    "view": _view,
     "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,

@@ -29,7 +29,7 @@ from agent_host.host.sessions import open_recorded
 from agent_host.ids import MACHINE
 from agent_host.loop.journal import NOT_KEPT
 from agent_host.loop.results import arguments_in_note
-from agent_host.session.transcripts import read_run_log
+from agent_host.session.transcript import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.thread.messages import GO_ON, ToolCall, decode
 from policy.names import SANDBOX_GRANT, CapabilityName
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalRequest
     from agent_host.host.sessions import OnEvent
-    from agent_host.session.transcripts import CallsOfRunLog
+    from agent_host.session.transcript import CallsOfRunLog
     from agent_host.thread.messages import Message
     from policy.decision import Decision
     from policy.scope import SandboxLevel

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import LiveSession as OpenSession
     from agent_host.session.opening import ResolvedOptions
     from agent_host.session.patches import WholePatch
+    from agent_host.session.transcript import Item
     from policy.rules.case import TaskOptions
     from state.store import LoadReport
     from tool_runtime.families.python_tools import PythonTool
@@ -174,7 +175,7 @@ class Session:
         the real paths of `without`."""
         return self._session.whole_patch(without)
 
-    def transcript(self, task_id: str) -> list[dict[str, Any]]:
+    def transcript(self, task_id: str) -> list[Item]:
         """The items of one of its tasks so far, as `agent-host show --output json` has them."""
         self._session.flush()
         return stored_sessions(self._resolved.state_dir).record(self.id).items(task_id)

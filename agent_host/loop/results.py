@@ -196,6 +196,7 @@ def _event_fields(ctx: LoopContext, result: ToolResult, record: CallFinished, ob
         "message": None,
         "exitCode": record.exit_code,
         "commandId": result.command_id,
+        "skill": None if result.skill is None else ctx.scrubber.text(result.skill.name),
         "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
         "denials": [ctx.scrubber.text(encodable(denial.note())) for denial in result.denials],
         "pathsChanged": [*observed.paths, *record.changed],

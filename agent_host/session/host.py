@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import LiveSession
     from agent_host.session.patches import FilePatch
     from agent_host.session.stored import SessionRecord, StoredSession, StoredSessions
+    from agent_host.session.transcript import Item
 
 
 class Opened(NamedTuple):
@@ -138,9 +139,7 @@ class SessionHost:
         those of its owner."""
         return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
-    async def transcript(
-        self, session_id: str, owner: Owner | None, task_id: str | None = None
-    ) -> list[dict[str, Any]]:
+    async def transcript(self, session_id: str, owner: Owner | None, task_id: str | None = None) -> list[Item]:
         """The items of a session's transcript; see `SessionRecord.items`. Raises SessionNotFound, UsageError."""
         record = await asyncio.to_thread(self._stored().record, session_id, self._owner or owner)
         return await asyncio.to_thread(record.items, task_id)

@@ -18,10 +18,10 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.loop.conversation import refuse_unpriced
+from agent_host.session.history import History
 from agent_host.session.new_task import TaskQueue, record_of_task
 from agent_host.session.reports import approvals_of_open_calls, calls_to_replay, not_uploaded, result_object, verdict
 from agent_host.session.tasks import note_of_move
-from agent_host.session.transcripts import History
 from agent_host.thread.messages import decode, last_answer
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened, TaskSteered
 

@@ -17,7 +17,8 @@ _INTERACTION = Path(__file__).parents[1] / "interaction"
 CLIENT = _INTERACTION / "vscode_client"
 COMPOSE_LINT = _INTERACTION / "compose_lint"
 ACP_CLIENTS = _INTERACTION / "acp_clients"
-_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT, ACP_CLIENTS)
+PAGE_CHECKS = _INTERACTION / "page_checks"
+_ASK = (CLIENT, _INTERACTION / "mcp_peers", COMPOSE_LINT, ACP_CLIENTS, PAGE_CHECKS)
 """The folders whose `package.json` says what is wanted."""
 NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
 FOLDER = Path(sys.prefix) / "node_modules"
