@@ -36,6 +36,7 @@ BENCHMARKS = {
     "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",
     "sandbox": "holding a command: its start, a connection, a job with many files",
     "service": "the Backend Tool Service: what it adds to a call, with one worker and with two",
+    "pages": "pages of sessions: a file, a browser, a list, a live event",
     "redaction": "the search for secrets, in code and in hostile text",
 }
 

@@ -6,6 +6,7 @@ import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from state.archive import read_coloured
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK, ThreadJob, no_such
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, translate_errors
@@ -116,10 +117,8 @@ class FileCheckpointStore:
     def coloured(self, session_id: str) -> dict[str, dict[str, str]]:
         """Output of commands with its colours, by call and stream, as far as its records are still there. Raises
         WriteFailed, UnknownVersion."""
-        from state.loading import find_coloured
-
         with translate_errors("reading the journals"):
-            return find_coloured(self._disk, SessionPaths(self._state_dir, session_id))
+            return read_coloured(self._disk, SessionPaths(self._state_dir, session_id))
 
     def list(self) -> list[Summary]:
         """See CheckpointStore."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from state.locations import SessionPaths
     from state.records import Record
 
-_COLOURED = b'"coloured":{"'
 _NO_CONTENT = JournalContent([], 0)
 
 
@@ -124,22 +123,6 @@ def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_l
     for record in itertools.chain.from_iterable(one.records for one in journals):
         _fold(state, record, found.inline)  # what stands in two journals is folded once
     return Archived(state, found.inline)
-
-
-def find_coloured(disk: Disk, paths: SessionPaths) -> dict[str, dict[str, str]]:
-    """Read from all journals of a session, resumable or ended, what `CallFinished.coloured` has, by call. Raises
-    OSError, UnknownVersion."""
-    names = sorted(disk.names(paths.archive)) if disk.status(paths.archive) is not None else []
-    kept = [os.path.join(paths.archive, name) for name in names if name.endswith(archive.JOURNAL)]
-    found: dict[str, dict[str, str]] = {}
-    for path in (*kept, paths.previous_journal, paths.journal):
-        data = disk.read(path) if disk.status(path) is not None else b""
-        if _COLOURED not in data:  # most sessions have none, and a journal may be long
-            continue
-        for fields in (fields_of_line(line) for line in parse(data).records if _COLOURED in line.fields):
-            if fields.get(KIND) == "call_finished" and isinstance(fields.get("coloured"), dict):
-                found[str(fields.get("callId"))] = fields["coloured"]
-    return found
 
 
 class _Beside(NamedTuple):

@@ -331,9 +331,7 @@ def _show(commands: Any) -> None:
 
 
 def _report(commands: Any) -> None:
-    report = _add(
-        commands, "report", "report:report", "many sessions as one page: verdicts, cost, time (extra `report`)"
-    )
+    report = _add(commands, "report", "report:report", "write many sessions as one page (extra `report`)")
     report.add_argument("sessions", metavar="SESSION_ID", nargs="*", help="ids, or starts of ids")
     report.add_argument("--all", action="store_true", help="all sessions of the state directory")
     report.add_argument("--html", metavar="FILE", required=True, help="the page")
@@ -344,7 +342,7 @@ def _report(commands: Any) -> None:
 
 
 def _view(commands: Any) -> None:
-    view = _add(commands, "view", "view:view", "the sessions of this machine as a live local page (extra `view`)")
+    view = _add(commands, "view", "view:view", "serve sessions as a live page (extra `view`)")
     view.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (any free one)")
     view.add_argument("--allow-approve", action="store_true", help="open questions can be answered on the page")
     _state_dir(view)

@@ -11,12 +11,14 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.cli import exit_codes
+from agent_host.cli.outputs import OutputFile
 from agent_host.cli.shared import sandbox_in_words, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.display_text import escape, one_line, tokens_in_words
 from agent_host.errors import UsageError
 from agent_host.host.options import state_option
 from agent_host.host.records import session_id_of, stored_sessions
+from agent_host.view.markdown import session_markdown
 
 if TYPE_CHECKING:
     import argparse
@@ -64,8 +66,6 @@ def show(namespace: argparse.Namespace) -> int:
             namespace.html, lambda: pages.session_page(transcript, state_dir=state_dir, full=namespace.full)
         )
     if namespace.markdown:
-        from agent_host.view.markdown import session_markdown
-
         answer(session_markdown(transcript, option=state_option(state_dir)))
         return exit_codes.COMPLETED
     items = transcript.items
@@ -105,8 +105,6 @@ def import_pages() -> ModuleType:
 def write_page(path: str, render: Callable[[], bytes], *, quiet: bool = False) -> int:
     """Write what `render` makes to `path`, whole or not at all, and say so unless `quiet`. Raises UsageError for a
     place that cannot be written to."""
-    from agent_host.cli.outputs import OutputFile
-
     file = OutputFile("html", path)
     try:
         if not file.write(render()):

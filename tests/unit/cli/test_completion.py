@@ -19,7 +19,7 @@ from tests.support.rows import each_row
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_LINES, MOST_OF_A_GROUP = 72, 24
+MOST_LINES, MOST_OF_A_GROUP = 72, 26
 VERBS = ("check", "test", "tools", "validate", "show", "rejudge")
 
 
@@ -34,7 +34,8 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @each_row(
     ("line", "offered"),
     [
-        ("r", ["replay", "resume", "run"]),
+        ("r", ["replay", "report", "resume", "run"]),
+        ("report latest s", ["sess_a"]),
         ("run --po", ["--policy"]),
         ("run --policy ", ["ci", "full", "read-only", "workspace"]),
         ("run --policy=r", ["read-only"]),
