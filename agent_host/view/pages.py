@@ -23,7 +23,7 @@ from markupsafe import Markup
 from agent_host import UsageError, __version__, lenient_json
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.host.options import state_option
-from agent_host.view.text import Budget, DiffRow, Shown, rows_of_edits, rows_of_patch
+from agent_host.view.text import Budget, DiffRow, Shown, cut_start, rows_of_edits, rows_of_patch
 from agent_host.view.timeline import cost_chart, draw, duration_text, seconds, spread_chart, tokens_chart
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def session_values(
     """What the template of a session gets."""
     row, items = transcript.row, transcript.items
     ids = _ids_of(items)
-    budget = Budget(full=full, reserve=0 if full else min(len(items), 2000))
+    budget = Budget(full=full)
     files, why_no_files = _files(transcript, budget)
     texts = _Texts(items, budget, transcript)
     pictures = _pictures(transcript, full=full)
@@ -219,18 +219,23 @@ class _Texts:
     and of the others as they come."""
 
     def __init__(self, items: Sequence[Item], budget: Budget, transcript: Transcript) -> None:
-        self._shown: dict[tuple[str, str], Shown] = {}
-        self._diffs: dict[str, list[DiffRow] | None] = {}
-        self.is_cut = False
+        self._diffs = {item["itemId"]: _diff_rows(item, transcript) for item in items}
         ends = {item["itemId"] for item in [*items[:2], *items[-4:]]}
         bad = {item["itemId"] for item in items if item.get("status") in ("failed", "denied") or item.get("exitCode")}
-        for item in sorted(items, key=lambda item: 0 if item["itemId"] in bad else 1 if item["itemId"] in ends else 2):
-            key = item["itemId"]
-            self._diffs[key] = self._find_diff(item, budget, transcript)
-            for name, text in _texts_in(item, has_diff=bool(self._diffs[key])):
-                shown = budget.fit(text, item.get("coloured") if name == "output" else None)
-                self._shown[key, name] = shown
-                self.is_cut = self.is_cut or bool(shown.cut_from)
+        found = [
+            (item, name, text, budget.ends(text, tail=name != "arguments"))
+            for item in items
+            for name, text in _texts_in(item, has_diff=bool(self._diffs[item["itemId"]]))
+        ]
+        found.sort(key=lambda row: 0 if row[0]["itemId"] in bad else 1 if row[0]["itemId"] in ends else 2)
+        self._shown = {
+            (item["itemId"], name): budget.whole(text, short, item.get("coloured") if name == "output" else None)
+            for item, name, text, short in found
+        }
+        self.is_cut = any(shown.cut_from for shown in self._shown.values())
+        for key, rows in self._diffs.items():
+            self._diffs[key] = budget.diff(rows) if rows else None
+            self.is_cut = self.is_cut or bool(rows and self._diffs[key] is None)
 
     def of(self, item: Item, name: str) -> Shown | None:
         """One text of an item, None where it has none."""
@@ -240,18 +245,16 @@ class _Texts:
         """The diff of a call."""
         return self._diffs[item["itemId"]]
 
-    def _find_diff(self, item: Item, budget: Budget, transcript: Transcript) -> list[DiffRow] | None:
-        if item["kind"] != "call" or item["status"] == "denied":
-            return None
-        rows = rows_of_edits(item.get("editedArguments", item["arguments"]))
-        if not rows and "diffRef" in item:
-            text = transcript.diff(item["diffRef"])
-            rows = rows_of_patch(text) if text is not None and "\n@@ " in text else []
-        if not rows:
-            return None
-        shown = budget.diff(rows)
-        self.is_cut = self.is_cut or shown is None
-        return shown
+
+def _diff_rows(item: Item, transcript: Transcript) -> list[DiffRow] | None:
+    """The changes of a call, None for none."""
+    if item["kind"] != "call" or item["status"] == "denied":
+        return None
+    rows = rows_of_edits(item.get("editedArguments", item["arguments"]))
+    if not rows and "diffRef" in item:
+        text = transcript.diff(item["diffRef"])
+        rows = rows_of_patch(text) if text is not None and "\n@@ " in text else []
+    return rows or None
 
 
 def _texts_in(item: Item, *, has_diff: bool) -> Iterator[tuple[str, str]]:
@@ -334,7 +337,7 @@ def _show_call(item: Item, texts: _Texts) -> dict[str, Any]:
     spent = seconds(item["endedAt"]) - seconds(item["startedAt"]) if ran else None
     return {
         "tool": one_line(item["toolName"]),
-        "summary": one_line(_head_of(item), _SUMMARY_BYTES),
+        "summary": _brief(_head_of(item)),
         "outcome": escape(outcome, keep=""),
         "tone": tone,
         "spent": "" if spent is None else duration_text(max(spent, 0)),
@@ -349,6 +352,13 @@ def _show_call(item: Item, texts: _Texts) -> dict[str, Any]:
         "changed": [escape(path, keep="") for path in item.get("pathsChanged", ())][:20],
         "images": [f"{one['mediaType']} {one['width']}×{one['height']}" for one in item.get("images", ())],
     }
+
+
+def _brief(text: str) -> Markup:
+    """A text on one line, short as HTML too."""
+    line = one_line(text, _SUMMARY_BYTES)
+    shown = cut_start(line, 2 * _SUMMARY_BYTES)
+    return shown if len(shown) >= len(line) else shown + "…"
 
 
 def _head_of(item: Item) -> str:

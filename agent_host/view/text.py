@@ -36,31 +36,46 @@ class Shown(NamedTuple):
 
 
 class Budget:
-    """The room that a page has for texts; with `full` there is no end to it. What is asked for first gets it, so that
-    ask first for what matters most. `reserve` keeps the room for the ends of all texts that may come."""
+    """The room that a page has for texts, as HTML; with `full` there is no end to it."""
 
-    def __init__(self, *, full: bool = False, reserve: int = 0) -> None:
+    def __init__(self, *, full: bool = False) -> None:
         self._full = full
-        self._left = MOST_OF_ALL - reserve * 2 * ENDS
+        self._left = MOST_OF_ALL
 
-    def fit(self, text: str, coloured: Mapping[str, str] | None = None) -> Shown:
-        """The text as it is shown, with colours where they are known; beyond the bounds its ends."""
+    def ends(self, text: str, *, tail: bool = True) -> Shown:
+        """The text if it is short, else its ends, for which there is always room; without `tail` its start alone."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        if self._full or size <= MOST_OF_ONE:
-            html = _with_colours(text, coloured) if coloured else to_html(escape(text))
-            if self._take(len(html)):
+        if size <= 2 * ENDS:
+            html = to_html(escape(text))
+            if _bytes(html) <= 2 * ENDS:
+                self._left -= _bytes(html)
                 return Shown(html)
-        head, tail = text[:ENDS], text[-ENDS:]
-        return Shown(_start(head), size, _end(tail))
+        start = cut_start(text, ENDS if tail else ENDS // 2)
+        shown = Shown(start, size, _cut_end(text, ENDS) if tail else Markup())
+        self._left -= _bytes(shown.html) + _bytes(shown.tail)
+        return shown
+
+    def whole(self, text: str, ends: Shown, coloured: Mapping[str, str] | None = None) -> Shown:
+        """The whole text in its colours if there is room, else its `ends`."""
+        if not self._full and ends.cut_from > MOST_OF_ONE:
+            return ends
+        if not (ends.cut_from or coloured):
+            return ends
+        html = _with_colours(text, coloured) if coloured else to_html(escape(text))
+        return Shown(html) if self._take(_bytes(html) - _bytes(ends.html) - _bytes(ends.tail)) else ends
+
+    def fit(self, text: str) -> Shown:
+        """The text as a whole if there is room, else its ends."""
+        return self.whole(text, self.ends(text))
 
     def diff(self, rows: list[DiffRow]) -> list[DiffRow] | None:
         """The rows of a diff, None where there is no room for them."""
-        cost = sum(len(row.left) + len(row.right) + _ROW_BYTES for row in rows)
+        cost = sum(_bytes(to_html(row.left)) + _bytes(to_html(row.right)) + _ROW_BYTES for row in rows)
         fits = self._full or (len(rows) <= _MOST_DIFF_LINES and cost <= 4 * MOST_OF_ONE)
         return rows if fits and self._take(cost) else None
 
     def _take(self, size: int) -> bool:
-        if self._full or size <= 2 * ENDS:
+        if self._full:
             return True
         if size > self._left:
             return False
@@ -68,19 +83,25 @@ class Budget:
         return True
 
 
-def _start(text: str) -> Markup:
-    """As much of the start as comes to few bytes of HTML."""
+def _bytes(html: str) -> int:
+    return len(html) if html.isascii() else len(html.encode("utf-8", "surrogatepass"))
+
+
+def cut_start(text: str, most: int) -> Markup:
+    """As much of the start as comes to at most so many bytes of HTML."""
+    text = text[:most]
     html = to_html(escape(text))
-    while len(html) > ENDS and text:
+    while _bytes(html) > most:
         text = text[: len(text) // 2]
         html = to_html(escape(text))
     return html
 
 
-def _end(text: str) -> Markup:
+def _cut_end(text: str, most: int) -> Markup:
+    text = text[-most:]
     html = to_html(escape(text))
-    while len(html) > ENDS and text:
-        text = text[-(len(text) // 2) :] if len(text) > 1 else ""
+    while _bytes(html) > most:
+        text = text[len(text) - len(text) // 2 :]
         html = to_html(escape(text))
     return html
 

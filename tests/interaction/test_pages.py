@@ -393,3 +393,20 @@ def test_a_page_reads_without_javascript(host: Host, browser: Browser) -> None:
     page.locator("summary", has_text="EditFile").click()
     page.get_by_text("line 7 and a half").first.wait_for()
     watched.context.close()
+
+
+@pytest.mark.slow
+def test_a_long_session_is_searched_and_walked(host: Host, browser: Browser) -> None:
+    page_sessions.long(host, 300)
+    watched = Watched(browser)
+    page = watched.open(written(host, "long").as_uri())
+    page.fill("#q", "next one. 27")
+    page.locator("#found", has_text="11 shown").wait_for()
+    page.fill("#q", "")
+    page.locator("#found:empty").wait_for(state="attached")
+    assert page.locator(".step h3").count() == 301
+    page.goto(page.url.split("#")[0] + "#step-300")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#step-300"
+    assert page.evaluate("document.querySelectorAll('.timeline svg rect').length") < 1500
+    assert (watched.errors, watched.left) == ([], [])
+    watched.context.close()
