@@ -24,7 +24,7 @@ NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), 
 FOLDER = Path(sys.prefix) / "node_modules"
 """Where the packages are: the value of NODE_PATH."""
 _INSTALL_S = 120
-_ASK_S = 10
+_ASK_S = 7
 """A registry that has not answered by then is taken for one that does not."""
 
 

@@ -129,6 +129,7 @@ def _check(mistake: Mistake, answer: Answer, world: World) -> None:
         assert not _KEY_OF_OPTION.search(text), "an option is called by the key of the configuration"
 
 
+@pytest.mark.many_rows(134)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_answered(world: World, mistake: Mistake) -> None:
     answer = world.run(mistake)
